@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import edits, formatting, setting_changes
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.setting_changes import REACTIONS
 from detection.console.what_if import lines_of
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import Policy, PolicyError
@@ -54,19 +55,6 @@ _FACTS: dict[str, Any] = {
 """The fields of a tool rule other than settings, with their empty values."""
 SAVED = "Override saved. It takes effect on the next call."
 DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
-REACTIONS = {
-    "observe": "the loop is recorded, and the call runs",
-    "warn": "the call runs, with a message before its result",
-    "delay": "the call does not run until a pause is over",
-    "reuse": "the call does not run; the agent gets the earlier result again",
-    "chance": "the call does not run; after a different call the reactions start over, otherwise the run ends",
-    "block": "the call does not run; the run continues",
-    "finish": "the call does not run; the agent is asked for an answer without tools",
-    "ask": "the call is held until a person decides",
-    "judge": "the call is held until the judge decides",
-    "stop": "the run ends",
-}
-"""What a reaction does, for people."""
 
 
 @dataclass(frozen=True, slots=True)

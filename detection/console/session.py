@@ -132,7 +132,14 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
 
 def _refreshed(run: Navigator) -> list[str]:
     """Return the parts of the page that are refreshed when the session changes. Searches are not repeated."""
-    parts = ["session-state", "session-stop", "session-figures", "session-budgets", "session-loops"]
+    parts = [
+        "session-state",
+        "session-last",
+        "session-stop",
+        "session-figures",
+        "session-budgets",
+        "session-loops",
+    ]
     if not run.text:
         parts += ["run-count", "run-bar", "run-map", "session-strip"]
         parts += ["session-calls"] if run.window.follows else []
@@ -316,7 +323,8 @@ def act(request: ProjectRequest) -> HttpResponse:
         elif action == setting_changes.DIFF:
             form = _settings_form(request, session)
             stored = policies.overrides_of(project)
-            return setting_changes.respond(request, form, partial(stored.inherited, form.scope))
+            inherit = partial(stored.inherited, form.scope)
+            return setting_changes.respond(request, form, inherit, asks_reason=False)
         elif action == "settings":
             return _save_settings(request, session, url)
         else:

@@ -14,7 +14,7 @@ from detection.console import formatting
 from detection.console.access import ProjectRequest
 from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
-from detection.engine.weakening import is_weaker
+from detection.engine.weakening import is_weaker, strictest_rung
 from detection.forms import OverrideForm
 from detection.services.errors import ServiceError
 from detection.services.policies.overrides import checked
@@ -22,16 +22,30 @@ from detection.services.policies.overrides import checked
 _NAME = re.compile(r"`(\w+)`")
 DIFF = "diff"
 """The form action that previews changes instead of saving them."""
+REACTIONS = {
+    "observe": "the loop is recorded, and the call runs",
+    "warn": "the call runs, with a message before its result",
+    "delay": "the call does not run until a pause is over",
+    "reuse": "the call does not run; the agent gets the earlier result again",
+    "chance": "the call does not run; after a different call the reactions start over, otherwise the run ends",
+    "block": "the call does not run; the run continues",
+    "finish": "the call does not run; the agent is asked for an answer without tools",
+    "ask": "the call is held until a person decides",
+    "judge": "the call is held until the judge decides",
+    "stop": "the run ends",
+}
+"""What a reaction does, for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """A value that would change."""
+    """A value that would change; `why` explains why a ladder is weaker."""
 
     label: str
     before: str
     after: str
     is_weaker: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,8 @@ def respond(
     form: OverrideForm,
     inherit: Callable[[Mapping[str, Any]], Policy],
     facts: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+    *,
+    asks_reason: bool = True,
 ) -> HttpResponse:
     """Return the page fragment with the changes of a form.
 
@@ -70,10 +86,13 @@ def respond(
         Returns the policy without an override that contains the given values.
     facts
         The fields of a tool rule other than settings, as stored and as in the form.
+    asks_reason
+        Whether weaker settings need a reason; those of a session do not.
     """
     form.is_valid()
     changes = _changes(form, inherit, *facts)
-    return render(request, "console/_changes.html", {"changes": changes})
+    needs_reason = asks_reason and changes.is_weaker
+    return render(request, "console/_changes.html", {"changes": changes, "needs_reason": needs_reason})
 
 
 def _changes(
@@ -101,12 +120,14 @@ def _changes(
         if name not in named:
             by_preset += is_changed
         elif is_changed:
+            weaker = is_weaker(field, old, new)
             rows.append(
                 SettingChange(
                     field.label,
                     formatting.setting_value(old, name),
                     formatting.setting_value(new, name),
-                    is_weaker(field, old, new),
+                    weaker,
+                    _why(old, new) if weaker and field.type == "ladder" else "",
                 )
             )
         elif (name in form.own) != (name in entered):
@@ -119,6 +140,17 @@ def _changes(
                 )
             )
     return SettingChanges(tuple(rows), by_preset)
+
+
+def _why(old: Any, new: Any) -> str:
+    """Return why a ladder is weaker: its strictest reaction is, or else those before it."""
+    before, after = strictest_rung(old), strictest_rung(new)
+    if before == after:
+        return f"Weaker reactions come before {after}."
+    return (
+        f"The strictest reaction becomes {after} ({REACTIONS[after]}), "
+        f"which is weaker than {before} ({REACTIONS[before]})."
+    )
 
 
 def _labelled(detail: str) -> str:

@@ -25,6 +25,11 @@ def is_weaker(field: Field, old: Any, new: Any) -> bool:
     return field.weakens == "down" and _number(field, new) < _number(field, old)
 
 
+def strictest_rung(ladder: Any) -> str:
+    """Return the strictest reaction of a ladder, which is compared before the others."""
+    return RUNGS[max(_ranks(ladder))]
+
+
 def weakened(before: Policy, after: Policy, named: frozenset[str]) -> list[str]:
     """List the settings that are weaker in `after`.
 
@@ -50,6 +55,10 @@ def _number(field: Field, value: Any) -> float:
 
 
 def _strength(ladder: Any) -> tuple[int, float]:
-    rungs = LADDERS.get(ladder, ()) if isinstance(ladder, str) else tuple(ladder)
-    ranks = [RUNGS.index(rung) for rung in rungs] or [0]
+    ranks = _ranks(ladder)
     return (max(ranks), sum(ranks) / len(ranks))
+
+
+def _ranks(ladder: Any) -> list[int]:
+    rungs = LADDERS.get(ladder, ()) if isinstance(ladder, str) else tuple(ladder)
+    return [RUNGS.index(rung) for rung in rungs] or [0]

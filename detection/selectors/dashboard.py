@@ -36,10 +36,11 @@ class NavigationCounts:
 
 
 def navigation_counts(project_id: int) -> NavigationCounts:
-    """Count sessions at work and open incidents; three bounded queries."""
+    """Count active sessions and open incidents; three bounded queries. A loop without a recent call is not active."""
     sessions = Session.objects.filter(project_id=project_id)
     running = _bounded(sessions.filter(state_condition(SessionState.RUNNING)))
-    others = _bounded(sessions.filter(state__in=(SessionState.LOOPING, SessionState.HELD)))
+    quiet_loop = Q(state=SessionState.LOOPING, last_event_at__lt=timezone.now() - IDLE_AFTER)
+    others = _bounded(sessions.filter(~quiet_loop, state__in=(SessionState.LOOPING, SessionState.HELD)))
     open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
     return NavigationCounts(min(running + others, MAX_IN_NAVIGATION), _bounded(open_))
 

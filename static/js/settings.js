@@ -43,6 +43,12 @@ document.addEventListener("click", (event) => {
   reactions.hidePopover();
   filled.focus();
 });
+// The browser then leads to the reason, instead of an answer above the form.
+document.addEventListener("htmx:afterSwap", ({ target }) => {
+  if (!target.matches(".changes")) return;
+  const note = target.closest("form").elements.note;
+  if (note) note.required = target.querySelector("[data-needs-reason]") !== null;
+});
 document.addEventListener("input", (event) => markSetting(event.target));
 search?.addEventListener("input", (event) => {
   event.stopPropagation(); // the form has not changed

@@ -47,4 +47,9 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     page.get_by_role("button", name="Undo exception").click()
     expect(page.locator(".toast", has_text="Exception undone")).to_be_visible()
     assert not ToolOverride.objects.filter(pattern="search_web").exists()
+    # A weaker ladder says why it needs a reason, and the browser asks for it.
+    page.goto(f"{site.url}{world.base}/policies?scope=model:openai/gpt-5")
+    page.get_by_label("Reaction to repeats", exact=True).fill("ask")
+    expect(page.locator(".changes")).to_contain_text("weaker than stop (the run ends)")
+    expect(page.get_by_label("Reason", exact=True)).to_have_attribute("required", "")
     assert noise == []

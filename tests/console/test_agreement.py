@@ -169,10 +169,13 @@ def check(world, api):
         "not_a_loop",
     )
     patterns = {state: len(listed(api, "/patterns", state=state)) for state in states}
+    idle_since = (timezone.now() - timedelta(minutes=5)).isoformat()
+    looping = listed(api, "/sessions", state="looping")
+    quiet_loops = sum(one["last_event_at"] < idle_since for one in looping)
     badges = {
         "patterns": patterns["open"],
         "muted_patterns": patterns["muted_but_firing"],
-        "live": sum(sessions[state] for state in ("running", "looping", "held")),
+        "live": sum(sessions[state] for state in ("running", "looping", "held")) - quiet_loops,
         "incidents": incidents["open"],
         "approvals": len(waiting),
     }

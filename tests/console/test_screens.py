@@ -310,14 +310,22 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     shown = changes(url, set_max_repeats="7", set_once_per_round="true")
     assert "Limit for identical calls: 5 → 7 Weaker" in shown
     assert "Weaker settings need a reason." in shown
+    asking = changes(url, set_mode="ask")
+    assert (
+        "The strictest reaction becomes ask (the call is held until a person decides), which is weaker"
+        in asking
+    )
+    assert "which is weaker than stop (the run ends)." in asking
+    assert "Weaker Weaker reactions come before stop." in changes(url, set_mode="graduated")
     assert "Limit for identical calls: 5, set here → 4, inherited" in changes(url) or "5 → 4" in changes(url)
     by_preset = changes(url, set_max_repeats="5", set_preset="proxy")
     assert re.search(r"Preset: standard → proxy .*\d+ more values? from the preset", by_preset)
     assert "must be between 2 and 1,000" in changes(url, set_max_repeats="1").lower()
     rule = f"{world.base}/policies/tool-rule?pattern=get_*"
     assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")
-    session = changes(f"{world.base}/session/act", name="s-1", set_max_repeats="3")
-    assert "Limit for identical calls: 5 → 3" in session
+    session = changes(f"{world.base}/session/act", name="s-1", set_max_repeats="7")
+    assert "Limit for identical calls: 5 → 7 Weaker" in session
+    assert "reason" not in session
     world.session.refresh_from_db()
     assert world.session.policy_values == {}
 
