@@ -97,5 +97,5 @@ class Links:
 
 def group_terms(by: By, parts: tuple[str, ...]) -> tuple[Term, ...]:
     """Return the terms that select a group."""
-    names = ("backend", "model") if by == "model" else (by,)
+    names = {"model": ("backend", "model"), "kind": ("detector",)}.get(by, (by,))
     return tuple(language.term(name, part) for name, part in zip(names, parts, strict=True))

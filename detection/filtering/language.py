@@ -1,4 +1,4 @@
-"""The filter language: ``agent:browser kind:cycle,repeat -tool:bash cost:>0.1 "exact words"``.
+"""The filter language: ``agent:browser detector:cycle,repeat -tool:bash cost:>0.1 "exact words"``.
 
 Terms are separated by spaces and must all match. A term is a word, which is searched for in the texts of the list, or a
 field with a colon and its values, of which one must match. A minus before a term negates it.

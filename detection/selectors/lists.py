@@ -57,7 +57,7 @@ def _time(name: str, help: str, column: str) -> FilterField:  # noqa: A002
 
 
 _KIND = FilterField(
-    name="kind",
+    name="detector",
     type="choice",
     help="Detector",
     column="kind",
@@ -195,7 +195,7 @@ INCIDENTS: Final = ListSpec(
         SortKey("status", "status", "text"),
     ),
     default_text="is:open",
-    example="kind:cycle agent:browser -tool:bash cost:>0.1",
+    example="detector:cycle agent:browser -tool:bash cost:>0.1",
 )
 
 SESSIONS: Final = ListSpec(
@@ -357,7 +357,7 @@ STATISTICS: Final = ListSpec(
     words="statistics",
     model=Incident,
     fields=(
-        *(INCIDENTS.field(name) for name in ("kind", "tool", "agent", "session", "backend", "model")),
+        *(INCIDENTS.field(name) for name in ("detector", "tool", "agent", "session", "backend", "model")),
         *(INCIDENTS.field(name) for name in ("label", "reason", "decision", "guarded", "demo")),
     ),
     search=INCIDENTS.search,
@@ -421,7 +421,7 @@ PATTERNS: Final = ListSpec(
         SortKey("cost", "cost", "number"),
     ),
     default_text="is:open",
-    example="kind:cycle agent:browser assigned:no",
+    example="detector:cycle agent:browser assigned:no",
 )
 """Rows are groups of incidents: fields that are not the pattern's own select the incidents that are counted."""
 

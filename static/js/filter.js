@@ -40,11 +40,27 @@ async function answerOf(query) {
   return answer.json();
 }
 
+/** The listed values of all fields that begin with a text, each with its field; yes and no say nothing without it. */
+function valuesThatBegin(wanted) {
+  return fields.flatMap((field) =>
+    field.values
+      .filter(([value, words]) => [value, words.toLowerCase()].some((text) => text.startsWith(wanted)))
+      .filter(([value]) => value !== "yes" && value !== "no")
+      .map(([value, words]) => ({
+        text: `${field.name}:${value}`,
+        shown: `${field.name}:${value}`,
+        help: words || field.help,
+        isValue: true,
+      })),
+  );
+}
+
 async function choices({ field, part }) {
   const wanted = part.toLowerCase();
   if (field === null) {
-    const near = fields.filter((one) => one.name.startsWith(wanted));
-    return near.map((one) => ({ text: `${one.name}:`, shown: `${one.name}:`, help: one.help }));
+    const near = fields.filter((one) => [one.name, one.help.toLowerCase()].some((text) => text.startsWith(wanted)));
+    const named = near.map((one) => ({ text: `${one.name}:`, shown: `${one.name}:`, help: one.help }));
+    return wanted.length < 2 ? named : [...named, ...valuesThatBegin(wanted)];
   }
   if (!field.completes) {
     const near = field.values.filter(([value]) => value.startsWith(wanted));

@@ -81,7 +81,7 @@ BODIES = {
     ("PATCH", "/backends/{backend_id}"): {"is_enabled": False},
     ("POST", "/backends/{backend_id}/tokens"): {"name": "ci"},
     ("PATCH", "/project"): {"name": "Renamed"},
-    ("PUT", "/views"): {"list": "incidents", "name": "Cycles", "q": "kind:cycle"},
+    ("PUT", "/views"): {"list": "incidents", "name": "Cycles", "q": "detector:cycle"},
     ("PATCH", "/views/{view_id}"): {"name": "Renamed"},
     ("PUT", "/prices"): {"model": "gpt-*", "input_usd": 1.25, "output_usd": 10},
     ("POST", "/imports"): {"type": "user", "sessionId": "old"},

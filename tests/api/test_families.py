@@ -28,7 +28,7 @@ class Fleet:
     def found(self, kind):
         return [
             (one["session"], one["tool"], one["count"])
-            for one in self.api.get("/incidents", q=f"kind:{kind}").json()["items"]
+            for one in self.api.get("/incidents", q=f"detector:{kind}").json()["items"]
         ]
 
 

@@ -46,7 +46,7 @@ class Silent:
         return [(one["kind"], one["tool"], one["status"]) for one in self.incidents()]
 
     def incidents(self):
-        return self.api.get("/incidents", q="kind:stalled").json()["items"]
+        return self.api.get("/incidents", q="detector:stalled").json()["items"]
 
 
 def test_a_call_without_a_result_is_reported_after_the_limit_of_its_class_until_the_result_arrives(silent):

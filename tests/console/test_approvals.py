@@ -112,7 +112,7 @@ def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_
     page = member.get(incident).content.decode()
     assert "Approvals and judge" in page
     assert f"held, then {outcome}" in page
-    rows = " ".join(member.get("/p/support/incidents?q=kind:repeat").content.decode().split())
+    rows = " ".join(member.get("/p/support/incidents?q=detector:repeat").content.decode().split())
     assert f"held, then {outcome}</button>" in rows
     assert (f"· {progress}" in rows) == (progress != "ended")
 

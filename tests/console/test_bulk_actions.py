@@ -29,7 +29,7 @@ def labels():
     return dict(Incident.objects.order_by("pk").values_list("loop_id", "label"))
 
 
-def all_that_match(world, name="incidents", query="q=kind:cycle", action="label:false_alarm"):
+def all_that_match(world, name="incidents", query="q=detector:cycle", action="label:false_alarm"):
     """Apply an action to all rows of a list as its page offers it, and return the page that answers, without its addresses."""
     address = f"{world.base}/{name}?{query}"
     up_to = re.search(r'name="up_to" value="(\d+)"', world.client.get(address).content.decode())[1]
@@ -44,7 +44,7 @@ def undo(world, page, name="incidents"):
 
 
 def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
-    assert "all 60 that match" in text(world.client.get(f"{world.base}/incidents?q=kind:cycle"))
+    assert "all 60 that match" in text(world.client.get(f"{world.base}/incidents?q=detector:cycle"))
     done = all_that_match(world)
     assert "60 incidents labelled." in text(done)
     assert labels() == {f"c-{number}": "false_alarm" for number in range(60)} | {"other": ""}
@@ -63,7 +63,7 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
 
 
 def test_a_filter_of_any_length_is_the_whole_filter(world):
-    all_that_match(world, query=f"columns={'a' * 5000}&q=kind:cycle")
+    all_that_match(world, query=f"columns={'a' * 5000}&q=detector:cycle")
     assert labels()["other"] == ""
 
 

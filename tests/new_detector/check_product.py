@@ -93,7 +93,7 @@ def check_the_screens(screens: Client, project: Project) -> None:
     assert "fetch was called 3 times within one second" in words
     assert "counted, limit 3 calls per second" in words
     assert "Limit for bursts" in words
-    assert "Bursts" in text("console:incidents", project.slug, query="?q=kind:burst")
+    assert "Bursts" in text("console:incidents", project.slug, query="?q=detector:burst")
     AlertDestination.objects.create(
         project=project, name="on call", kind="webhook"
     )  # without one there is no form

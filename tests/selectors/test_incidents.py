@@ -30,12 +30,12 @@ def test_every_filter_narrows_to_what_it_names(project, session, incident):
     other = incident(session("s-2"), kind="cycle", tool="a → b")
     foreign = incident(project=make_project())
     for text in (
-        "agent:triage", "backend:openai", "model:gpt-5", "is:resolved", "label:true_loop", "session:s-1", "kind:repeat",
-        "tool:search_web", "tool:search_*", "tool:*web", "SEARCH", "tria", "-kind:cycle", '-session:s-2 "arch_w"',
+        "agent:triage", "backend:openai", "model:gpt-5", "is:resolved", "label:true_loop", "session:s-1", "detector:repeat",
+        "tool:search_web", "tool:search_*", "tool:*web", "SEARCH", "tria", "-detector:cycle", '-session:s-2 "arch_w"',
     ):  # fmt: skip
         assert found(project, text) == {one.public_id}, text
     assert found(project, "label:none") == found(project, 'tool:"a → b"') == {other.public_id}
-    assert found(project, "kind:cycle,repeat -agent:nobody") == {one.public_id, other.public_id}
+    assert found(project, "detector:cycle,repeat -agent:nobody") == {one.public_id, other.public_id}
     assert found(project, "tool:search%") == found(project, 'tool:"search_*"') == set()
     assert found(project) == {one.public_id, other.public_id}
     assert get_incident(project.pk, foreign.public_id) is None
@@ -62,7 +62,7 @@ def test_counts_and_the_list_agree_under_every_filter(project, incident):
         "agent:coder",
         "agent:coder tool:grep",
         "TRI",
-        "kind:cycle",
+        "detector:cycle",
         "-agent:coder",
         "count:>1000",
     ):

@@ -41,8 +41,8 @@ from detection.services.incidents import triage as services
 router = Router(tags=["incidents"])
 
 
-_PARAMETERS = {"status": "is", "pattern_id": "pattern"} | {
-    name: name for name in ("kind", "tool", "agent", "backend", "model", "label", "session")
+_PARAMETERS = {"status": "is", "pattern_id": "pattern", "kind": "detector"} | {
+    name: name for name in ("tool", "agent", "backend", "model", "label", "session")
 }
 """Typed parameters and the fields of the filter language that they select values of."""
 

@@ -46,8 +46,8 @@ from detection.services.incidents import pattern_triage as services
 
 router = Router(tags=["patterns"])
 MAX_INCIDENTS, MAX_ACTIVITY = 50, 200
-_PARAMETERS = {"state": "is", "assignee": "owner"} | {
-    name: name for name in ("kind", "tool", "agent", "backend", "model", "session")
+_PARAMETERS = {"state": "is", "assignee": "owner", "kind": "detector"} | {
+    name: name for name in ("tool", "agent", "backend", "model", "session")
 }
 """Typed parameters and the fields of the filter language that they select values of."""
 

@@ -146,7 +146,7 @@ def test_a_filter_holds_for_calls_as_far_as_they_have_its_fields(agent, project)
 
     assert counted("tool:search_web") == counted("-tool:bash") == (1, 1)
     assert counted("tool:bash") == (0, 0)
-    assert counted("agent:triage") == counted("kind:repeat triage") == (None, 1)
+    assert counted("agent:triage") == counted("detector:repeat triage") == (None, 1)
     assert counted("agent:nobody") == (None, 0)
 
 
