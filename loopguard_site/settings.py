@@ -43,7 +43,7 @@ HTTPS = PUBLIC_URL.startswith("https:")
 INSTALLED_APPS = [
     "loopguard_site",
     "unfold",
-    "django.contrib.admin",
+    "django.contrib.admin.apps.SimpleAdminConfig",  # `urls` imports the pages: only `web` has them
     "django.contrib.auth",
     "django.contrib.contenttypes",
     "django.contrib.sessions",
@@ -51,7 +51,6 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "django.contrib.postgres",
     "channels",
-    "ninja",
     "django_otp",
     "django_otp.plugins.otp_totp",
     "django_otp.plugins.otp_static",

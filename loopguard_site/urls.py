@@ -6,6 +6,7 @@ from django.urls import include, path
 from detection.api import operations
 from detection.api.app import api
 
+admin.autodiscover()
 urlpatterns = [
     path("api/v1/", api.urls),  # first, because agents wait for it
     path("healthz", operations.healthz),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import django_otp.plugins.otp_static.admin
+import django_otp.plugins.otp_totp.admin  # noqa: F401 - both register what is removed below
 from django.contrib import admin, messages
 from django.contrib.auth import get_user_model
 from django.contrib.auth.admin import GroupAdmin as PlainGroupAdmin

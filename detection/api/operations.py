@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import ipaddress
-import threading
-import time
-from typing import Any, Final
 
 import orjson
-import psycopg
 from django.conf import settings
-from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from detection.api import problems, prometheus
 from detection.models import KeyScope
+from detection.selectors.database_check import database_check
 from detection.services import keys
 from detection.services.accounts import second_factor
-
-READY_TIMEOUT_SECONDS: Final = 1.0
-PROBE_REUSE_SECONDS: Final = 0.25
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -58,57 +51,6 @@ def metrics(request: HttpRequest) -> HttpResponse:
     if principal is not None:
         text = _without_other_projects(text, principal.project_slug)
     return HttpResponse(text, content_type=CONTENT_TYPE_LATEST)
-
-
-class DatabaseCheck:
-    """Checks whether the database answers; concurrent requests share one connection attempt.
-
-    The attempt uses its own connection and thread, so that a stalled socket does not stall the response.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._probe: _Probe | None = None
-
-    def is_available(self) -> bool:
-        """Return whether the database answers within a second."""
-        with self._lock:
-            probe = self._probe
-            if probe is None or probe.is_outdated:
-                probe = self._probe = _Probe()
-                probe.start()
-        probe.join(max(0.0, probe.started_at + READY_TIMEOUT_SECONDS - time.monotonic()))
-        return probe.succeeded
-
-    def clear(self) -> None:
-        """Forget the last attempt; the next check connects again."""
-        with self._lock:
-            self._probe = None
-
-
-database_check = DatabaseCheck()
-
-
-class _Probe(threading.Thread):
-    def __init__(self) -> None:
-        super().__init__(name="readyz", daemon=True)
-        self.started_at = time.monotonic()
-        self.succeeded = False
-
-    @property
-    def is_outdated(self) -> bool:
-        return not self.is_alive() and time.monotonic() - self.started_at > PROBE_REUSE_SECONDS
-
-    def run(self) -> None:
-        known: dict[str, Any] = {**connections["default"].get_connection_params()}
-        names = ("host", "port", "user", "password", "dbname", "sslmode", "sslrootcert")
-        parameters = {name: known[name] for name in names if name in known}
-        try:
-            with psycopg.connect(**parameters, connect_timeout=1, autocommit=True) as connection:
-                connection.execute("SELECT 1")
-            self.succeeded = True
-        except (psycopg.Error, OSError):
-            self.succeeded = False
 
 
 def _json(document: dict[str, object], status: int = 200) -> HttpResponse:

@@ -276,6 +276,7 @@ def test_staff_see_only_what_they_administer(world):
 
 
 def test_lists_never_count_a_whole_table():
+    admin.autodiscover()
     for page in admin.site._registry.values():
         if page.model._meta.app_label == "detection":
             assert not page.show_full_result_count, page

@@ -10,7 +10,7 @@ import pytest
 from django.template.loader import render_to_string
 
 from detection.consumers.approval_long_poll import ApprovalLongPoll
-from detection.consumers.plain_http import ProbesOnly
+from detection.consumers.probes import probes
 from detection.engine.scopes import PROJECT
 from detection.integrations.hosts import HOSTS, hook_line, hook_settings
 from detection.models import Approval, Event
@@ -82,7 +82,7 @@ def test_the_settings_contain_the_line_for_every_moment(host):
 @pytest.fixture
 def live(settings):
     """The long poll at an address of its own, as `live` serves it."""
-    with asgi_server.serving(ApprovalLongPoll(ProbesOnly(None))) as settings.LIVE_URL:
+    with asgi_server.serving(ApprovalLongPoll(probes)) as settings.LIVE_URL:
         yield settings.LIVE_URL
 
 

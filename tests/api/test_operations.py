@@ -7,7 +7,7 @@ from django.contrib.auth import get_user_model
 from django.db import connections
 from django.test import Client
 
-from detection.api import operations
+from detection.selectors.database_check import database_check
 from loopguard_site import layout
 
 ROOT = "http://127.0.0.1"
@@ -19,9 +19,9 @@ def test_healthz_makes_no_query(wsgi_client, db, django_assert_num_queries):
 
 
 def test_ready_while_the_database_answers_and_not_without_it(wsgi_client, db):
-    operations.database_check.clear()
+    database_check.clear()
     assert wsgi_client.get(f"{ROOT}/readyz").status_code == 200
-    operations.database_check.clear()
+    database_check.clear()
     settings = connections["default"].settings_dict
     host, settings["HOST"] = settings["HOST"], "/nowhere"
     try:

@@ -227,11 +227,6 @@ async def test_a_connection_that_ends_while_it_reads_is_answered_with_503(table,
     assert (await wait_for(token, public_id, 0)).status_code == 200
 
 
-async def test_other_paths_go_on_to_the_site(project):
-    async with client() as http:
-        assert (await http.get("/healthz")).status_code == 200
-
-
 async def test_an_agent_that_hangs_up_leaves_no_place_behind(project, long_poll):
     public_id, token = await held(project)
     scope = {

@@ -1,0 +1,59 @@
+"""Plain HTTP on `live`: probes only. All other requests belong to `web`, which limits their bodies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import orjson
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+
+from detection.selectors.database_check import database_check
+
+_JSON, _PROBLEM = b"application/json", b"application/problem+json"
+_HEALTHY = 200, _JSON, orjson.dumps({"status": "ok"})
+_READY = 200, _JSON, orjson.dumps({"status": "ready", "database": "ok"})
+_NOT_READY = 503, _JSON, orjson.dumps({"status": "not ready", "database": "unavailable"})
+_NOT_HERE = (
+    404,
+    _PROBLEM,
+    orjson.dumps(
+        {
+            "type": "/api/v1/docs#not_here",
+            "title": "Not Found",
+            "status": 404,
+            "code": "not_here",
+            "detail": "Not found. This address serves WebSockets and long polls only.",
+        }
+    ),
+)
+
+
+async def probes(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Respond to a probe, and 404 to everything else, without reading a body.
+
+    The responses are those of `web`. Django's request handler would import all pages and routes for them, which takes a
+    third of the time that `live` needs to start.
+    """
+    request = cast("HTTPScope", scope)
+    status, content_type, body = await _answer(request)
+    headers = [
+        (b"content-type", content_type),
+        (b"content-length", str(len(body)).encode()),
+        (b"cache-control", b"no-store"),
+    ]
+    if status == _NOT_READY[0]:
+        headers.append((b"retry-after", b"1"))
+    await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
+    sent = b"" if request["method"] == "HEAD" else body
+    await send({"type": "http.response.body", "body": sent, "more_body": False})
+
+
+async def _answer(request: HTTPScope) -> tuple[int, bytes, bytes]:
+    if request["method"] not in ("GET", "HEAD"):
+        return _NOT_HERE
+    if request["path"] == "/healthz":
+        return _HEALTHY
+    if request["path"] == "/readyz":
+        return _READY if await asyncio.to_thread(database_check.is_available) else _NOT_READY
+    return _NOT_HERE
