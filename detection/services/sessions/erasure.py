@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import timedelta
 from typing import Final
 from urllib.parse import quote, urlencode
@@ -50,6 +51,7 @@ from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.sessions import erased_mentions, families, removal
+from detection.services.sessions.locked_session import locked_session
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_now
@@ -271,9 +273,21 @@ class _ErasureWork:
         removal.delete_events(Session.objects.filter(pk=session.pk))
         self._erase_name(session.external_id, session.pk, events)
 
+    def _forget_parent(self, name: str) -> None:
+        """Remove the name of a session from those that it started, each in its own transaction.
+
+        No transaction waits for a session while it holds rows that are locked after it, such as those of a family.
+        """
+        children = Session.objects.filter(project_id=self._row.project_id, parent_external_id=name)
+        for session_id in [*children.order_by("pk").values_list("pk", flat=True)]:
+            with suppress(NotFound), locked_session(session_id) as locked:  # removed by now
+                if locked.session.parent_external_id == name:
+                    locked.session.parent_external_id = ""
+
     def _erase_name(self, name: str, session_id: int | None = None, events: int = 0) -> None:
-        """Remove everything that names a session in one transaction, with its row if there is one."""
+        """Remove everything that names a session: in one transaction but for its children, with its row if there is one."""
         project_id = self._row.project_id
+        self._forget_parent(name)
         with transaction.atomic():
             removed = Counter[str]()
             incidents = Incident.objects.filter(project_id=project_id, session_name=name)
@@ -293,8 +307,6 @@ class _ErasureWork:
                 removal.delete_sessions([session.pk])
             removed += self._erase_incidents(name, about)
             about += erased_mentions.clear_silences(project_id, loop_ids)
-            children = Session.objects.filter(project_id=project_id, parent_external_id=name)
-            children.update(parent_external_id="")
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
             # One that runs may hold the name in memory, and would write it later.
             named = (

@@ -100,13 +100,16 @@ def test_an_erased_session_leaves_no_trace(project, receiver):
         "detection_notification", "detection_auditentry", "detection_whatif",
     } <= before  # fmt: skip
     assert any(table.startswith("detection_event_") for table in before)
+    child = Session.objects.get(project=project, external_id="child")
     row = erase(project)
     assert tables_with("x47q11", SECRET) == set()
     assert row.name == ""
     assert row.removed["sessions"] == 1
     assert row.removed["incidents"] >= 1
     assert row.removed["notifications"] >= 1
-    assert Session.objects.get(project=project).external_id == "child"
+    left = Session.objects.get(project=project)
+    assert (left.pk, left.parent_external_id) == (child.pk, "")
+    assert left.changed_xid > child.changed_xid  # open pages fetch it
     stop = AuditEntry.objects.get(action="session.stop")
     assert (stop.subject, stop.after) == (f"erased:{name_digest(project, 'session', NAME)}", None)
     assert [*list_erasures(project.pk, ("session", NAME)).items] == [row]
