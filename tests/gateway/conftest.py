@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connection
 
 from detection.gateway import traffic
 from detection.models import GatewayBackend, Project
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
+from detection.sql.postgresql.base import DeadlineConnection
 from loopguard_site.asgi import application
 from tests.support import asgi_server
 from tests.support.model_server import ModelServer, of_json
@@ -52,6 +53,18 @@ class World:
         time.sleep(1.0)  # what the gateway knows of a backend is at most so old
 
 
+@contextlib.contextmanager
+def database_away() -> Iterator[None]:
+    """Take the database away from the threads of the gateway; that of the test keeps its connection."""
+    values = connection.settings_dict
+    kept = values["NAME"], values["OPTIONS"].pop("pool")
+    values["NAME"] = "not_there"
+    try:
+        yield
+    finally:
+        values["NAME"], values["OPTIONS"]["pool"] = kept
+
+
 def wait_for(condition):
     for _ in range(500):
         if condition():
@@ -75,8 +88,28 @@ def model() -> Iterator[ModelServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def pool(django_db_setup: None) -> Iterator[dict[str, Any]]:
+    """Options of a pool of connections, as the gateway has in production; it is closed before the database is dropped."""
+    options: dict[str, Any] = {"min_size": 0, "max_size": 20, "timeout": 5}
+    yield options
+    if kept := connection._connection_pools.pop(DEFAULT_DB_ALIAS, None):
+        kept.close()
+
+
 @pytest.fixture
-def world(transactional_db: None, settings: Any, model: ModelServer) -> Iterator[World]:
+def pooled(transactional_db: None, pool: dict[str, Any]) -> Iterator[None]:
+    """Take connections from the pool: one for each piece of work would cost more than the work."""
+    connection.close()
+    connection.settings_dict["OPTIONS"]["pool"] = pool
+    pool["connection_class"] = DeadlineConnection
+    yield
+    connection.close()
+    del connection.settings_dict["OPTIONS"]["pool"]
+
+
+@pytest.fixture
+def world(pooled: None, settings: Any, model: ModelServer) -> Iterator[World]:
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
     settings.GATEWAY_UPSTREAMS = (model.url,)
     settings.GATEWAY_CREDENTIALS = {"MAIN": "sk-of-the-deployment"}

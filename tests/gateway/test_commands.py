@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from django.db import connections
 
 from detection.gateway import guarding
 from detection.models import Event, Session
@@ -13,7 +12,7 @@ from tests.support.model_answers import answered, call
 from tests.support.model_server import of_json
 
 from .agents import Agent
-from .conftest import World
+from .conftest import World, database_away
 from .forms import forms_in_turns
 
 COMMAND = "!/set(tool-loop-max-repeats=6, tool-loop-mode=break)"
@@ -173,12 +172,8 @@ def test_a_command_while_the_database_is_away_says_so(world: World, shape, is_st
     agent = Agent(world, shape, is_stream)
     agent.run()
     agent.say(COMMAND)
-    original = connections.settings["default"]["NAME"]
-    connections.settings["default"]["NAME"] = "not_there"
-    try:
+    with database_away():
         assert agent.run().text == guarding.COMMAND_FAILED
-    finally:
-        connections.settings["default"]["NAME"] = original
 
 
 def test_an_error_of_the_model_server_after_a_command_is_its_own(world: World):

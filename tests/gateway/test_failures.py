@@ -1,10 +1,10 @@
 """The failure rule of a backend, and answers that are cut, broken or in another form than expected."""
 
+import contextlib
 import json
 
 import httpx
 import pytest
-from django.db import connections
 
 from detection.gateway import guarding, traffic
 from detection.models import Event, GatewayTraffic, TrafficPeriod
@@ -13,7 +13,7 @@ from tests.support.model_server import Answer, of_events, of_json
 from tests.support.projects import make_key
 
 from .agents import Agent, outcome
-from .conftest import World, wait_for
+from .conftest import World, database_away, wait_for
 from .forms import forms_in_turns
 from .test_guarding import calls_of, decisions_of
 
@@ -22,15 +22,15 @@ from .test_guarding import calls_of, decisions_of
 def database(world: World):
     """Takes the database away from the threads of the gateway, after keys and backends have become known."""
 
-    class Switch:
-        def fail(self):
-            world.http().get("/models")
-            world.http("anthropic").get("/v1/models")
-            connections.settings["default"]["NAME"] = "not_there"
+    with contextlib.ExitStack() as stack:
 
-    original = connections.settings["default"]["NAME"]
-    yield Switch()
-    connections.settings["default"]["NAME"] = original
+        class Switch:
+            def fail(self):
+                world.http().get("/models")
+                world.http("anthropic").get("/v1/models")
+                stack.enter_context(database_away())
+
+        yield Switch()
 
 
 @forms_in_turns
