@@ -74,6 +74,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
             for row in selector.related(incident)
         ],
         "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
+        "is_exact": detector_for(incident.kind).is_exact,
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
         "strip": _strip(incident),
         "meter": _meter(incident),

@@ -54,12 +54,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "conclusion": pattern_text.conclusion(facts),
         "shared": [
             (line, [(*value, _query((*of_it, term(_FIELDS[line.name], value[0])))) for value in line.values])
-            for line in pattern_text.shared_lines(facts)
+            for line in pattern_text.shared_lines(row.kind, facts)
         ],
         "incidents": [
             (
                 one,
-                incident_text.title(one),
                 incident_text.STATUS_CHIPS[one.status],
                 incident_text.did(one, held.get(one.id)),
                 incident_text.did_chip(one, held.get(one.id)),

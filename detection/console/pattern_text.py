@@ -75,9 +75,13 @@ class SharedLine:
     more: int
 
 
-def shared_lines(facts: Mapping[str, SharedFact]) -> list[SharedLine]:
-    """Return what the incidents share, with one line per field that any incident has."""
-    return [_line(fact) for fact in facts.values() if fact.distinct]
+def shared_lines(kind: str, facts: Mapping[str, SharedFact]) -> list[SharedLine]:
+    """Return what the incidents share, with one line per field that any incident has.
+
+    A loop is identified by its arguments only if its detector compares them.
+    """
+    left_out = () if detector_for(kind).is_exact else ("loop_id",)
+    return [_line(fact) for fact in facts.values() if fact.distinct and fact.name not in left_out]
 
 
 def _line(fact: SharedFact) -> SharedLine:
