@@ -18,7 +18,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from detection import jobs
-from detection.selectors import alerts, dashboard, gateway_traffic, statistics
+from detection.selectors import alerts, dashboard, gateway_traffic, metric_totals
 from detection.services.ingestion.ingest import Accepted
 from detection.services.maintenance.disk_space import disk_monitor
 from detection.stream import publisher as stream
@@ -159,7 +159,7 @@ def _statistics() -> list[Metric]:
         "loopguard_reactions", "Calls with a warning or a block.", labels=("project", "reaction")
     )
     cost = CounterMetricFamily("loopguard_cost_usd", "Cost of all calls.", labels=("project",))
-    for project, checked, warned, blocked, spent in statistics.totals_by_project():
+    for project, checked, warned, blocked, spent in metric_totals.totals_by_project():
         checks.add_metric((project,), checked)
         reactions.add_metric((project, "warned"), warned)
         reactions.add_metric((project, "blocked"), blocked)
@@ -169,12 +169,12 @@ def _statistics() -> list[Metric]:
         "Stored incidents by detector and label.",
         labels=("project", "kind", "label"),
     )
-    for project, kind, label, count in statistics.incidents_by_kind():
+    for project, kind, label, count in metric_totals.incidents_by_kind():
         found.add_metric((project, kind, label), count)
     judged = CounterMetricFamily(
         "loopguard_judge_calls", "Consultations of the judge by outcome.", labels=("project", "outcome")
     )
-    for project, outcome, count in statistics.judge_calls_by_outcome():
+    for project, outcome, count in metric_totals.judge_calls_by_outcome():
         judged.add_metric((project, outcome), count)
     return [checks, reactions, cost, found, judged, *_incident_totals()]
 
@@ -194,7 +194,7 @@ def _incident_totals() -> list[Metric]:
         "loopguard_incident_confidence", "Average confidence of stored incidents by detector.", labels=labels
     )
     metrics: list[Metric] = [recovery, confidence]
-    for row in statistics.incident_totals("kind"):
+    for row in metric_totals.incident_totals("kind"):
         recovery.add_metric((row.project, row.name, "true"), row.recovered)
         recovery.add_metric((row.project, row.name, "false"), row.not_recovered)
         confidence.add_metric((row.project, row.name), row.confidence_sum / row.count)
@@ -207,7 +207,7 @@ def _incident_totals() -> list[Metric]:
             f"Cost of incidents that nobody labelled a false alarm, by {by}.",
             labels=("project", by),
         )
-        for row in statistics.incident_totals(by):
+        for row in metric_totals.incident_totals(by):
             incidents.add_metric((row.project, row.name), row.count)
             cost.add_metric((row.project, row.name), row.loop_cost_usd)
         metrics += [incidents, cost]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from functools import cached_property
 from typing import Any, TypeVar
+from urllib.parse import urlencode
 
 from django.http import QueryDict
 from django.utils import timezone
@@ -177,9 +178,7 @@ class Listing:
         kept = (one for one in self.query.terms if one.field in names or not one.field)
         text = language.write(dict.fromkeys((*kept, *terms)))
         values = {"q": text, "range": self.range.text, **changes}
-        query = QueryDict(mutable=True)
-        query.update({name: value for name, value in values.items() if value or name == "q"})
-        return f"{path}?{query.urlencode()}"
+        return f"{path}?{urlencode({name: value for name, value in values.items() if value or name == 'q'})}"
 
     def next_page(self, cursor: str | None) -> str:
         """Return the address of the page after a cursor; empty if there is none."""

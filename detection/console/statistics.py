@@ -21,12 +21,11 @@ from detection.models import Project
 from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import REACTION_OUTCOMES, STATISTICS
-from detection.selectors.statistics import By, Numbers, Row, groups, statistics
+from detection.selectors.statistics import By, Numbers, Row, statistics
 from detection.selectors.statistics_rows import (
     Sessions,
     judged_incidents,
     sessions_behind,
-    sessions_of_groups,
 )
 
 GROUPS: tuple[tuple[By, str], ...] = (
@@ -57,21 +56,11 @@ def page(request: ProjectRequest) -> HttpResponse:
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     query, step = _whole_steps(listing, project, now)
-    found = statistics(project.pk, query)
-    steps, _ = groups(project.pk, query, step)
-    grouped, _ = groups(project.pk, query, by)
-    points = _filled(steps, query, step)
+    found = statistics(project.pk, query, by, step=step)
+    points = _filled(found.steps, query, step)
     links = Links(listing, query.range, project.slug)
     total, judged = found.total, judged_incidents(project.pk, query)
-    sessions = sessions_behind(project.pk, query, step)
-    of_groups = sessions_of_groups(project.pk, query, by)
-    in_all = (
-        Sessions(
-            *map(sum, zip(*((one.all, one.blocked, one.warned) for one in sessions.values()), strict=True))
-        )
-        if sessions
-        else None
-    )
+    sessions = sessions_behind(project.pk, query, by, step)
     context = {
         "listing": listing,
         "groups": [(listing.url(by=key), words, key == by) for key, words in GROUPS],
@@ -87,7 +76,12 @@ def page(request: ProjectRequest) -> HttpResponse:
         "ended": total.recovered + total.not_recovered,
         "points": points,
         "newest_points": [
-            (point, _links_of(links, point, _next(point.at, step, query.zone), sessions))
+            (
+                point,
+                _links_of(
+                    links, point, _next(point.at, step, query.zone), sessions.steps if sessions else {}
+                ),
+            )
             for point in reversed(points)
             if point.numbers.checks or point.numbers.incidents
         ],
@@ -96,13 +90,13 @@ def page(request: ProjectRequest) -> HttpResponse:
             (
                 row,
                 links.of_numbers(row.numbers, *group_terms(by, row.parts))
-                | {"checks": links.sessions(of_groups.get(row.parts, 0), "", *group_terms(by, row.parts))},
+                | ({"checks": links.sessions_of_group(sessions.groups, by, row.parts)} if sessions else {}),
             )
-            for row in grouped[:SHOWN_GROUPS]
+            for row in found.rows[:SHOWN_GROUPS]
         ],
         "links": links.of_numbers(total),
-        "sessions": in_all and links.sessions(in_all.all),
-        "is_cut": len(grouped) > SHOWN_GROUPS,
+        "sessions": sessions and links.sessions(sessions.total.all),
+        "is_cut": len(found.rows) > SHOWN_GROUPS,
         "has_calls": by != "kind" and total.checks is not None,
         "recovery": [
             (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -72,6 +73,12 @@ class Links:
             SESSIONS, self._sessions, *language.parse(text), *terms, range=span, sort=sort
         )
         return Link(url, count, "session")
+
+    def sessions_of_group(
+        self, counts: Mapping[tuple[str, ...], int], by: By, parts: tuple[str, ...]
+    ) -> Link:
+        """Return the link to the sessions behind the calls of a group."""
+        return self.sessions(counts.get(parts, 0), "", *group_terms(by, parts))
 
     def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
         """Return the links of the numbers of a group, by name."""

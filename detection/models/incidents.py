@@ -7,6 +7,7 @@ from typing import Final
 
 from django.conf import settings
 from django.db import models
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
@@ -141,6 +142,12 @@ class Incident(models.Model):
         default=0, help_text="Number of calls in the session at the last finding."
     )
     evidence = models.JSONField(default=dict)
+    reactions = models.GeneratedField(
+        expression=KeyTransform("reactions", "evidence"),
+        output_field=models.JSONField(null=True),
+        db_persist=True,
+        help_text="What the agent did after each reaction, of the evidence, which takes much longer to read.",
+    )
     policy = models.JSONField(default=dict)
 
     status = models.CharField(max_length=16, choices=IncidentStatus.choices, default=IncidentStatus.OPEN)
@@ -193,6 +200,11 @@ class Incident(models.Model):
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
             models.Index(fields=("group_id",), name="incident_group"),
+            models.Index(
+                fields=("project", "opened_at"),
+                name="incident_counting_no_call",
+                condition=models.Q(calls_blocked__gt=0, counted_calls=0),
+            ),
             models.Index(fields=("pattern", "-last_seen_at", "-id"), name="incident_of_pattern"),
             models.Index(
                 fields=("project", "status", "pattern"),

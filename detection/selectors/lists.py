@@ -76,7 +76,7 @@ REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "s
 
 
 def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
-    return Q(**{f"evidence__reactions__{rung}__{outcome}__gt": 0})
+    return Q(**{f"reactions__{rung}__{outcome}__gt": 0})
 
 
 def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:

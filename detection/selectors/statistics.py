@@ -5,20 +5,35 @@ Rows of both are merged by the group.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
-from django.db import connection
-from django.db.models import Avg, Case, Count, F, FloatField, OuterRef, Q, QuerySet, Subquery, Sum, When
-from django.db.models.functions import Cast, Coalesce, Greatest, NullIf, Trunc
+import orjson
+from django.db.models import (
+    Avg,
+    Case,
+    Count,
+    F,
+    FloatField,
+    Q,
+    QuerySet,
+    Sum,
+    Value,
+    When,
+    Window,
+)
+from django.db.models.functions import Cast, Greatest, NullIf, RowNumber, Trunc
+from django.db.models.lookups import Exact
+from django.utils import timezone
 
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
+from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
 from detection.selectors.lists import CALL_COUNTS, REACTED, RECOVERED, RUNGS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
@@ -134,9 +149,13 @@ class Statistics:
     is_cut: bool = field(default=False)
     false_alarms: tuple[tuple[str, int], ...] = ()
     """Incidents labelled "not a loop" by reason (see `LabelReason`), the most frequent first."""
+    steps: tuple[Row, ...] = ()
+    """Hours or days."""
 
 
-def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Statistics:
+def statistics(
+    project_id: int, query: ListQuery, by: By | None = None, *, step: By | None = None
+) -> Statistics:
     """Count what happened in a time range.
 
     Parameters
@@ -147,52 +166,52 @@ def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Stati
         those of the query's time zone.
     by
         What to group by; None for the totals only.
+    step
+        ``hour`` or ``day``, for `steps`. With it, only the totals have `loops`, whose count takes a sort.
 
     Returns
     -------
     Statistics
-        At most 1,000 rows, see `groups`. Reads the hourly rows and the incidents of the range, no event.
+        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls. Reads the hourly rows and
+        the incidents of the range, each once, and no event.
     """
     calls, found = _counted(project_id, query)
-    total = _merged(
-        [] if calls is None else [((), calls.aggregate(**_CALL_SUMS))],
-        [((), found.aggregate(**_INCIDENT_SUMS, **_LOOP_SUMS))],
-        has_calls=calls is not None,
-    )[()]
-    rows, is_cut = groups(project_id, query, by, of_loops=True) if by else ((), False)
-    counted_at = CountingCursor.objects.values_list("counted_at", flat=True).first()
+    of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
+    # A loop counts in its first incident, and in each group in the first one there.
+    loops = {"loops": _first_of(F("group_id"))}
+    if "by" in of_incidents and not step:
+        loops["group_loops"] = _first_of(*of_incidents["by"], F("group_id"))
+    in_calls = {} if calls is None else grouped_sums(calls, {"total": ()} | of_calls, _CALL_NUMBERS)
+    numbers = _INCIDENT_NUMBERS | loops
+    in_incidents = grouped_sums(found, {"alike": _ALIKE} | of_incidents, numbers)
+    alike = in_incidents["alike"]
+    in_incidents["total"] = [added(alike, numbers)]
+    saved = _saved_elsewhere(project_id, found, {"total": ()} | of_incidents)
+
+    def rows(name: str, grouped_by: By | None) -> list[Row]:
+        merged = _merged(in_calls.get(name), in_incidents.get(name, ()), saved.get(name, {}))
+        zoned = [(_parts(values, query.zone), numbers) for values, numbers in merged.items()]
+        unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
+        if grouped_by in ("hour", "day"):
+            return sorted(unordered, key=lambda row: row.key)
+        return sorted(
+            unordered, key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key)
+        )
+
+    (total,), grouped = rows("total", None), rows("by", by)
     start, end = _ends(query)
-    recovery, judge = _recovery(found), _judge(project_id, query)
-    return Statistics(start, end, total, rows, recovery, judge, counted_at, is_cut, _false_alarms(found))
-
-
-def groups(
-    project_id: int, query: ListQuery, by: By, *, of_loops: bool = False
-) -> tuple[tuple[Row, ...], bool]:
-    """Like `statistics`, but only the groups, at a third of its cost. Without `of_loops`, `loops` is 0 and the saved cost None.
-
-    Returns
-    -------
-    tuple
-        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls; and whether there
-        were more.
-    """
-    calls, found = _counted(project_id, query)
-    call_by, incident_by = _grouping(by, query.zone)
-    calls = calls if call_by else None
-    merged = _merged(
-        () if calls is None else _grouped(calls, call_by, _CALL_SUMS),
-        _grouped(found, incident_by, _INCIDENT_SUMS | (_LOOP_SUMS if of_loops else {})),
-        has_calls=calls is not None,
+    return Statistics(
+        start,
+        end,
+        total.numbers,
+        tuple(grouped[-MAX_ROWS:] if by in ("hour", "day") else grouped[:MAX_ROWS]),
+        _recovery(alike),
+        _judge(project_id, query),
+        CountingCursor.objects.values_list("counted_at", flat=True).first(),
+        len(grouped) > MAX_ROWS,
+        _false_alarms(alike),
+        tuple(rows("step", step)),
     )
-    rows = [Row("/".join(parts), numbers, parts) for parts, numbers in merged.items()]
-    if by in ("hour", "day"):
-        rows.sort(key=lambda row: row.key)
-        shown = rows[-MAX_ROWS:]
-    else:
-        rows.sort(key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
-        shown = rows[:MAX_ROWS]
-    return tuple(shown), len(rows) > MAX_ROWS
 
 
 def _ends(query: ListQuery) -> tuple[datetime, datetime]:
@@ -201,9 +220,11 @@ def _ends(query: ListQuery) -> tuple[datetime, datetime]:
     return start, end
 
 
-def _false_alarms(found: QuerySet[Incident]) -> tuple[tuple[str, int], ...]:
-    rows = found.filter(label=IncidentLabel.FALSE_ALARM).order_by().values_list("label_reason")
-    return tuple(sorted(rows.annotate(Count("pk")), key=lambda row: (-row[1], row[0])))
+def _false_alarms(alike: Iterable[Group]) -> tuple[tuple[str, int], ...]:
+    counts: Counter[str] = Counter()
+    for group in alike:
+        counts[group.values[0]] += group.sums["false_alarms"]
+    return tuple(sorted(((+counts).items()), key=lambda row: (-row[1], row[0])))
 
 
 def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | None, QuerySet[Incident]]:
@@ -241,230 +262,155 @@ def _judge(project_id: int, query: ListQuery) -> tuple[JudgeShare, ...]:
     )
 
 
-def judge_calls_by_outcome() -> list[tuple[str, str, int]]:
-    """Count the stored consultations of all projects, for the metrics: (project, outcome, number)."""
-    rows = JudgeCall.objects.order_by().values_list("project__slug", "outcome").annotate(Count("id"))
-    return sorted(rows)
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """What calls or incidents can be grouped by."""
+
+    time: str
+    names: Mapping[str, tuple[str, ...]]
+
+    def groupings(self, zone: tzinfo, **by: By | None) -> dict[str, tuple[Any, ...]]:
+        """Return the expressions of each grouping, without those that have none."""
+        found: dict[str, tuple[Any, ...]] = {}
+        for name, one in by.items():
+            if one in ("hour", "day"):
+                found[name] = (Trunc(self.time, one, tzinfo=zone),)
+            elif one is not None and one in self.names:
+                found[name] = tuple(F(column) for column in self.names[one])
+        return found
 
 
-def _grouping(by: By, zone: tzinfo) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Return what calls and incidents are grouped by; calls know no detector."""
-    if by in ("hour", "day"):
-        return (Trunc("hour", by, tzinfo=zone),), (Trunc("opened_at", by, tzinfo=zone),)
-    if by == "model":
-        return (F("backend"), F("model")), (F("backend"), F("model"))
-    if by in ("tool", "backend"):
-        return (F(by),), (F(by),)
-    return (), (F("kind"),)
-
-
-def _parts(parts: Iterable[Any]) -> tuple[str, ...]:
-    return tuple(
-        part.astimezone(UTC).isoformat().replace("+00:00", "Z") if isinstance(part, datetime) else str(part)
-        for part in parts
-    )
-
-
-_CALL_SUMS = {
-    "sum_checks": Coalesce(Sum("checks"), 0),
-    "sum_warned": Coalesce(Sum("warned"), 0),
-    "sum_blocked": Coalesce(Sum("blocked"), 0),
-    "sum_tokens": Coalesce(Sum("token_count"), 0),
-    "sum_cost": Sum("cost_usd"),
-}
-_CALL_OF_LOOP = (
-    Incident.objects.filter(IS_LOOP, project_id=OuterRef("project_id"), group_id=OuterRef("group_id"))
-    .order_by()
-    .values("group_id")
-    .annotate(
-        # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for nothing.
-        average=NullIf(Cast(Sum("cost_usd"), FloatField()), 0.0)
-        / Greatest(Sum("counted_calls"), Sum("calls_blocked"), 1)
-    )
-    .values("average")
-)
-"""The average cost of a call of a loop, over all its incidents: whichever of them counts its calls."""
-
+_NAMES = {"tool": ("tool",), "model": ("backend", "model"), "backend": ("backend",)}
+_CALLS: Final = _Columns("hour", _NAMES)
+_INCIDENTS: Final = _Columns("opened_at", _NAMES | {"kind": ("kind",)})
+_CALL_NUMBERS: Final = {name: F(name) for name in ("checks", "warned", "blocked", "token_count", "cost_usd")}
 _BLOCKED_IN_LOOP = IS_LOOP & Q(calls_blocked__gt=0)
-
-_INCIDENT_SUMS = {
-    "all_incidents": Count("pk"),
-    "with_blocked": Count("pk", filter=Q(calls_blocked__gt=0)),
-    "sum_findings": Coalesce(Sum("detections"), 0),
-    "true_loops": Count("pk", filter=Q(label="true_loop")),
-    "false_alarms": Count("pk", filter=Q(label="false_alarm")),
-    "mean_confidence": Avg("confidence"),
-    "count_recovered": Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)),
-    "count_reacted": Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
-    "sum_loop_calls": Coalesce(Sum("counted_calls", filter=IS_LOOP), 0),
-    "sum_loop_blocked": Coalesce(Sum("calls_blocked"), 0),
-    "sum_loop_cost": Sum("cost_usd", filter=IS_LOOP),
-}
-_LOOP_SUMS = {
-    "all_loops": Count("group_id", distinct=True),
-    "sum_saved": Sum(
-        Case(
-            # Few count no call; only for these are the other incidents of the loop read.
-            When(
-                _BLOCKED_IN_LOOP & Q(counted_calls__gt=0),
-                then=F("calls_blocked")
-                * NullIf(Cast("cost_usd", FloatField()), 0.0)
-                / Greatest("counted_calls", "calls_blocked"),
-            ),
-            When(
-                _BLOCKED_IN_LOOP,
-                then=F("calls_blocked") * Subquery(_CALL_OF_LOOP, output_field=FloatField()),
-            ),
-            output_field=FloatField(),
-        )
+_SAVED: Final = Case(
+    When(
+        _BLOCKED_IN_LOOP & Q(counted_calls__gt=0),
+        then=F("calls_blocked")
+        * NullIf(Cast("cost_usd", FloatField()), 0.0)
+        / Greatest("counted_calls", "calls_blocked"),
     ),
+    output_field=FloatField(),
+)
+_ALIKE: Final = (F("label_reason"), F("reactions"))
+"""What incidents that are counted alike have in common; they are few groups."""
+
+
+def _first_of(*partition: Any) -> Case:
+    """Return 1 for one row of those with equal values."""
+    return one_if(Exact(Window(RowNumber(), partition_by=[*partition]), 1))
+
+
+_INCIDENT_NUMBERS: Final = {
+    "incidents": Value(1),
+    "blocked_incidents": one_if(Q(calls_blocked__gt=0)),
+    "findings": F("detections"),
+    "true_loops": one_if(Q(label=IncidentLabel.TRUE_LOOP)),
+    "false_alarms": one_if(Q(label=IncidentLabel.FALSE_ALARM)),
+    "confidence": F("confidence"),
+    "recovered": one_if(RECOVERED & Q(ended_at__isnull=False)),
+    "reacted": one_if(REACTED & Q(ended_at__isnull=False)),
+    "loop_calls": Case(When(IS_LOOP, then=F("counted_calls"))),
+    "loop_calls_blocked": F("calls_blocked"),
+    "loop_cost_usd": Case(When(IS_LOOP, then=F("cost_usd"))),
+    "saved": _SAVED,
 }
 
 
-def _grouped(
-    rows: QuerySet[Any], by: tuple[Any, ...], sums: dict[str, Any]
-) -> Iterable[tuple[tuple[str, ...], dict[str, Any]]]:
-    names = tuple(f"by_{number}" for number in range(len(by)))
-    for row in rows.order_by().values(**dict(zip(names, by, strict=True))).annotate(**sums):
-        yield _parts(row[name] for name in names), row
+def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
+    return tuple(
+        timezone.make_aware(value, zone).astimezone(UTC).isoformat().replace("+00:00", "Z")
+        if isinstance(value, datetime)
+        else str(value)
+        for value in values
+    )
+
+
+def _saved_elsewhere(
+    project_id: int, found: QuerySet[Incident], groupings: Mapping[str, tuple[Any, ...]]
+) -> dict[str, dict[tuple[Any, ...], float]]:
+    """Return what blocking saved in incidents that count no call: a call costs the average of all incidents of their loop.
+
+    They are few and have an index of their own. One or two queries.
+    """
+    loop = F("group_id")
+    blocked = grouped_sums(
+        found.filter(_BLOCKED_IN_LOOP, counted_calls=0),
+        {name: (*by, loop) for name, by in groupings.items()},
+        {"calls": F("calls_blocked")},
+    )
+    loops = {group.values[-1] for group in blocked["total"]}
+    averages = dict(
+        Incident.objects.filter(IS_LOOP, project_id=project_id, group_id__in=loops)
+        .order_by()
+        .values_list("group_id")
+        .annotate(
+            # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for nothing.
+            average=NullIf(Cast(Sum("cost_usd"), FloatField()), 0.0)
+            / Greatest(Sum("counted_calls"), Sum("calls_blocked"), 1)
+        )
+        if loops
+        else ()
+    )
+    saved: dict[str, dict[tuple[Any, ...], float]] = {name: {} for name in groupings}
+    for name, groups in blocked.items():
+        for group in groups:
+            average = averages.get(group.values[-1])
+            if average is not None:
+                before = saved[name].get(group.values[:-1], 0.0)
+                saved[name][group.values[:-1]] = before + group.sums["calls"] * average
+    return saved
 
 
 def _merged(
-    calls: Iterable[tuple[tuple[str, ...], dict[str, Any]]],
-    found: Iterable[tuple[tuple[str, ...], dict[str, Any]]],
-    *,
-    has_calls: bool,
-) -> dict[tuple[str, ...], Numbers]:
-    merged: dict[tuple[str, ...], Numbers] = {}
-
-    def numbers(key: tuple[str, ...]) -> Numbers:
-        if key not in merged:
-            merged[key] = (
-                Numbers(checks=0, warned=0, blocked=0, token_count=0, cost_usd=0.0)
-                if has_calls
-                else Numbers()
-            )
-        return merged[key]
-
-    for key, row in calls:
-        one = numbers(key)
-        one.checks, one.warned, one.blocked = row["sum_checks"], row["sum_warned"], row["sum_blocked"]
-        one.token_count, one.cost_usd = row["sum_tokens"], float(row["sum_cost"] or 0)
-    for key, row in found:
-        one = numbers(key)
-        one.blocked_incidents = row["with_blocked"]
-        one.incidents, one.loops, one.findings = (
-            row["all_incidents"],
-            row.get("all_loops", 0),
-            row["sum_findings"],
+    calls: Iterable[Group] | None, incidents: Iterable[Group], saved: Mapping[tuple[Any, ...], float]
+) -> dict[tuple[Any, ...], Numbers]:
+    """Return the numbers of each group; those of calls are None without `calls`."""
+    none = Numbers() if calls is None else Numbers(checks=0, warned=0, blocked=0, token_count=0, cost_usd=0.0)
+    merged: dict[tuple[Any, ...], Numbers] = {}
+    for group in calls or ():
+        sums = group.sums
+        merged[group.values] = Numbers(
+            checks=int(sums["checks"] or 0),
+            warned=int(sums["warned"] or 0),
+            blocked=int(sums["blocked"] or 0),
+            token_count=int(sums["token_count"] or 0),
+            cost_usd=float(sums["cost_usd"] or 0),
         )
-        one.true_loops, one.false_alarms = row["true_loops"], row["false_alarms"]
-        one.average_confidence = row["mean_confidence"]
-        one.recovered, one.not_recovered = (
-            row["count_recovered"],
-            row["count_reacted"] - row["count_recovered"],
-        )
-        one.loop_calls, one.loop_calls_blocked = row["sum_loop_calls"], row["sum_loop_blocked"]
-        one.loop_cost_usd = float(row["sum_loop_cost"] or 0)
-        one.saved_cost_usd_estimate = row.get("sum_saved")
+    for group in incidents:
+        one = merged.setdefault(group.values, replace(none))
+        sums = {name: number or 0 for name, number in group.sums.items()}
+        one.incidents, one.blocked_incidents = sums["incidents"], sums["blocked_incidents"]
+        one.loops, one.findings = sums.get("group_loops" if group.values else "loops", 0), sums["findings"]
+        one.true_loops, one.false_alarms = sums["true_loops"], sums["false_alarms"]
+        one.average_confidence = sums["confidence"] / one.incidents if one.incidents else None
+        one.recovered, one.not_recovered = sums["recovered"], sums["reacted"] - sums["recovered"]
+        one.loop_calls, one.loop_calls_blocked = sums["loop_calls"], sums["loop_calls_blocked"]
+        one.loop_cost_usd = float(sums["loop_cost_usd"])
+        known = [part for part in (group.sums["saved"], saved.get(group.values)) if part is not None]
+        one.saved_cost_usd_estimate = sum(known) if known else None
     return merged
 
 
-def _recovery(rows: QuerySet[Incident]) -> tuple[Recovery, ...]:
-    """Return what agents did after each reaction, as counted in the incidents; incidents without reactions are not read."""
-    sql, parameters = rows.exclude(decision="allow").order_by().values("evidence").query.sql_with_params()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT rung.key, outcome.key, sum(outcome.value::int),"  # noqa: S608  (our own statement)
-            " count(*) FILTER (WHERE outcome.value::int > 0) FROM ("
-            + sql
-            + ") AS rows, jsonb_each(rows.evidence->'reactions') AS rung, jsonb_each_text(rung.value) AS outcome"
-            " WHERE jsonb_typeof(rows.evidence->'reactions') = 'object' GROUP BY 1, 2",
-            parameters,
-        )
-        counts: dict[str, dict[str, int]] = defaultdict(dict)
-        found: dict[str, dict[str, int]] = defaultdict(dict)
-        for rung, outcome, count, incidents in cursor.fetchall():
-            counts[rung][outcome] = count
-            found[rung][outcome] = incidents
+def _recovery(alike: Iterable[Group]) -> tuple[Recovery, ...]:
+    """Return what agents did after each reaction, as counted in the incidents."""
+    counts: dict[str, Counter[str]] = defaultdict(Counter)
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    for group in alike:
+        reactions = orjson.loads(group.values[1] or "null")
+        for rung, outcomes in reactions.items() if isinstance(reactions, dict) else ():
+            for outcome, count in outcomes.items():
+                counts[rung][outcome] += count * group.sums["incidents"]
+                found[rung][outcome] += group.sums["incidents"] if count else 0
     return tuple(
         Recovery(
             rung,
-            counts[rung].get("recovered", 0),
-            counts[rung].get("went_on", 0),
-            counts[rung].get("stopped", 0),
+            counts[rung]["recovered"],
+            counts[rung]["went_on"],
+            counts[rung]["stopped"],
             found[rung],
         )
         for rung in sorted(counts, key=lambda rung: RUNGS.index(rung) if rung in RUNGS else len(RUNGS))
     )
-
-
-def totals_by_project() -> list[tuple[str, int, int, int, float]]:
-    """Return every project's totals of calls since counting began, without demo sessions, for metrics."""
-    rows = (
-        CallCount.objects.filter(is_demo=False)
-        .order_by("project__slug")
-        .values_list("project__slug")
-        .annotate(Sum("checks"), Sum("warned"), Sum("blocked"), Sum("cost_usd"))
-    )
-    return [(slug, checks, warned, blocked, float(cost or 0)) for slug, checks, warned, blocked, cost in rows]
-
-
-def incidents_by_kind() -> list[tuple[str, str, str, int]]:
-    """Count every project's incidents by detector and label, without demo sessions, for metrics."""
-    rows = (
-        Incident.objects.filter(is_demo=False)
-        .order_by("project__slug", "kind", "label")
-        .values_list("project__slug", "kind", "label")
-        .annotate(Count("pk"))
-    )
-    return [(slug, kind, label or "none", count) for slug, kind, label, count in rows]
-
-
-MAX_LABEL_VALUES = 50
-"""Tools and models with labels of their own in the metrics; the others count as `other`."""
-
-
-@dataclass(frozen=True, slots=True)
-class IncidentTotals:
-    """Sums over the incidents of one detector, tool or model in one project."""
-
-    project: str
-    name: str
-    count: int
-    recovered: int
-    not_recovered: int
-    confidence_sum: float
-    loop_calls: int
-    loop_cost_usd: float
-
-
-def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals]:
-    """Sum up every project's incidents, without demo sessions, for metrics.
-
-    Returns
-    -------
-    list of IncidentTotals
-        Per project at most `MAX_LABEL_VALUES` names, those with the most incidents, and `other`. One query.
-    """
-    rows = (
-        Incident.objects.filter(is_demo=False)
-        .values_list("project__slug", by)
-        .annotate(
-            number=Count("pk"), left=Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)), reacted=Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
-            sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
-        )
-        .order_by("project__slug", "-number", by)
-    )  # fmt: skip
-    places: dict[str, int] = defaultdict(int)
-    sums: dict[tuple[str, str], list[float]] = {}
-    for project, name, *values in rows:
-        places[project] += 1
-        shown = (name or "unknown") if places[project] <= MAX_LABEL_VALUES else "other"
-        own = sums.setdefault((project, shown), [0] * len(values))
-        for index, value in enumerate(values):
-            own[index] += float(value or 0)
-    return [
-        IncidentTotals(project, name, int(a), int(b), int(c - b), d, int(e), f)
-        for (project, name), (a, b, c, d, e, f) in sums.items()
-    ]

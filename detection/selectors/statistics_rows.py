@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q, Value
 from django.db.models.functions import Trunc
+from django.utils import timezone
 
 from detection.models import Incident, JudgeCall, JudgeLabel, Session
 from detection.selectors.filters import ListQuery
+from detection.selectors.grouped_sums import grouped_sums, one_if
 from detection.selectors.lists import SESSIONS
 from detection.selectors.statistics import By
 
@@ -41,35 +44,41 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
     return counts
 
 
-def sessions_of_groups(project_id: int, query: ListQuery, by: By) -> dict[tuple[str, ...], int]:
-    """Count the sessions whose last event is in the range by their backend or model; one query. Empty as `sessions_behind`.
+@dataclass(frozen=True, slots=True)
+class SessionsBehind:
+    """The sessions whose last event is in the range of a query: all of them, by the start of an hour or day, and by group.
 
-    A session counts for its latest model only. A session stores only its last tool, so there are no counts by tool.
+    A session counts for its latest model and backend. It stores only its last tool.
     """
-    names = {"model": ("backend", "model"), "backend": ("backend",)}.get(by)
-    if names is None or not _selects_sessions(query):
-        return {}
-    rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id).order_by()
-    return {tuple(parts): count for *parts, count in rows.values_list(*names).annotate(Count("pk"))}
+
+    total: Sessions
+    steps: Mapping[datetime, Sessions]
+    groups: Mapping[tuple[str, ...], int]
 
 
-def _selects_sessions(query: ListQuery) -> bool:
+def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> SessionsBehind | None:
+    """Count the sessions behind the calls of a query of `STATISTICS`; None under terms on fields that sessions lack, and tools; one query."""
     known = {field.name for field in SESSIONS.fields} - {"tool"}
-    return not query.is_empty and all(term.field in known for term in query.terms)
-
-
-def sessions_behind(project_id: int, query: ListQuery, by: By) -> dict[datetime, Sessions]:
-    """Count the sessions whose last event is in each hour or day of a query of `STATISTICS`; one query.
-
-    Empty under terms that do not select sessions: terms on fields that sessions lack, and tools, because a session
-    stores only the last one.
-    """
-    if not _selects_sessions(query):
-        return {}
-    rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id).order_by()
-    counted = rows.values_list(Trunc("last_event_at", by, tzinfo=query.zone)).annotate(
-        Count("pk"),
-        blocked=Count("pk", filter=Q(blocked_count__gt=0)),
-        warned=Count("pk", filter=Q(warned_count__gt=0)),
+    if query.is_empty or any(term.field not in known for term in query.terms):
+        return None
+    rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id)
+    names = {"model": ("backend", "model"), "backend": ("backend",)}.get(by, ())
+    found = grouped_sums(
+        rows,
+        {"total": (), "step": (Trunc("last_event_at", step, tzinfo=query.zone),)}
+        | ({"by": tuple(F(name) for name in names)} if names else {}),
+        {
+            "all": Value(1),
+            "blocked": one_if(Q(blocked_count__gt=0)),
+            "warned": one_if(Q(warned_count__gt=0)),
+        },
     )
-    return {start: Sessions(*counts) for start, *counts in counted}
+    groups = {group.values: group.sums["all"] for group in found.get("by", ())}
+    steps = {
+        timezone.make_aware(group.values[0], query.zone): _sessions(group.sums) for group in found["step"]
+    }
+    return SessionsBehind(_sessions(found["total"][0].sums), steps, groups)
+
+
+def _sessions(sums: Mapping[str, int | None]) -> Sessions:
+    return Sessions(sums["all"] or 0, sums["blocked"] or 0, sums["warned"] or 0)

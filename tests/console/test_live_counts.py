@@ -96,7 +96,7 @@ def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
 
 
 def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monkeypatch):
-    monkeypatch.setattr("detection.selectors.statistics.MAX_LABEL_VALUES", 2)
+    monkeypatch.setattr("detection.selectors.metric_totals.MAX_LABEL_VALUES", 2)
     world = make_world()
     for number in range(4):
         fields = {

@@ -12,7 +12,8 @@ from detection.filtering.time_ranges import TimeRange
 from detection.models import CallCount, CountingCursor, Incident, Session
 from detection.selectors.filters import list_query
 from detection.selectors.lists import STATISTICS
-from detection.selectors.statistics import statistics, totals_by_project
+from detection.selectors.metric_totals import totals_by_project
+from detection.selectors.statistics import statistics
 from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.sessions import removal
