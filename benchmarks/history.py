@@ -244,6 +244,13 @@ SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC'), s.is_demo, e.back
 FROM detection_event e JOIN detection_session s ON s.id = e.session_id WHERE e.type = 'call' GROUP BY 1, 2, 3, 4, 5, 6
 ON CONFLICT DO NOTHING
 """,
+    """
+INSERT INTO detection_sessiontool (session_id, tool, calls, warned, blocked)
+SELECT session_id, tool, count(*), count(*) FILTER (WHERE decision = 'warn'),
+       count(*) FILTER (WHERE decision IN ('block', 'hold', 'stop'))
+FROM detection_event WHERE type = 'call' GROUP BY 1, 2
+ON CONFLICT DO NOTHING
+""",
     f"""
 INSERT INTO detection_auditentry (project_id, at, actor, action, subject, before, after, request_id)
 SELECT CASE WHEN n % 10 > 0 THEN {_PROJECT} END, now() - interval '30 days' * n / 100000,

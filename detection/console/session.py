@@ -49,6 +49,7 @@ MAX_ROWS = {"timeline": 200, "table": 100}
 """Maximum number of calls in a view."""
 COMPARED_BACK = 400
 SHOWN_REPLIES = 10
+SHOWN_TOOLS = 8
 TABS = ("timeline", "table", "settings")
 
 
@@ -95,6 +96,8 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "tree": session_family.lay_out(session),
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
         "quarantined_count": session.quarantined_events.count(),
+        "tools": selector.called_tools(session, limit=SHOWN_TOOLS + 1),
+        "shown_tools": SHOWN_TOOLS,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from django.urls import reverse
@@ -23,11 +23,13 @@ class Link:
     url: str
     count: int
     noun: str
+    which: str = ""
+    """Which of them, where it does not follow from the number."""
 
     @property
     def title(self) -> str:
         """Title of the link: number and name of the rows."""
-        return f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'}"
+        return f"{self.count:,} {self.noun}{'' if self.count == 1 else 's'}{self.which}"
 
 
 class Links:
@@ -78,7 +80,8 @@ class Links:
         self, counts: Mapping[tuple[str, ...], int], by: By, parts: tuple[str, ...]
     ) -> Link:
         """Return the link to the sessions behind the calls of a group."""
-        return self.sessions(counts.get(parts, 0), "", *group_terms(by, parts))
+        link = self.sessions(counts.get(parts, 0), "", *group_terms(by, parts))
+        return replace(link, which=f" in which {parts[0]} was called") if by == "tool" else link
 
     def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
         """Return the links of the numbers of a group, by name."""

@@ -1,4 +1,4 @@
-"""Hourly counts of calls, so that statistics over months read thousands of rows instead of millions of events.
+"""Counts of calls by hour and by session, so that statistics over months read thousands of rows instead of millions of events.
 
 Written by `services.maintenance.hourly_counts`. Incidents are few and are counted from their own rows.
 """
@@ -35,6 +35,23 @@ class CallCount(models.Model):
 
     def __str__(self) -> str:
         return f"{self.hour:%Y-%m-%d %H}h {self.tool}"
+
+
+class SessionTool(models.Model):
+    """Calls of one tool in one session, counted together with the hours; deleted with the session."""
+
+    pk = models.CompositePrimaryKey("session_id", "tool")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="tools", db_index=False)
+    tool = models.CharField(max_length=128)
+    calls = models.IntegerField(default=0)
+    warned = models.IntegerField(default=0)
+    blocked = models.IntegerField(default=0)
+
+    class Meta:
+        indexes = (models.Index(fields=("tool", "session"), name="sessions_of_tool"),)
+
+    def __str__(self) -> str:
+        return f"{self.session_id} {self.tool}"
 
 
 class CountedSession(models.Model):

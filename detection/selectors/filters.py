@@ -59,6 +59,8 @@ class FilterField:
         Whether the column holds whole numbers (`number` only).
     match
         Returns the condition of a value that is not in a column (`text` only, without `*`).
+    also
+        Returns the condition that another table has the value, given the condition on a column of any name (`text` only).
     """
 
     name: str
@@ -69,6 +71,7 @@ class FilterField:
     completes: bool = True
     is_whole: bool = False
     match: Callable[[str], Q] | None = None
+    also: Callable[[Callable[[str], Q]], Q] | None = None
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
         """Return a term of this field as a condition, including a leading minus.
@@ -92,9 +95,14 @@ class FilterField:
     def _text(self, operator: str, value: Value, now: datetime, zone: tzinfo) -> Q:
         if self.match is not None:
             return self.match(value.text)
-        if value.is_quoted or "*" not in value.text:
-            return Q(**{self.column: value.text})
-        return Q(Like(F(self.column), models.Value(like_pattern(value.text))))
+
+        def condition_on(column: str) -> Q:
+            if value.is_quoted or "*" not in value.text:
+                return Q(**{column: value.text})
+            return Q(Like(F(column), models.Value(like_pattern(value.text))))
+
+        own = condition_on(self.column)
+        return own | self.also(condition_on) if self.also else own
 
     def _choice(self, operator: str, value: Value, now: datetime, zone: tzinfo) -> Q:
         for choice in self.choices:

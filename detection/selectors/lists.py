@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
@@ -25,6 +25,7 @@ from detection.models import (
     PatternState,
     Session,
     SessionState,
+    SessionTool,
 )
 from detection.models.approvals import Decider
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
@@ -198,6 +199,12 @@ INCIDENTS: Final = ListSpec(
     example="detector:cycle agent:browser -tool:bash cost:>0.1",
 )
 
+
+def _has_called(condition_on: Callable[[str], Q]) -> Q:
+    """Match sessions with counted calls of a tool; those of the last seconds are not counted yet."""
+    return Q(Exists(SessionTool.objects.filter(condition_on("tool"), session_id=OuterRef("pk"))))
+
+
 SESSIONS: Final = ListSpec(
     name="sessions",
     words="sessions",
@@ -214,7 +221,9 @@ SESSIONS: Final = ListSpec(
         ),
         _text("session", "Session", "external_id"),
         _AGENT,
-        _text("tool", "Tool of the last call", "last_tool"),
+        FilterField(
+            name="tool", type="text", help="A tool that it called", column="last_tool", also=_has_called
+        ),
         _BACKEND,
         _MODEL,
         _text("parent", "Session that started it", "parent_external_id"),

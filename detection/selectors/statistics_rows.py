@@ -10,7 +10,7 @@ from django.db.models import Count, F, Q, Value
 from django.db.models.functions import Trunc
 from django.utils import timezone
 
-from detection.models import Incident, JudgeCall, JudgeLabel, Session
+from detection.models import Incident, JudgeCall, JudgeLabel, Session, SessionTool
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import grouped_sums, one_if
 from detection.selectors.lists import SESSIONS
@@ -48,7 +48,7 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
 class SessionsBehind:
     """The sessions whose last event is in the range of a query: all of them, by the start of an hour or day, and by group.
 
-    A session counts for its latest model and backend. It stores only its last tool.
+    A session counts for its latest model and backend, and for every tool that it called.
     """
 
     total: Sessions
@@ -57,8 +57,11 @@ class SessionsBehind:
 
 
 def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> SessionsBehind | None:
-    """Count the sessions behind the calls of a query of `STATISTICS`; None under terms on fields that sessions lack, and tools; one query."""
-    known = {field.name for field in SESSIONS.fields} - {"tool"}
+    """Count the sessions behind the calls of a query of `STATISTICS`; None under terms on fields that sessions lack.
+
+    One query, and by tool another one.
+    """
+    known = {field.name for field in SESSIONS.fields}
     if query.is_empty or any(term.field not in known for term in query.terms):
         return None
     rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id)
@@ -73,7 +76,12 @@ def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> Sess
             "warned": one_if(Q(warned_count__gt=0)),
         },
     )
-    groups = {group.values: group.sums["all"] for group in found.get("by", ())}
+    groups: dict[tuple[str, ...], int]
+    if by == "tool":
+        tools = SessionTool.objects.filter(session__in=rows).order_by().values_list("tool")
+        groups = {(tool,): count for tool, count in tools.annotate(Count("session_id"))}
+    else:
+        groups = {group.values: group.sums["all"] for group in found.get("by", ())}
     steps = {
         timezone.make_aware(group.values[0], query.zone): _sessions(group.sums) for group in found["step"]
     }

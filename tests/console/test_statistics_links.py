@@ -10,12 +10,15 @@ from django.db.models import Sum
 from detection.models import CallCount, Incident, JudgeCall, Session
 from detection.services.incidents import triage
 from detection.services.maintenance.hourly_counts import count_calls
+from tests.api.conftest import Api, speaking
 from tests.console.scenes import answer, ask, loop, make_world
 from tests.support.agents import OPERATOR
+from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
 LINK = re.compile(
-    r'<a\s[^>]*?href="([^"]+)"\s+title="([\d,]+) (incident|session)s?"[^>]*>(.*?)</a>', re.DOTALL
+    r'<a\s[^>]*?href="([^"]+)"\s+title="([\d,]+) (incident|session)s?(?: in which \w+ was called)?"[^>]*>(.*?)</a>',
+    re.DOTALL,
 )
 
 
@@ -78,9 +81,9 @@ def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
         assert any(term in url for url, *_ in links) or "agent" in query, term
 
 
-def test_no_number_of_a_table_is_without_its_rows(world):
-    """Tools are the exception: a session knows its last tool only, so no list has the calls of one."""
-    page = world.client.get(f"{world.base}/statistics?by=model").content.decode()
+@pytest.mark.parametrize("by", ["model", "tool"])
+def test_no_number_of_a_table_is_without_its_rows(world, by):
+    page = world.client.get(f"{world.base}/statistics?by={by}").content.decode()
     cells = re.findall(r'<td class="num">(.*?)</td>', page.partition("<main")[2], re.DOTALL)
     plain = [
         words
@@ -94,6 +97,31 @@ def test_no_number_of_a_table_is_without_its_rows(world):
     in_statistics = CallCount.objects.aggregate(Sum("warned"), Sum("blocked"))
     assert [*in_sessions.values()] == [*in_statistics.values()]
     assert in_sessions["warned_count__sum"]
+
+
+def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(world):
+    for number in (100, 101):  # so that its last tool is not bash
+        ask(world.project, "more-0", number, tool="grep", agent="coder", arguments=f'{{"n": {number}}}')
+    count_calls()
+    page = world.client.get(f"{world.base}/statistics?by=tool").content.decode()
+    cell = r'<a class="link" href="([^"]+)" title="([^"]+)">([\d,]+)</a>'
+    ((url, title, checks),) = re.findall(rf'<span\s+class="mono"\s*>bash</span>.*?{cell}', page, re.DOTALL)
+    assert title == "2 sessions in which bash was called"
+    assert rows_of(world, url) == 2
+    assert rows_of(world, url.replace("tool%3Abash", "-tool%3Abash")) == Session.objects.count() - 2
+    assert rows_of(world, url.replace("tool%3Abash", "tool%3Aba*")) == 2
+    with speaking() as wsgi_client:
+        api = Api(wsgi_client, make_key(world.project))
+        listed = [one["session"] for one in api.get("/sessions", tool="bash").json()["items"]]
+        assert sorted(listed) == ["more-0", "more-2"]
+        tools = {name: api.get(f"/sessions/{name}").json()["tools"] for name in listed}
+    of_bash = [tool for name in listed for tool in tools[name] if tool["tool"] == "bash"]
+    assert sum(tool["calls"] for tool in of_bash) == int(checks)
+    assert sum(tool["blocked"] for tool in of_bash) > 0
+    assert {tool["tool"] for tool in tools["more-0"]} == {"bash", "grep"}
+    shown = world.client.get(f"{world.base}/sessions/more-0").content.decode()
+    facts = " ".join(re.sub("<.*?>", " ", shown.partition("<dt>Tools</dt>")[2].partition("</dd>")[0]).split())
+    assert facts == "bash 9 , grep 2"
 
 
 def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):

@@ -50,7 +50,7 @@ from detection.services.sessions import actions as services
 
 router = Router(tags=["sessions"])
 _command = ApiKeyAuth(KeyScope.GUARD, (JSON,))
-SHOWN_INCIDENTS = 20
+SHOWN_INCIDENTS, SHOWN_TOOLS = 20, 100
 _PARAMETERS = {name: name for name in ("agent", "backend", "model", "tool", "demo")}
 """Typed parameters and the fields of the filter language that they select values of."""
 SHOWN_QUARANTINED = 100
@@ -219,6 +219,7 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
     document["exempt_tools"] = session.exempt_tools
+    document["tools"] = [asdict(tool) for tool in sessions.called_tools(session, limit=SHOWN_TOOLS)]
     document["quarantined_count"] = session.quarantined_events.count()
     newest = session.quarantined_events.order_by("-id")[:SHOWN_QUARANTINED]
     document["quarantined"] = [quarantined_event_document(row) for row in newest]

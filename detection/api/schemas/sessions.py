@@ -31,7 +31,7 @@ class SessionFilterSchema(FilterSchema):
     agent: ShortText = Field("", description="Agent.")
     backend: ShortText = Field("", description="LLM backend.")
     model: ShortText = Field("", description="Model.")
-    tool: ShortText = Field("", description="Tool of the last call.")
+    tool: ShortText = Field("", description="A tool that it called.")
     demo: bool | None = Field(None, description="True for demo sessions only, false for all others.")
 
 
@@ -146,12 +146,26 @@ class QuarantinedEventSchema(Schema):
     at: datetime = Field(description="When the evaluation last failed.")
 
 
+class SessionToolSchema(Schema):
+    """Calls of one tool in a session."""
+
+    tool: str = Field(description="Tool.")
+    calls: int = Field(description="Number of calls.")
+    warned: int = Field(description="Number of calls with a warning.")
+    blocked: int = Field(
+        description="Number of calls whose verdict was to block, hold or stop, whatever became of a held call."
+    )
+
+
 class SessionDetailSchema(SessionSchema):
     """A session with its settings, incidents and quarantined events."""
 
     policy_values: dict[str, Any] = Field(description="Overrides of this session.")
     policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
     exempt_tools: list[str] = Field(description="Tools that a person exempted in this session.")
+    tools: list[SessionToolSchema] = Field(
+        description="The 100 tools with the most calls. Calls are counted every 15 seconds, with those of `/statistics`."
+    )
     quarantined_count: int = Field(description="Number of events whose evaluation raised an error.")
     quarantined: list[QuarantinedEventSchema] = Field(description="The newest 100 of them, newest first.")
     limit_notices: list[LimitNoticeSchema] = Field(

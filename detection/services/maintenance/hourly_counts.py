@@ -1,4 +1,4 @@
-"""Counts calls by the hour in the background, at no cost for guarded calls.
+"""Counts calls by the hour, and by session and tool, in the background, at no cost for guarded calls.
 
 Sessions touched since the last run are found by the transaction that touched them last, and each session's new calls are
 read once, in order, by primary key. How far a session is counted moves in the transaction that adds the numbers, so a run
@@ -31,8 +31,8 @@ SELECT s.id, s.counted_seq, s.evaluated_seq, s.changed_xid FROM detection_projec
 """
 _ADD = """
 WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)),
-counted AS (
-    SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
+counted AS MATERIALIZED (
+    SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
            -- Only guarded calls have a verdict; reported calls had run already.
            count(*) FILTER (WHERE e.type = 'call') AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
@@ -41,11 +41,19 @@ counted AS (
     FROM done JOIN detection_session s ON s.id = done.session_id
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
     JOIN detection_event e ON e.session_id = s.id AND e.seq > coalesce(c.counted_seq, 0) AND e.seq <= done.seq
-    WHERE e.type IN ('call', 'usage') GROUP BY 1, 2, 3, 4, 5, 6
+    WHERE e.type IN ('call', 'usage') GROUP BY 1, 2, 3, 4, 5, 6, 7
+),
+tools AS (
+    INSERT INTO detection_sessiontool AS total (session_id, tool, calls, warned, blocked)
+    SELECT session_id, tool, sum(checks), sum(warned), sum(blocked) FROM counted
+    GROUP BY 1, 2 HAVING sum(checks) > 0 ORDER BY 1, 2
+    ON CONFLICT (session_id, tool) DO UPDATE SET
+        calls = total.calls + excluded.calls, warned = total.warned + excluded.warned, blocked = total.blocked + excluded.blocked
 )
 INSERT INTO detection_callcount AS total
     (project_id, hour, is_demo, backend, model, tool, checks, warned, blocked, token_count, cost_usd)
-SELECT * FROM counted ORDER BY 1, 2, 3, 4, 5, 6
+SELECT project_id, hour, is_demo, backend, model, tool, sum(checks), sum(warned), sum(blocked), sum(token_count), sum(cost_usd)
+FROM counted GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
 ON CONFLICT (project_id, hour, is_demo, backend, model, tool) DO UPDATE SET
     checks = total.checks + excluded.checks, warned = total.warned + excluded.warned,
     blocked = total.blocked + excluded.blocked, token_count = total.token_count + excluded.token_count,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
+from django.apps import apps
 from django.db import connection
 from django.utils import timezone
 
 from detection.filtering.time_ranges import TimeRange
-from detection.models import CallCount, CountingCursor, Incident, Session
+from detection.models import CallCount, CountingCursor, Incident, Session, SessionTool
 from detection.selectors.filters import list_query
 from detection.selectors.lists import STATISTICS
 from detection.selectors.metric_totals import totals_by_project
@@ -164,6 +167,30 @@ def test_the_demo_goes_with_its_numbers(project, agent):
 def test_sessions_that_are_gone_leave_their_counts(project, agent):
     agent.asks()
     count_calls()
+    assert [*SessionTool.objects.values_list("tool", "calls")] == [("search_web", 1)]
     removal.delete_sessions([Session.objects.get().pk])
     count_calls()
     assert totals(project).checks == 1
+    assert not SessionTool.objects.exists()
+
+
+def test_the_migration_counts_the_tools_of_what_was_counted_before(principal, monkeypatch):
+    for name in ("a", "b", "c"):
+        agent = Agent(principal, name)
+        for number in range(3):
+            agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
+        for _ in range(6):
+            agent.asks()
+    count_calls()
+    rows = SessionTool.objects.order_by("session_id", "tool").values_list(
+        "session_id", "tool", "calls", "warned", "blocked"
+    )
+    before = [*rows]
+    assert sum(calls for *_, calls, _, _ in before) == 27
+    assert sum(blocked for *_, blocked in before) > 0
+    SessionTool.objects.all().delete()
+    Agent(principal, "a").asks()  # not counted yet
+    migration = import_module("detection.migrations.0056_count_session_tools")
+    monkeypatch.setattr(migration, "BATCH_EVENTS", 10)
+    migration.count_tools(apps, SimpleNamespace(connection=connection))
+    assert [*rows] == before
