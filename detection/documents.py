@@ -10,6 +10,7 @@ from urllib.parse import quote
 from django.conf import settings
 
 from detection.models import Incident, Notification, Session
+from detection.models.incidents import shown_end
 from detection.models.session_state import shown_state
 from detection.selectors import alerts, incidents
 from detection.selectors.incidents import IncidentRow
@@ -118,7 +119,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
         "snoozed_until_worse": row.snoozed_until_worse,
         "opened_at": as_time(row.opened_at),
         "last_seen_at": as_time(row.last_seen_at),
-        "ended_at": as_time(row.ended_at),
+        "ended_at": as_time(shown_end(row)),
         "resolved_at": as_time(row.resolved_at),
         "links": {
             "incident": incident_link(project, row.public_id),

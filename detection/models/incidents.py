@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from typing import Final
+from datetime import datetime
+from typing import Final, Protocol
 
 from django.conf import settings
 from django.db import models
@@ -162,6 +163,7 @@ class Incident(models.Model):
         db_default="",
         help_text="Of the label “not a loop”.",
     )
+    labelled_at = models.DateTimeField(null=True, blank=True)
     needs_acknowledgement = models.BooleanField(
         default=False,
         db_default=False,
@@ -232,6 +234,29 @@ class Incident(models.Model):
     def is_released(self) -> bool:
         """Whether its held call was allowed and the loop was not found again since: it is not active meanwhile."""
         return bool(self.evidence.get("released"))
+
+
+class _HasEnd(Protocol):
+    """The fields of an incident that its end depends on."""
+
+    @property
+    def label(self) -> str: ...
+    @property
+    def labelled_at(self) -> datetime | None: ...
+    @property
+    def ended_at(self) -> datetime | None: ...
+    @property
+    def is_active(self) -> bool: ...
+
+
+def shown_end(incident: _HasEnd) -> datetime | None:
+    """Return when an incident ended: with its loop, or earlier by the label "not a loop". None while it is active.
+
+    `ended_at` is the end of the loop: an incident collects the findings of its loop after the label, too.
+    """
+    if incident.is_active or incident.label != IncidentLabel.FALSE_ALARM:
+        return incident.ended_at
+    return min(filter(None, (incident.labelled_at, incident.ended_at)), default=None)
 
 
 class IncidentActivity(models.Model):

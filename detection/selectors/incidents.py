@@ -62,6 +62,7 @@ class IncidentRow:
     status: str
     label: str
     label_reason: str
+    labelled_at: datetime | None
     needs_acknowledgement: bool
     snoozed_until: datetime | None
     snoozed_until_worse: bool

@@ -36,6 +36,12 @@ def test_the_list_is_filtered_and_paged(api, incident):
     assert ids(api.get("/incidents", limit=2, cursor=page["next_cursor"])) == [incident]
     api.post(f"/incidents/{incident}/label", {"label": "false_alarm"})
     assert ids(api.get("/incidents", label="false_alarm")) == [incident]
+    # It ends with the label, although findings of the loop are still collected.
+    ended = api.get(f"/incidents/{incident}").json()
+    assert (ended["is_active"], ended["ended_at"] > ended["last_seen_at"]) == (False, True)
+    api.loop("s-1")
+    again = api.get(f"/incidents/{incident}").json()
+    assert again["last_seen_at"] > again["ended_at"] == ended["ended_at"]
     assert ids(api.get("/incidents", label="none")) == [*reversed(others)]
 
 

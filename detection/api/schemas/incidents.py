@@ -113,7 +113,7 @@ class IncidentSchema(Schema):
     )
     is_active: bool = Field(
         description="Whether the loop continues. False for the status `ended`, also while a loop that was labelled "
-        "`false_alarm` continues; `ended_at` is null until then."
+        "`false_alarm` continues."
     )
     recovered: bool | None = Field(description="Whether the agent recovered. Null while unknown.")
     acknowledged_by: str | None = Field(description="User name of the person who acknowledged it.")
@@ -121,7 +121,9 @@ class IncidentSchema(Schema):
     snoozed_until_worse: bool = Field(description="Whether a stricter reaction ends the snooze.")
     opened_at: datetime = Field(description="When it was opened.")
     last_seen_at: datetime = Field(description="When the loop was last detected.")
-    ended_at: datetime | None = Field(description="When the loop ended.")
+    ended_at: datetime | None = Field(
+        description="When the loop ended, or the incident by the label `false_alarm`, whichever came first."
+    )
     resolved_at: datetime | None = Field(description="When it was resolved.")
     links: dict[str, str] = Field(description="Console pages of the incident and its session.")
 

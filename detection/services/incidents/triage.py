@@ -214,7 +214,8 @@ def label(
 
 
 def _label(incident: Incident, actor: Actor, value: str, note: str, reason: str) -> Incident:
-    fields: dict[str, Any] = {"label": value, "label_reason": reason}
+    labelled_at = timezone.now() if value else None
+    fields: dict[str, Any] = {"label": value, "label_reason": reason, "labelled_at": labelled_at}
     if value == IncidentLabel.FALSE_ALARM:
         fields["needs_acknowledgement"] = False
         if incident.status == IncidentStatus.ACKNOWLEDGED:
@@ -270,7 +271,7 @@ def _undoable(incident: Incident, actor: Actor, *, is_timed: bool) -> IncidentAc
 
 def _undo(incident: Incident, actor: Actor, change: IncidentActivity) -> Incident:
     fields = dict(change.before)
-    for name in ("snoozed_until", "resolved_at", "ended_at"):
+    for name in ("snoozed_until", "resolved_at", "ended_at", "labelled_at"):
         if fields.get(name):
             fields[name] = datetime.fromisoformat(fields[name])
     if "ended_at" in fields and fields["ended_at"] is None and _has_successor(incident):
