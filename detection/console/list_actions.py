@@ -110,16 +110,8 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
         changed = {*done}
         if rows.model is Incident:
             changed |= triage.changed_since(project_id, latest, done, actor.name)
-        along = len(changed) - len(done)
         undo = "" if action == "undo" else " ".join(done)
-        _say(
-            request,
-            rows.noun,
-            action,
-            len(changed),
-            undo,
-            f", {along:,} about the same calls" if along else "",
-        )
+        _say(request, rows.noun, action, len(done), undo, len(changed) - len(done))
         _say_failed(request, dict.fromkeys(codes), len(codes))
     else:
         messages.error(request, f"No {rows.noun} was selected.")
@@ -158,12 +150,14 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
     """Report what was done; if a worker continues, the list shows the progress."""
     if done.finished_at is not None:
         undo = "" if done.reverts else done.public_id
-        _say(request, done.list.removesuffix("s"), done.action, done.changed, undo)
+        _say(request, done.list.removesuffix("s"), done.action, done.changed, undo, done.along)
         _say_failed(request, done.failures, sum(done.failures.values()))
 
 
-def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str, more: str = "") -> None:
+def _say(request: ProjectRequest, noun: str, action: str, selected: int, undo: str, along: int) -> None:
+    count = selected + along
     if count:
+        more = f", {along:,} about the same calls" if along else ""
         words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}{more}."
         # The names are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags=undo)

@@ -18,8 +18,8 @@ def new_bulk_action_id() -> str:
 class BulkAction(models.Model):
     """One action on many incidents or patterns.
 
-    A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty
-    until that is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
+    A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty until that
+    is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_bulk_action_id, editable=False)
@@ -33,6 +33,11 @@ class BulkAction(models.Model):
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     changed = models.IntegerField(default=0)
+    along = models.IntegerField(
+        default=0,
+        db_default=0,
+        help_text="Other incidents that were changed, because they are about the same calls.",
+    )
     failures = models.JSONField(default=dict, help_text="How many rows could not be changed, by code.")
     reverts = models.OneToOneField("self", null=True, on_delete=models.CASCADE, related_name="reverted_by")
     created_at = models.DateTimeField(db_default=Now())

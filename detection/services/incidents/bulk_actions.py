@@ -155,6 +155,7 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
             if time.monotonic() > until:
                 break
         is_done = row.done >= row.total
+        row.along = _count_along(row) if is_done else 0
         row.finished_at = timezone.now() if is_done else None
         row.claimed_until = None if is_done or time.monotonic() > until else timezone.now() + CLAIM
         if not _store(row):  # an undo has ended it
@@ -165,7 +166,7 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
 
 
 def _store(row: BulkAction) -> int:
-    fields = ("done", "changed", "failures", "claimed_until", "finished_at")
+    fields = ("done", "changed", "along", "failures", "claimed_until", "finished_at")
     with transaction.atomic():
         stored = BulkAction.objects.filter(pk=row.pk, finished_at=None)
         publish_after_commit(row.project_id, Hint("incident", "", "bulk"))
@@ -215,6 +216,17 @@ def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
     return frozenset(own.values_list("incident", flat=True))
 
 
+def _count_along(row: BulkAction) -> int:
+    """Count the incidents that were changed although they are no targets: they are about the same calls."""
+    if row.list == "patterns":
+        return 0
+    by_it = Q(action="undone") if row.reverts is not None else Q(note__contains=_mark_of(row))
+    rows = IncidentActivity.objects.filter(
+        by_it, incident__project_id=row.project_id, actor=row.actor, at__gte=row.created_at
+    )
+    return len({*rows.values_list("incident", flat=True)}.difference(row.targets))
+
+
 def _activity_of(row: BulkAction) -> QuerySet[PatternActivity]:
     """Return the activity that an action on patterns has recorded."""
     recorded = _RECORDED.get(row.action) or f"labelled {row.arguments['value'] or 'none'}"
@@ -244,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 
 def carry_out_waiting() -> int:
-    """Continue actions that requests did not finish; returns how many. One query by an empty index if none."""
+    """Continue actions that requests did not finish; returns how many. One query by an empty index when there are none."""
     total = 0
     free = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     for pk in BulkAction.objects.filter(free, finished_at=None).order_by("pk").values_list("pk", flat=True):
