@@ -3,18 +3,18 @@
     a b a b a b          two calls, three laps
     a b c a b c a b c    three calls, three laps
 
-Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The shortest lap is reported; a lap of one call
-is a repeat.
+Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The shortest lap is reported; a lap of one call is
+a repeat.
 
-With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit,
-test); they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps`
-laps, laps with a poll (`sleep 20`, then a look) `poll_warn_at`.
+With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit, test);
+they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps` laps, laps with a
+poll (`sleep 20`, then a look) `poll_warn_at`.
 
 - **False alarms:** polls of two steps that are not declared as `poll`.
 - **Misses:** laps longer than `cycle_max_length` and laps with an occasional extra step, which `stagnation` detects.
 - **Tuning:** raise `cycle_min_laps` for tools that are meant to be used in turns.
-- **Cost:** proportional to the longest lap. For every length, the detector keeps how many calls in a row equal the call
-  one lap earlier.
+- **Cost:** proportional to the longest lap. For every length, the detector keeps how many calls in a row equal the call one
+  lap earlier.
 """
 
 from __future__ import annotations
@@ -119,10 +119,10 @@ class Cycle(BaseDetector):
             matches[length - 1] = matches[length - 1] + 1 if equal else 0
         best = QUIET
         for length in range(values["cycle_min_length"], longest + 1):
-            laps = matches[length - 1] // length + 1
-            if laps < 2 or matches[0] >= length - 1:
+            calls = matches[length - 1] + length
+            if calls < 2 * length or matches[0] >= length - 1:
                 continue
-            reading = _judge(run, record, policy, length, laps)
+            reading = _judge(run, record, policy, length, calls)
             if reading.finding is not None:
                 return reading
             if reading.reached * best.limit > best.reached * reading.limit:
@@ -144,8 +144,9 @@ class Cycle(BaseDetector):
             raise PolicyError("cycle_min_length", "must be at most `cycle_max_length`")
 
 
-def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int) -> Reading:
-    values = policy.values
+def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int) -> Reading:
+    """Judge the last `size` calls, each of which equals the one a lap earlier: whole laps and the end of an earlier one."""
+    values, laps = policy.values, size // length
     limit = values["cycle_min_laps"]
     results = "unknown"
     if values["result_aware"]:
@@ -160,7 +161,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, laps: int
     if laps < limit:
         return Reading(laps, limit)
     keys = smallest_rotation([one.key for one in run.records[-length:]])
-    calls = run.records[-length * laps :]
+    calls = run.records[-size:]
     finding = Finding(
         kind="cycle",
         count=laps,
