@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
 from typing import Any
@@ -24,6 +25,8 @@ from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
+
+_CODE = re.compile(r"`([^`]+)`")
 
 register = template.Library()
 
@@ -50,6 +53,17 @@ def marked(value: str, text: str | None) -> SafeString:
         parts += [value[end:start], format_html("<mark>{}</mark>", value[start : start + len(sought)])]
         end = start + len(sought)
     return format_html_join("", "{}", ((part,) for part in (*parts, value[end:])))
+
+
+@register.filter
+def with_code(text: object) -> SafeString:
+    """Return a message with its names in backticks set as code, and invisible characters visible."""
+    parts = _CODE.split(formatting.visible(text))
+    return format_html_join(
+        "",
+        "{}",
+        ((format_html("<code>{}</code>", part) if place % 2 else part,) for place, part in enumerate(parts)),
+    )
 
 
 @register.filter

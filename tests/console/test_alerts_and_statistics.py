@@ -67,7 +67,7 @@ def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(worl
     assert 'value="kept name"' in told.content.decode()
     assert 'value="https://10.0.0.1/s3cret"' in told.content.decode()
     assert (
-        "`LOOPGUARD_ALERT_ALLOWED_NETWORKS=10.0.0.1/32` in the environment of LoopGuard would allow it"
+        "LOOPGUARD_ALERT_ALLOWED_NETWORKS=10.0.0.1/32 in the environment of LoopGuard would allow it"
         in text(told)
     )
     assert "no-store" in told["Cache-Control"]
@@ -300,7 +300,7 @@ def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
 
 def test_a_rejected_mute_keeps_its_form(world):
     told = muted(world, world.incident, reason=" ").content.decode()
-    assert "`reason` must have" in told
+    assert "<code>reason</code> must have" in told
     kept = form_of(told)
     assert (kept["loop"], kept["tools"]) == (world.incident.loop_id, world.incident.tool)
     wider = muted(world, world.incident, reason=" ", loop="").content.decode()

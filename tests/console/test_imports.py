@@ -91,7 +91,7 @@ def test_a_file_of_another_kind_is_explained_on_the_page(operator, project):
     [
         ([], {}, "must contain at least one file"),
         ([b""], {}, "run.jsonl is empty"),
-        ([b"x"], {"kind": "csv"}, "`kind` must be one of"),
+        ([b"x"], {"kind": "csv"}, "kind must be one of"),
         ([b"x"], {"usd_input": "three"}, "Prices must be numbers"),
         ([b"x"], {"usd_input": "-1"}, "Prices must be between"),
         ([b"x" * 3000], {}, "An upload can be at most 0 MB"),
