@@ -59,7 +59,7 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     up.wait(10)
 
     # The next start, on the same port, finds the data, shows no secrets again and gives the database roles new passwords.
-    run.environment["LOOPGUARD_MIN_FREE"] = "100%"
+    run.environment |= {"LOOPGUARD_MIN_FREE": "100%", "LOOPGUARD_WEB_PROCESSES": "1"}
     up, again = run.start("--port", ready["url"].rpartition(":")[2])
     assert again == {"url": ready["url"], "live_url": ready["live_url"]}
     assert not any(children.is_alive(pid) for pid in pids)

@@ -15,13 +15,34 @@ from .running import ROOT, Run, running_in
 
 WITHOUT_PASSWORDS = "local all all trust\nlocal replication all trust\n"
 OLD_VERSIONS_CODE = """
+from django.core.management import call_command
 from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.loader import MigrationLoader
-executor = MigrationExecutor(connection)
-executor.loader = MigrationLoader(connection, replace_migrations=False)
-executor.migrate([("detection", "0005_snapshot_storage")])
+from django.db.migrations.recorder import MigrationRecorder
+from detection.migrations import _sql_0001, _sql_0005, _sql_0006, _sql_0014
+
+for app in ("admin", "auth", "sessions"):
+    call_command("migrate", app, verbosity=0)
+loader = MigrationLoader(connection, replace_migrations=False)
+tables = loader.project_state(("detection", "0017_limit_notice_calls")).apps
+connection.cursor().execute("CREATE EXTENSION pg_trgm")
+connection.cursor().execute(_sql_0001.SESSION_COUNTER[0])
+with connection.schema_editor() as editor:
+    for model in tables.get_models():
+        if model._meta.app_label == "detection" and model._meta.managed:
+            editor.create_model(model)
+for statements in (
+    _sql_0001.EVENT_TABLE, _sql_0001.FILLFACTOR, _sql_0001.AUDIT_APPEND_ONLY, _sql_0001.CACHE_TABLE,
+    _sql_0005.PACKED_SNAPSHOTS, _sql_0006.PARTITIONS_BY_THE_OWNER, _sql_0014.ADD_COLUMNS,
+):
+    connection.cursor().execute(statements[0])
+recorder = MigrationRecorder(connection)
+recorder.record_applied("detection", "0001_squashed_0017_limit_notice_calls")
+for app, name in sorted(loader.disk_migrations):
+    if app == "detection" and name[:4] <= "0017" and "squashed" not in name:
+        recorder.record_applied(app, name)
 """
+"""Makes the tables as version 0.1.0 did: its migration, which the one of today has replaced, created them at once."""
 
 
 @dataclass(frozen=True)
