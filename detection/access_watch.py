@@ -1,9 +1,9 @@
-"""Ends open connections once the access they were opened with has ended: sockets, long polls, and requests of the gateway.
+"""Ends open sockets, long polls and requests of the gateway once the access they were opened with has ended.
 
-The process queries the database twice a second, once for each kind of right however many connections are open. So
-it does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
-a sign-in, a key or a token, a new password, a deactivated account, a removed member, a changed role and an archived project
-all take effect within a second.
+The process queries the database twice a second, once for each kind of right however many connections are open. So it
+does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
+a sign-in, a key or a token, a new password, a deactivated account, a removed member, a changed role and an archived
+project all take effect within a second.
 """
 
 from __future__ import annotations

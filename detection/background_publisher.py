@@ -37,7 +37,8 @@ class BackgroundPublisher:
     Attributes
     ----------
     dropped, failed
-        Items, or receivers without any, dropped because the queue was full, and batches that could not be sent, since the process started.
+        Items, or receivers without any, dropped because the queue was full, and batches that could not be sent, since
+        the process started.
     """
 
     def __init__(self, name: str, pause_seconds: float = 0.0, max_queued: int = MAX_QUEUED) -> None:

@@ -75,10 +75,11 @@ EXPORTED_LISTS: Final = {
     "incidents": ExportedList(
         incidents.list_incidents,
         incident_document,
-        "id session agent backend model is_demo loop group pattern_id kind tool count limit window_seconds confidence"
-        " decision rung detections was_guarded calls_blocked calls_in_loop counted_calls cost_usd first_call_number last_call_number"
-        " first_seq last_seq status label label_reason needs_acknowledgement is_active recovered acknowledged_by"
-        " snoozed_until snoozed_until_worse opened_at last_seen_at ended_at resolved_at",
+        "id session agent backend model is_demo loop group pattern_id kind tool count limit "
+        "window_seconds confidence decision rung detections was_guarded calls_blocked calls_in_loop "
+        "counted_calls cost_usd first_call_number last_call_number first_seq last_seq status label "
+        "label_reason needs_acknowledgement is_active recovered acknowledged_by snoozed_until "
+        "snoozed_until_worse opened_at last_seen_at ended_at resolved_at",
     ),
     "patterns": ExportedList(
         patterns.list_patterns,

@@ -1,9 +1,11 @@
 """The strict JSON parser of all external input: pure, and with bounded cost for hostile input.
 
-It enforces UTF-8, no NaN, and bounds on depth, nodes, keys and numbers, in the document and in JSON inside strings. The entry points interpret the fields. Nothing here depends on Django.
+It enforces UTF-8, no NaN, and bounds on depth, nodes, keys and numbers, in the document and in JSON inside strings. The
+entry points interpret the fields. Nothing here depends on Django.
 
 There are three kinds of errors: text that is not JSON (`not_json`), JSON above a limit (one code per limit), and values
-that are altered with a visible mark (`Cleaner.marks`): NUL, lone surrogates, duplicate keys, numbers finer than a double.
+that are altered with a visible mark (`Cleaner.marks`): NUL, lone surrogates, duplicate keys, numbers finer than a
+double.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _EXACT_DIGITS: Final = 15
 _HUGE = 10**MAX_DIGITS
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\Z)|[\[{\]}]', re.DOTALL)
-"""An unterminated string extends to the end of the text; searching for an end from each quote would take quadratic time."""
+"""An unterminated string extends to the end of the text; to search from each quote would take quadratic time."""
 
 
 class JsonProblem(ValueError):

@@ -1,7 +1,8 @@
 """The rule for request bodies that arrive slowly, for `web` and `live`: they occupy no thread and only bounded memory.
 
-A body may keep its reader waiting for `GRACE_SECONDS`, and longer while it arrives at `MIN_BYTES_PER_SECOND`. Of one owner, at most
-`MAX_UNFINISHED` bodies and `MAX_UNFINISHED_BYTES` of them may be unfinished; beyond that, the oldest one is aborted.
+A body may keep its reader waiting for `GRACE_SECONDS`, and longer while it arrives at `MIN_BYTES_PER_SECOND`. Of one
+owner, at most `MAX_UNFINISHED` bodies and `MAX_UNFINISHED_BYTES` of them may be unfinished; beyond that, the oldest one
+is aborted.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class UnfinishedBody:
         self.held = 0
 
     async def part(self, arriving: Awaitable[Part]) -> Part:
-        """Wait for a part of the body; raises `BodyTimeout`. Only this wait counts, not what the reader does between two parts."""
+        """Wait for a part of the body; raises `BodyTimeout`. Only this wait counts, not the work between two parts."""
         clock = asyncio.get_running_loop().time
         before = clock()
         try:

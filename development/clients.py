@@ -27,8 +27,8 @@ def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None 
     root : Path
         The checkout.
     arguments : sequence of str
-        `--install` creates missing environments and renews those of other requirements; names of frameworks, and `client` for
-        the client itself, run only these; anything else is passed to pytest.
+        `--install` creates missing environments and renews those of other requirements; names of frameworks, and
+        `client` for the client itself, run only these; anything else is passed to pytest.
     running : mapping, optional
         What the ready file of a running server says; without one, a server of the checkout is started.
     """

@@ -1,4 +1,4 @@
-"""Environments of packages that exclude each other's dependencies: each has pinned requirements and is created with `--install`."""
+"""Environments of packages whose dependencies conflict: each has pinned requirements; `--install` creates it."""
 
 import json
 import os

@@ -121,7 +121,7 @@ def installed(wheel: Path, lock: Path, *others: Path) -> Iterator[Path]:
 
 
 def try_out(root: Path, environment: Path, tested: Sequence[str] | None = None) -> int:
-    """Start and stop an installation from an empty working folder, and run the client's command; return the exit status.
+    """Start and stop an installation from an empty folder, and run the client's command; return the exit status.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """Takes the pictures of screens in `docs/images` anew.
 
-Starts an installation of its own in a temporary folder, plays the demo, a long run, a loop that climbs its whole ladder and a held call, and
-photographs screens in the sizes and themes that the documentation shows. Takes about two minutes.
+Starts an installation of its own in a temporary folder, plays the demo, a long run, a loop that climbs its whole ladder
+and a held call, and photographs screens in the sizes and themes that the documentation shows. Takes about two minutes.
 """
 
 from __future__ import annotations

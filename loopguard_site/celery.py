@@ -38,7 +38,8 @@ def _keep_our_logging(**_: object) -> None:
 def _yield_to_requests(**_: object) -> None:
     """Let the worker use the processor time that `web` and `live` leave, because agents wait for those.
 
-    Where Linux schedules sessions of processes as groups, niceness counts within a session only, so its group gets it, too.
+    Where Linux schedules sessions of processes as groups, niceness counts within a session only, so its group gets it,
+    too.
     """
     os.nice(_NICENESS)
     with contextlib.suppress(OSError):

@@ -262,7 +262,8 @@ def _min_free(text: str) -> tuple[float, float]:
         found = _FREE_SPACE.fullmatch(part.strip())
         if found is None or (found[2] == "%" and float(found[1]) > 100):
             raise EnvironmentProblem(
-                f"LOOPGUARD_MIN_FREE must be a share such as 5%, an amount in MB or GB, or both with a comma; not {text!r}."
+                "LOOPGUARD_MIN_FREE must be a share such as 5%, an "
+                f"amount in MB or GB, or both with a comma; not {text!r}."
             )
         if found[2] == "%":
             share = float(found[1]) / 100

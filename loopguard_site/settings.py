@@ -92,9 +92,9 @@ TEMPLATES = [
     }
 ]
 
-# One statement may not hold a thread, and one forgotten transaction may not hold the vacuum.
-# A server process whose client is gone gives up what it waits for.
-# Only the statements of every call have parameters when they reach the server: planning them anew takes longer than they do.
+# One statement may not hold a thread, and one forgotten transaction may not hold the vacuum. A server process whose
+# client is gone gives up what it waits for. Only the statements of every call have parameters when they reach the
+# server: planning them anew takes longer than they do.
 _SERVER_OPTIONS = (
     "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
     " -c client_connection_check_interval=1000 -c plan_cache_mode=force_generic_plan"

@@ -222,3 +222,20 @@ def receiver(settings):
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
     with receiving() as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def pool(django_db_setup):
+    from tests.support import pooling
+
+    with pooling.pool() as options:
+        yield options
+
+
+@pytest.fixture
+def pooled(transactional_db, pool):
+    """Take database connections from a pool that all tests with this fixture share."""
+    from tests.support import pooling
+
+    with pooling.pooled(pool):
+        yield

@@ -11,7 +11,7 @@ from django.urls import URLPattern, get_resolver
 
 from detection.api.app import api as ninja_api
 from detection.console.alerts import TABS
-from tests.admin.records import make_records
+from tests.admin.records import LOCAL_NETWORK, shared_records
 from tests.console.scenes import screens
 from tests.support.projects import make_key
 
@@ -67,15 +67,20 @@ def field_names():
     return [*sorted(names), "o", "p", "q", "e", "_changelist_filters", "_popup", "_to_field"]
 
 
+@pytest.fixture(scope="module")
+def shared(django_db_setup, django_db_blocker):
+    with shared_records(django_db_blocker) as (world, rows):
+        world.client.force_login(world.user)
+        yield world, rows, make_key(world.project)
+
+
 @pytest.fixture
-def records(receiver):
+def records(shared, db, settings):
     """A signed-in superuser, a key, and a row of every kind, with the segments that name them in paths."""
-    world, rows = make_records(receiver)
-    world.user.is_staff = world.user.is_superuser = True
-    world.user.save()
+    settings.ALERT_ALLOWED_NETWORKS = LOCAL_NETWORK
+    world, rows = shared[0].copy(), shared[1]
+    world.key = shared[2]
     world.client.raise_request_exception = False
-    world.client.force_login(world.user)
-    world.key = make_key(world.project)
     segments = {
         "project": world.project.slug, "session": "s-1", "name": "s-1", "incident_id": world.incident.public_id,
         "approval_id": rows["approval"].public_id, "notification_id": rows["notification"].public_id,

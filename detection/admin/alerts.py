@@ -46,9 +46,10 @@ class RoutePage(ReadOnlyMixin, ProjectAdmin):
     search_fields = ("public_id__exact", "name")
     list_select_related = ("project",)
     fields = (
-        "public_id", "project", "name", "position", "is_enabled", "destinations", "event_types", "kinds", "severities", "tools",
-        "agents", "backends", "model_names", "continue_matching", "includes_demo", "group_by", "group_wait_seconds", "quiet_from",
-        "quiet_until", "quiet_zone", "quiet_delays_critical", "repeat_interval_hours",
+        "public_id", "project", "name", "position", "is_enabled", "destinations", "event_types", "kinds",
+        "severities", "tools", "agents", "backends", "model_names", "continue_matching", "includes_demo",
+        "group_by", "group_wait_seconds", "quiet_from", "quiet_until", "quiet_zone", "quiet_delays_critical",
+        "repeat_interval_hours",
     )  # fmt: skip
 
 
@@ -73,8 +74,8 @@ class NotificationPage(ReadOnlyMixin, ProjectAdmin):
     ordering = ("-id",)
     inlines = (AttemptInline,)
     fields = (
-        "public_id", "project", "destination", "route_name", "title", "is_test", "state", "attempt_count", "created_at", "due_at",
-        "finished_at",
+        "public_id", "project", "destination", "route_name", "title", "is_test", "state", "attempt_count",
+        "created_at", "due_at", "finished_at",
     )  # fmt: skip
 
     @admin.display(description="console")

@@ -12,8 +12,9 @@ from detection.admin.base import ProjectAdmin, ProjectFilter, ReadOnlyMixin
 from detection.models import AuditEntry
 
 AREAS = (
-    "account", "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "member", "message_template", "notification", "operator",
-    "pattern", "policy", "price", "project", "retention", "route", "session", "silence", "suggestion", "view", "what_if",
+    "account", "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key",
+    "member", "message_template", "notification", "operator", "pattern", "policy", "price", "project", "retention",
+    "route", "session", "silence", "suggestion", "view", "what_if",
 )  # fmt: skip
 
 

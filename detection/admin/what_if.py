@@ -18,7 +18,7 @@ ASKED = "try_on_history"
 
 
 def projects_of(request: HttpRequest, project_id: int | None) -> list[Project]:
-    """Return the projects on whose history a change can be tried: the row's project or, for the server, all of the user's projects."""
+    """Return the projects on whose history a change can be tried: the row's; for the server, all of the user's."""
     rows = Membership.objects.filter(user_id=request.user.pk or 0, role__in=(Role.OPERATOR, Role.ADMIN))
     rows = rows.filter(project__stores_payloads=True)
     if project_id is not None:

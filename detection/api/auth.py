@@ -62,7 +62,8 @@ class ApiKeyAuth(HttpBearer):
         Raises
         ------
         Problem
-            401 without a known key, 429 above the key's rate limit, 403 without the scope or for an archived project, then any error in the body.
+            401 without a known key, 429 above the key's rate limit, 403 without the scope or for an archived project,
+            then any error in the body.
         """
         as_api_request(request).attempt = self.attempt
         # Not every exporter decodes the space in OTEL_EXPORTER_OTLP_HEADERS.

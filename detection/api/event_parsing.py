@@ -211,7 +211,7 @@ def event_record(
 
 
 def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
-    """Return a too large event with only the beginning of its content, and the digest and length of the whole content."""
+    """Return a too large event with the beginning of its content, and the digest and length of the whole."""
     content = data.get("content")
     rest = {key: value for key, value in data.items() if key != "content"}
     if kind == "call" or content is None or event_size(rest) > MAX_EVENT_BYTES:

@@ -1,4 +1,4 @@
-"""Parses guard requests with a list of messages: strict about what names a call, lenient about everything else in a message."""
+"""Parses guard requests with a list of messages: strict about what names a call, lenient about everything else."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ class StrictParser(Parser):
 
 
 def strict_document(body: bytes) -> Any:
-    """Read the body of a route that changes settings, where anything that would only mark an event as altered is an error.
+    """Read the body of a route that changes settings, where whatever would mark an event as altered is an error.
 
     Raises
     ------

@@ -183,7 +183,7 @@ def _values(form: QueryDict) -> dict[str, Any]:
         if not text:
             return None
         try:
-            return datetime.strptime(text[:5], "%H:%M").time()  # noqa: DTZ007  (a time of day, its zone is a field of its own)
+            return datetime.strptime(text[:5], "%H:%M").time()  # noqa: DTZ007  (its zone is a field of its own)
         except ValueError as error:
             raise Invalid("Quiet hours must be times such as 22:00.", field=name) from error
 

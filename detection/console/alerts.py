@@ -120,8 +120,8 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
 def _conditions(row: Any) -> list[tuple[str, str]]:
     """Return the conditions of a route or a silence in words; empty when it matches everything."""
     names = (
-        ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"), ("backends", "backend"),
-        ("model_names", "model"),
+        ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"),
+        ("backends", "backend"), ("model_names", "model"),
     )  # fmt: skip
     found = [(words, ", ".join(getattr(row, name))) for name, words in names if getattr(row, name)]
     if getattr(row, "loop_id", ""):

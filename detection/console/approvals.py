@@ -95,7 +95,7 @@ class Closed:
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show all waiting approvals, the most urgent first, remembered decisions, and the list of approvals under the filter."""
+    """Show waiting approvals, the most urgent first, remembered decisions, and the approvals under the filter."""
     project, listing = request.project, Listing(request, APPROVALS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)

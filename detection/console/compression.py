@@ -1,4 +1,4 @@
-"""Compresses pages on their way out. docs/decisions/0015-compressed-pages.md explains what compression could reveal, and why it does not."""
+"""Compresses pages on their way out. docs/decisions/0015-compressed-pages.md says why that reveals nothing."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ SAMPLE_CALLS = (
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show the three steps, or create a key. Only the response to the form holds the key, so a reload does not show it."""
+    """Show the three steps, or create a key. Only the response to the form has the key, a reload does not."""
     project = request.project
     integrations = heard_integrations(project.pk)
     context: dict[str, Any] = {

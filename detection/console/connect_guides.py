@@ -21,7 +21,9 @@ from detection.models import Role
 from detection.models.sessions import OTLP
 from detection.selectors.integrations import heard_integrations
 
-AWAY: Final = "While LoopGuard is unreachable, calls run as if there were no hooks. With --fail-closed, they do not run."
+AWAY: Final = (
+    "While LoopGuard is unreachable, calls run as without hooks. With --fail-closed, they do not run."
+)
 _HELD_BY_USER: Final = "For a held call, {title} asks its own user."
 _HELD_BY_OPERATOR: Final = (
     "A held call does not run, and the model reads that an operator has been asked. The decision applies when the "
@@ -127,7 +129,8 @@ _GUIDES: Final = (
         "python",
         "Python and frameworks",
         ("client", "guard"),
-        "A decorator, a context manager, or an adapter for LangChain, LangGraph, OpenAI Agents SDK, pydantic-ai and CrewAI.",
+        "A decorator, a context manager, or an adapter for LangChain, "
+        "LangGraph, OpenAI Agents SDK, pydantic-ai and CrewAI.",
         (
             "A blocked call does not run, and the model reads the message as its result.",
             "A stop ends the run, as far as the framework allows.",
@@ -158,8 +161,8 @@ _GUIDES: Final = (
         (OTLP,),
         "An agent that is instrumented for OpenTelemetry exports its spans here. Nothing else about it changes.",
         (
-            "Spans are sent after a call has run, so nothing is blocked: loops are detected and reported within seconds.",
-            "Calls, results, errors, tokens, costs, prompts and agents come from the spans. All other spans are ignored.",
+            "Spans are sent after a call has run, so nothing is blocked: loops are reported within seconds.",
+            "Calls, results, errors, tokens, costs, prompts and agents come from spans. Other spans are ignored.",
             "Calls without recorded arguments are rejected and listed under Ingest: enable content recording.",
             "While LoopGuard is unreachable, the exporter retries for a while and then drops its spans.",
         ),

@@ -19,7 +19,7 @@ def conflict(error: ChangedMeanwhile, entered: Mapping[str, Any]) -> dict[str, A
 
 
 def compare(stored: Mapping[str, Any], entered: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Return (label, stored now, yours) of every value that differs; both sides may be stored values or texts of a form."""
+    """Return (label, stored now, yours) of every value that differs; each side has stored values or texts of a form."""
     rows = []
     for name in {**stored, **entered}:
         theirs, yours = _shown(name, stored.get(name)), _shown(name, entered.get(name))

@@ -162,7 +162,7 @@ def _meter(incident: Incident) -> dict[str, Any]:
 
 
 def _exception(incident: Incident) -> dict[str, Any]:
-    """Return the context of the exception form: options by scope, narrowest first, and those that fit the label's reason."""
+    """Return the context of the exception form: options, narrowest scope first, and which fit the label's reason."""
     options = exceptions.options(incident)
     by_scope: dict[str, list[Any]] = {}
     for option in options:

@@ -224,7 +224,7 @@ def verdicts(incident: Incident) -> str:
 
 
 def blocked_by(incident: Incident) -> str:
-    """Return which verdicts the blocked calls had, “4 by block, 1 by stop”; empty for one verdict or where that is not known."""
+    """Return the verdicts of the blocked calls, “4 by block, 1 by stop”; empty for one verdict, or if not known."""
     decisions = [_decision(call) for call in incident.evidence.get("calls", [])]
     counts = [(name, decisions.count(name)) for name in ("block", "hold", "stop") if name in decisions]
     if len(counts) < 2 or sum(count for _, count in counts) != incident.calls_blocked:

@@ -1,7 +1,7 @@
 """Forms that could not be handled because the sign-in had ended: they are kept until they can be sent again.
 
-The fields travel through the sign-in page in a signed field, so that nothing is stored; afterwards they are shown, and the
-person sends them with a fresh CSRF token.
+The fields travel through the sign-in page in a signed field, so that nothing is stored; afterwards they are shown, and
+the person sends them with a fresh CSRF token.
 """
 
 from __future__ import annotations

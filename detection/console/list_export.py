@@ -17,7 +17,7 @@ from detection.selectors.lists import LISTS
 @in_project()
 @require_safe
 def export(request: ProjectRequest, name: str) -> HttpResponseBase:
-    """Return a list as a file, CSV or JSON lines; if the filter is not valid, go back to the project with the reason."""
+    """Return a list as a file, CSV or JSON lines; with an invalid filter, go back to the project with the reason."""
     if name not in EXPORTED_LISTS:
         raise Http404
     listing = Listing(request, LISTS[name])

@@ -1,7 +1,7 @@
 """Rows of the live page that changed since a cursor.
 
-The response lists the ids of the first page and of the sessions behind it in order, so a page that missed hints is complete after one request. It
-carries the markup of the changed rows only.
+The response lists the ids of the first page and of the sessions behind it in order, so a page that missed hints is
+complete after one request. It carries the markup of the changed rows only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from detection.selectors import sessions as selector
 MAX_CACHED_ROWS = 2000
 MAX_CACHED_RESPONSES = 64
 MAX_MARGIN_ROWS = 100
-"""An active session stays on the page when others move ahead of it, so responses cover more rows than the page shows."""
+"""An active session stays on the page when others move ahead of it, so responses cover more rows than it shows."""
 RESPONSE_SECONDS = 1.0
 """Maximum age of cached ages and time-based states."""
 
@@ -41,8 +41,8 @@ response_cache: RecentCache[tuple[float, bytes]] = RecentCache(MAX_CACHED_RESPON
 def live_rows(request: ProjectRequest) -> HttpResponse:
     """Return the rows that changed since the cursor ``since``, under the filters of the address.
 
-    All open pages fetch at once after a change. Requests with the same address share one response until the next commit,
-    for at most `RESPONSE_SECONDS`.
+    All open pages fetch at once after a change. Requests with the same address share one response until the next
+    commit, for at most `RESPONSE_SECONDS`.
     """
     seen = selector.visible()
     key = (

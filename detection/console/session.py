@@ -56,7 +56,7 @@ TABS = ("timeline", "table", "settings")
 @in_project()
 @require_safe
 def by_name(request: ProjectRequest) -> HttpResponse:
-    """Show a session whose name does not fit into a path or was typed; with `or=search`, an unknown name is searched for."""
+    """Show a session whose name does not fit into a path or was typed; `or=search` searches for an unknown name."""
     name = request.GET.get("name", "")
     if request.GET.get("or") == "search" and name and selector.get_session(request.project.pk, name) is None:
         messages.info(request, f"No session is named “{formatting.visible(name)}”.")

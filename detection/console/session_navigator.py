@@ -86,7 +86,7 @@ class Navigator:
 
     @cached_property
     def unmarked(self) -> frozenset[int]:
-        """Sequence numbers of the calls that only a spent budget marks; its first call and repeated calls in loops keep theirs."""
+        """Numbers of calls that only a spent budget marks; its first call and repeated calls in loops keep theirs."""
         seqs, over = self.run.seqs, set[int]()
         for incident, _, _ in self.budgets:
             over.update(seqs[bisect_right(seqs, incident.first_seq) : bisect_right(seqs, incident.last_seq)])
@@ -226,8 +226,8 @@ class Navigator:
         return [
             MappedLoop(
                 *self._span(loop),
-                f"{formatting.visible(incident_text.title(loop))}, {amount(loop.count, incident_text.unit(loop))}, calls "
-                f"{loop.first_call_number:,} to {loop.last_call_number:,}",
+                f"{formatting.visible(incident_text.title(loop))}, {amount(loop.count, incident_text.unit(loop))}, "
+                f"calls {loop.first_call_number:,} to {loop.last_call_number:,}",
                 self._loop_addresses.get(self._span(loop)[0], ""),
             )
             for loop in self.loops

@@ -67,7 +67,10 @@ def window_of(query: QueryDict, run: CallRun, chosen: int) -> Window:
 
 
 def rows_of(window: Window, run: CallRun, chosen_seq: int, most: int) -> tuple[int, int]:
-    """Return the positions of the calls in a table of at most `most` rows: those around the selected call, otherwise the newest of a window that follows the session, otherwise the first."""
+    """Return the positions of the calls in a table of at most `most` rows.
+
+    Those around the selected call, otherwise the newest of a window that follows the session, otherwise the first.
+    """
     if window.size <= most:
         return window.first, window.last
     place = bisect_left(run.seqs, chosen_seq) if chosen_seq else -1

@@ -100,7 +100,7 @@ def code(request: HttpRequest) -> HttpResponse:
 
 
 def _pending_user(pending: dict[str, Any]) -> Any:
-    """Return the person who entered the right password, unless that was too long ago or the password has changed since."""
+    """Return the person who entered the right password, unless that was too long ago or it has changed since."""
     user = get_user_model().objects.filter(pk=pending["user"], is_active=True).first()
     if user is None or pending["until"] < time.time():
         return None

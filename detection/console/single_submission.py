@@ -1,4 +1,4 @@
-"""A form that arrives twice is handled once: after a double click, a resubmitting reload, or a retry after a lost response.
+"""A form that arrives twice is handled once: after a double click, a reload, or a retry after a lost response.
 
 Each rendering of a form has a new CSRF token, so two requests of one person with the same token and fields
 are the same submission. The second one waits for the first and gets its redirect.

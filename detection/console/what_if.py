@@ -216,7 +216,7 @@ def save(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _conflict(error: ChangedMeanwhile, change: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """Compare a change with what is stored now: a change contains the whole override, so missing settings are inherited."""
+    """Compare a change with what is stored. A change contains the whole override: missing settings are inherited."""
     stored = {name: value for name, value in error.current.items() if name not in ("values", "note")}
     facts = {name: change[name] for name in _FACTS if name in change}
     return edits.compare({**stored, **error.current.get("values", {})}, {**change["values"], **facts})
@@ -276,8 +276,8 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "missing": [(calls, selector.MISSING_WORDS[name]) for name, calls in covered.missing.items()],
         "recorded": recorded,
         "disagreements": [
-            *((count, f"recorded, and not found again: {CAUSES[cause]}") for cause, count in recorded["not_found"].items()),
-            *((count, f"found, and not recorded: {CAUSES[cause]}") for cause, count in recorded["not_recorded"].items()),
+            *((count, f"recorded, and not found again: {CAUSES[why]}") for why, count in recorded["not_found"].items()),
+            *((count, f"found, and not recorded: {CAUSES[why]}") for why, count in recorded["not_recorded"].items()),
         ],
     }  # fmt: skip
 

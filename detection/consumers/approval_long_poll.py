@@ -1,7 +1,7 @@
 """The long poll of an approval: `GET /api/v1/approvals/{id}?wait=30`, without a thread per waiting agent.
 
-One task of the process polls for closed approvals every second, with one query however many agents wait. The broker only
-makes it faster. A revoked key ends its waits with 401.
+One task of the process polls for closed approvals every second, with one query however many agents wait. The broker
+only makes it faster. A revoked key ends its waits with 401.
 """
 
 from __future__ import annotations

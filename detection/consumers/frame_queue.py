@@ -1,4 +1,4 @@
-"""The frames that wait to be sent to one socket: bounded, one hint per object, and replaced by a resync above the limit."""
+"""Frames that wait to be sent to one socket: bounded, one hint per object, replaced by a resync above the limit."""
 
 from __future__ import annotations
 

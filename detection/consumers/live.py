@@ -1,8 +1,8 @@
 """The socket of a live page. It sends hints that something changed, never the data.
 
-A signed-in member opens it; it is closed within a second once the sign-in or the membership ends. One task sends all frames, so a slow
-reader delays nobody, and its queue is bounded. Losing a hint is harmless: pages fetch by their own cursor, and also
-without a hint from time to time.
+A signed-in member opens it; it is closed within a second once the sign-in or the membership ends. One task sends all
+frames, so a slow reader delays nobody, and its queue is bounded. Losing a hint is harmless: pages fetch by their own
+cursor, and also without a hint from time to time.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ TOPICS = frozenset(("session", "incident", "attempt", "approval", "policy"))
 class LiveConsumer(AsyncWebsocketConsumer):
     """An open live page.
 
-    Server frames: ``ready`` with the project's cursor, ``hints``, ``resync``, ``beat`` (with ``broker``: whether hints can
-    arrive) and ``pong``. Client frames: ``{"type": "ping"}`` and ``{"type": "watch", "topics": [...], "session": ""}``,
-    which filters the hints.
+    Server frames: ``ready`` with the project's cursor, ``hints``, ``resync``, ``beat`` (with ``broker``: whether hints
+    can arrive) and ``pong``. Client frames: ``{"type": "ping"}`` and
+    ``{"type": "watch", "topics": [...], "session": ""}``, which filters the hints.
     """
 
     # The channel layer is used below: here, an unavailable broker would reject the socket itself.

@@ -19,8 +19,8 @@ class DemoCall(NamedTuple):
     tool
         Name of the tool.
     arguments
-        Texts may contain ``$n`` (the lap, from 1), ``$m`` (ten times the lap), ``$roll`` (a random number) and the names
-        of the subject. A text instead of a dictionary stands for arguments that are not a JSON object.
+        Texts may contain ``$n`` (the lap, from 1), ``$m`` (ten times the lap), ``$roll`` (a random number) and the
+        names of the subject. A text instead of a dictionary stands for arguments that are not a JSON object.
     result
         Result of the tool, with the same placeholders.
     is_error

@@ -10,8 +10,8 @@ _COMMENTS = frozenset(("task_progress", "toolAction", "toolSummary", "waitForPre
 _COMMENTS_OF_READERS = _COMMENTS | {"explanation"}
 # How a command is run, not which one.
 _COMMENTS_OF_SHELLS = _COMMENTS_OF_READERS | {
-    "description", "justification", "max_output_tokens", "requires_approval", "sandbox_permissions", "timeout", "timeout_ms",
-    "timeout_seconds", "with_escalated_permissions", "yield_time_ms",
+    "description", "justification", "max_output_tokens", "requires_approval", "sandbox_permissions", "timeout",
+    "timeout_ms", "timeout_seconds", "with_escalated_permissions", "yield_time_ms",
 }  # fmt: skip
 _COMMAND = "command"
 _COMMAND_NAMES = ("cmd", "script")
@@ -21,7 +21,7 @@ SHELL = "shell"
 
 
 def essential(tool: str, arguments: Arguments, traits: ToolTraits) -> tuple[str, Arguments]:
-    """Return tool and arguments as they are compared: `Bash{command, description}` and `exec_command{cmd}` are one call.
+    """Return tool and arguments as compared: `Bash{command, description}` and `exec_command{cmd}` are one call.
 
     Reads the names of the arguments once, and copies where something is dropped.
     """

@@ -1,7 +1,7 @@
 """Input and output values of the engine: observations, findings and verdicts.
 
-Every type is a slotted dataclass without behaviour. Observations and findings are frozen. Verdicts and steps are not: they
-are created at every step, and freezing them would cost as much as a detector.
+Every type is a slotted dataclass without behaviour. Observations and findings are frozen. Verdicts and steps are not:
+they are created at every step, and freezing them would cost as much as a detector.
 """
 
 # ruff: noqa: D102 - the attributes of the protocols are described in `Call` and `Result`
@@ -88,7 +88,8 @@ class Call:
     at : float
         Server time in Unix seconds.
     call_id : str
-        The client's id of the call. A resent call counts once: within its round or, without `round`, until its result comes.
+        The client's id of the call. A resent call counts once: within its round or, without `round`, until its result
+        comes.
     round : str or None
         Id of the model response, or of the request that the call came with. Identical calls of one response count once.
     run : str or None
@@ -117,9 +118,9 @@ class Call:
 class Result:
     """The result of a call. `content` is text; a JSON result is compact JSON text.
 
-    If the text was truncated, `tail` represents the rest: results that differ only there stay different. Without `call_id`, the
-    result belongs to the oldest open call of `tool` and `arguments`, of `tool`, or of all. `closes` is the sequence number of its call
-    where the caller knows it, 0 if it belongs to none.
+    If the text was truncated, `tail` represents the rest: results that differ only there stay different. Without
+    `call_id`, the result belongs to the oldest open call of `tool` and `arguments`, of `tool`, or of all. `closes` is
+    the sequence number of its call where the caller knows it, 0 if it belongs to none.
     """
 
     call_id: str
@@ -229,12 +230,14 @@ class Meter:
 class Verdict:
     """The verdict on a call.
 
-    `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that the
-    ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`. `detection_number` counts the
-    reactions to this loop or, with `escalation_scope = session`, in the run. Advice counts as 0: it does not climb the ladder.
+    `finding` is the decisive one. `findings` are all of this step, the decisive one first. They include findings that
+    the ladder does not react to yet; if there are only such, `rung` is None and `decision` is `allow`.
+    `detection_number` counts the reactions to this loop or, with `escalation_scope = session`, in the run. Advice
+    counts as 0: it does not climb the ladder.
 
-    `ending` says what a blocked call asks of the agent beyond another way: to finish, to use the known answer again, or to pause.
-    A pause has `pause_seconds`; an answer that may be used again is that of the call `reuses`, by its sequence number.
+    `ending` says what a blocked call asks of the agent beyond another way: to finish, to use the known answer again, or
+    to pause. A pause has `pause_seconds`; an answer that may be used again is that of the call `reuses`, by its
+    sequence number.
     """
 
     decision: Decision = "allow"

@@ -131,7 +131,8 @@ def apply(
     values : mapping
         The override before.
     current : callable, optional
-        Returns the value of a setting that is in effect before the command; without it, that of the override or the default.
+        Returns the value of a setting that is in effect before the command; without it, that of the override or the
+        default.
 
     Raises
     ------

@@ -1,6 +1,7 @@
 """Times in words, spelled the same on screens and in alerts, messages and commands.
 
-`static/js/durations.js` has the same rules for what scripts keep up to date; `tests/browser/durations.json` has cases for both.
+`static/js/durations.js` has the same rules for what scripts keep up to date; `tests/browser/durations.json` has cases
+for both.
 """
 
 from __future__ import annotations

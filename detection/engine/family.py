@@ -1,7 +1,8 @@
 """State shared by the sessions of one family: a session, the sessions it started, and so on.
 
-A service loads the family of a session before it folds, and stores it afterwards; the detectors `family`, `family_budget` and
-`handoff` read and change it. Everything in it is bounded, so that it costs the same however many calls the family makes.
+A service loads the family of a session before it folds, and stores it afterwards; the detectors `family`,
+`family_budget` and `handoff` read and change it. Everything in it is bounded, so that it costs the same however many
+calls the family makes.
 """
 
 from __future__ import annotations
@@ -80,8 +81,8 @@ class FamilyState:
     name : str
         Name of the session at the top.
     session, parent : str
-        Hashes of the names of the session in hand and of the one that started it; `parent` is empty at the top. Names of sessions are
-        not stored, so that nothing of them is left when they are erased.
+        Hashes of the names of the session in hand and of the one that started it; `parent` is empty at the top. Names
+        of sessions are not stored, so that nothing of them is left when they are erased.
     usage : dict
         Calls, tokens and cost in US dollars by member.
     repeats : dict of str to Repeats

@@ -259,10 +259,10 @@ def observe_message(
 ) -> Step:
     """Judge a text of the assistant or a compaction, and reset counters when the user speaks.
 
-    In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over, except those
-    of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used stays used, because anything can
-    send a message, and nothing resets the limits of a session. A condensed context begins a turn and resets nothing: a loop does not end
-    because the model has forgotten it.
+    In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over,
+    except those of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used
+    stays used, because anything can send a message, and nothing resets the limits of a session. A condensed context
+    begins a turn and resets nothing: a loop does not end because the model has forgotten it.
 
     Returns
     -------
@@ -354,8 +354,8 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
     loop_id : str
         The loop.
     choice : {"skip", "allow_once", "raise"}
-        `skip` keeps the counters that `reset_after_detection` keeps, so that the same call needs an approval again. `allow_once` and `raise` reset them, and
-        `raise` also grants `by` further calls, each time.
+        `skip` keeps the counters that `reset_after_detection` keeps, so that the same call needs an approval again.
+        `allow_once` and `raise` reset them, and `raise` also grants `by` further calls, each time.
     by : int
         Calls that `raise` grants.
 
@@ -404,7 +404,7 @@ def run_after_pause(state: State, seq: int) -> bool:
 
 
 def reset_all(state: State) -> None:
-    """Reset every counter of a session that a person resumed, except what the session has used; no tool stays exempt."""
+    """Reset every counter of a session that a person resumed, except what it has used; no tool stays exempt."""
     for run in state.runs.values():
         run.reset()
     reset_counters(state.whole, "", "all")
@@ -620,8 +620,8 @@ def _decide(
 def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> int | None:
     """Return the sequence number of the call whose result this one would reuse, or None.
 
-    It is the latest identical call that ran, of a tool that reads, if it succeeded and no call of the session that may change
-    something ran since, whatever its result. Without `result_aware`, nobody knows which calls do.
+    It is the latest identical call that ran, of a tool that reads, if it succeeded and no call of the session that may
+    change something ran since, whatever its result. Without `result_aware`, nobody knows which calls do.
     """
     if policy.traits.tool_class != "read" or not policy.values["result_aware"]:
         return None

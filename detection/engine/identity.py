@@ -29,19 +29,21 @@ _MAX_COMBINING_IN_A_ROW = 32
 # orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
 
-# More combining marks on one letter than any script uses; ordering them would take quadratic time. Three letters decompose
-# into combining marks; beyond the first plane, whole blocks are precise enough.
+# More combining marks on one letter than any script uses; ordering them would take quadratic time. Three letters
+# decompose into combining marks; beyond the first plane, whole blocks are precise enough.
 _COMBINING = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
 _COMBINING_IN_A_ROW = re.compile(
-    f"[{_COMBINING}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff\U00016a00-\U00016fff"
-    f"\U0001bc00-\U0001bcff\U0001d165-\U0001d244\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
+    f"[{_COMBINING}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff"
+    f"\U00016a00-\U00016fff\U0001bc00-\U0001bcff\U0001d165-\U0001d244"
+    f"\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
 )
 
 
 class WordHashes(dict[bytes, str]):
     """A keyed hash of one character for every word, given in UTF-8. Several words share one, which keeps them secret.
 
-    The dictionary computes what it does not contain. It caches short words; hashes are the same with and without the cache.
+    The dictionary computes what it does not contain. It caches short words; hashes are the same with and without the
+    cache.
     """
 
     __slots__ = ("_seed",)
@@ -126,7 +128,7 @@ def loop_identity(kind_family: str, keys: Iterable[str]) -> str:
 
 
 def smallest_rotation(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the rotation that sorts first, so that A-B-A-B and B-A-B-A are one loop. Costs quadratic time in a few keys."""
+    """Return the rotation that sorts first: A-B-A-B and B-A-B-A are one loop. Costs quadratic time in a few keys."""
     return min(tuple(keys[i:]) + tuple(keys[:i]) for i in range(len(keys)))
 
 

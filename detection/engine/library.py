@@ -37,8 +37,9 @@ class Guard:
     state : bytes or None
         A state that `dump` returned.
     on_detection : callable, optional
-        Called with the verdict of each detection that the ladder reacts to, before it is returned. It returns `allow`, `warn`,
-        `block` or `stop` to overrule the decision, or None to keep it. A call that it allows carries no message.
+        Called with the verdict of each detection that the ladder reacts to, before it is returned. It returns `allow`,
+        `warn`, `block` or `stop` to overrule the decision, or None to keep it. A call that it allows carries no
+        message.
     **values
         Settings above the preset; see `detection.engine.fields.FIELDS`.
 
@@ -101,7 +102,8 @@ class Guard:
     ) -> Verdict:
         """Report the result of a call. Calls without an id are numbered `call-1`, `call-2` and so on.
 
-        With an empty `call_id`, the result belongs to the oldest open call with this tool and these arguments, if they are given.
+        With an empty `call_id`, the result belongs to the oldest open call with this tool and these arguments, if they
+        are given.
         """
         now = time.time() if at is None else at
         observed = Result(call_id, content, is_error, now, self._seq, tool=tool, arguments=arguments)

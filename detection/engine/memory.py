@@ -1,8 +1,8 @@
 """State of a session between two observations, of bounded size regardless of the session's length.
 
 A `State` holds the session, a `RunState` everything that is counted together (one run, or the whole session), and a
-`Record` one call. Detectors read run states and keep a small dictionary of their own in `RunState.detectors`. `snapshot`
-turns a state into bytes.
+`Record` one call. Detectors read run states and keep a small dictionary of their own in `RunState.detectors`.
+`snapshot` turns a state into bytes.
 """
 
 from __future__ import annotations
@@ -276,9 +276,11 @@ class State:
     Attributes
     ----------
     runs : dict of str to RunState
-        By id of the run, the least recently used first; one entry with an empty id where the session is counted as a whole.
+        By id of the run, the least recently used first; one entry with an empty id where the session is counted as a
+        whole.
     whole : RunState
-        What detectors with `spans_session` count over all runs, and how far their loops have escalated. It has no records.
+        What detectors with `spans_session` count over all runs, and how far their loops have escalated. It has no
+        records.
     round_calls, open_calls : RecentHashes
         Hashes of the latest call ids: with their rounds, and of calls without a named round until their results come.
     uncounted : list of list
@@ -324,7 +326,7 @@ class State:
 
 
 def bounded_name(text: str) -> str:
-    """Return the name of a tool or run as it is stored: valid text of bounded length. A long one ends in a hash of the whole."""
+    """Return the name of a tool or run as stored: valid, bounded text. A long one ends in a hash of the whole."""
     if len(text) <= MAX_NAME_CHARACTERS and text.isascii():
         return text
     valid = text[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()

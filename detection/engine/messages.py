@@ -1,7 +1,7 @@
 """Message templates per rung.
 
-A message names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the loop.
-The services store the templates of a project.
+A message names the tool, the count, the window and what to do next. It never quotes arguments, which would feed the
+loop. The services store the templates of a project.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ TEMPLATES: Mapping[str, str] = {
     ),
     "block": "The call was not run. $sentence. $advice $next",
     "finish": (
-        "The call was not run. $sentence. Use no more tools. Answer now with what you have, and say what is missing. $next"
+        "The call was not run. $sentence. Use no more tools. Answer "
+        "now with what you have, and say what is missing. $next"
     ),
     "ask": "The call is on hold. $sentence. An operator decides whether it may run.",
     "judge": "The call is on hold. $sentence. A justification has been requested.",
@@ -73,7 +74,8 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
         "Reading it again returns what you already have: use it, read something else, or answer with what you know."
     ),
     "change": _of_class(
-        "Making the same change again does not help: check what the earlier calls did, then decide what is still missing."
+        "Making the same change again does not help: check what the "
+        "earlier calls did, then decide what is still missing."
     ),
     "message": _of_class(
         "Do not send it again: wait for a reply, or continue without one and say what you could not find out."
@@ -128,9 +130,9 @@ def message(
     policy : Policy
         For the class of the tool and for what is counted together.
     templates : mapping, optional
-        Templates by rung instead of the defaults of all classes. Placeholders: `$what` (the finding in words), `$sentence` (the same with a
-        capital letter), `$advice`, `$next` (what happens if the agent continues), `$tool`, `$count`, `$limit`, `$window`,
-        `$kind` and `$seconds`.
+        Templates by rung instead of the defaults of all classes. Placeholders: `$what` (the finding in words),
+        `$sentence` (the same with a capital letter), `$advice`, `$next` (what happens if the agent continues), `$tool`,
+        `$count`, `$limit`, `$window`, `$kind` and `$seconds`.
     after_guidance : bool
         Whether the agent already got a chance to change its approach.
     next_rung : str

@@ -1,7 +1,7 @@
 """Which call an id or a result belongs to, and which calls are one round.
 
-Model servers reuse call ids. An id stands for a call within the round that the client named, and without one until a result
-comes. After that, the same id is a new call, and so is another call with the same id.
+Model servers reuse call ids. An id stands for a call within the round that the client named, and without one until a
+result comes. After that, the same id is a new call, and so is another call with the same id.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def find_resent(
 def round_of(run: RunState, name: int, *, is_request: bool) -> int:
     """Return the hash of the round that a call belongs to, whose own round or request has the hash `name`.
 
-    The calls of one request are a round. A further request joins it while its calls are open and the session reports results:
-    a model does not go on before it has them.
+    The calls of one request are a round. A further request joins it while its calls are open and the session reports
+    results: a model does not go on before it has them.
     """
     current, joined, latest = run.round
     if name == latest:

@@ -1,8 +1,8 @@
 """Identity of patterns: the features that one loop has in common across sessions and agents.
 
-Arguments differ from session to session, so they do not count; the tool, the detector and the sort of result do. All shells
-are one tool to an agent's instructions but not to the person who has to repair something, so a shell command counts by its
-program.
+Arguments differ from session to session, so they do not count; the tool, the detector and the sort of result do. All
+shells are one tool to an agent's instructions but not to the person who has to repair something, so a shell command
+counts by its program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class PatternIdentity:
     kind
         Detector.
     tool
-        The tool, the tools of a lap joined by arrows, or nothing for loops of several tools in no order and for run limits.
+        The tool, the tools of a lap joined by arrows, or nothing for loops of several tools in no order and for run
+        limits.
     program
         Program of the shell command, with its verb where it has one, such as ``git push``; empty for other tools.
     results

@@ -1,7 +1,7 @@
 """Resolve the settings of a call from overrides, each with the scope that it comes from.
 
-Overrides are checked once, by `validate`, where they enter. Storing them belongs to the services, the list of settings to
-`fields`, the order of scopes to `scopes`.
+Overrides are checked once, by `validate`, where they enter. Storing them belongs to the services, the list of settings
+to `fields`, the order of scopes to `scopes`.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class Policy:
     """
 
     __slots__ = (
-        "_as_poll", "_by_tool", "_overrides", "_rules", "has_tool_settings", "memory_calls", "plans", "sources", "traits", "values",
+        "_as_poll", "_by_tool", "_overrides", "_rules", "has_tool_settings", "memory_calls", "plans", "sources",
+        "traits", "values",
     )  # fmt: skip
 
     def __init__(
@@ -192,8 +193,8 @@ def resolve(overrides: Iterable[ScopedValues], rules: Sequence[ToolRule] = ()) -
     Parameters
     ----------
     overrides : iterable of (Scope, mapping)
-        Widest scope first; values as `validate` returned them. The last `preset` among them decides, and the values of the
-        preset lie below every override.
+        Widest scope first; values as `validate` returned them. The last `preset` among them decides, and the values of
+        the preset lie below every override.
     rules : sequence of ToolRule
         Lowest first; see `Policy.for_tool`.
 

@@ -1,6 +1,7 @@
 """Built-in presets: `standard`, those of five known systems with their own limits, and `observe`.
 
-A preset contains the switches of all detectors and what else differs from the defaults. Every limit means "fires on the n-th".
+A preset contains the switches of all detectors and what else differs from the defaults. Every limit means "fires on the
+n-th".
 """
 
 from __future__ import annotations

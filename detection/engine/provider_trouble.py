@@ -10,16 +10,16 @@ from detection.engine.substrings import contains_any
 Trouble = Literal["", "rate limit", "time-out", "outage"]
 
 _MAX_CHARS = 400
-# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway. Whatever a pattern matches
-# contains one of the parts before it, which are found many times faster.
+# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway. Whatever a pattern
+# matches contains one of the parts before it, which are found many times faster.
 _TROUBLES: tuple[tuple[Trouble, tuple[str, ...], re.Pattern[str]], ...] = (
     (
         "rate limit",
         ("limit", "too many", "quota", "usage", "throttl", "429", "overload"),
         re.compile(
-            r"(?i)\brate[ _-]?limit|\btoo many requests|\b(?:quota|usage limit|set usage) .{0,20}?(?:exceeded|limit|reached)"
-            r"|\b(?:exceeds|exceeded|reached) (?:your|the) .{0,30}?(?:quota|limit)\b|\bthrottl|\bstatus(?: code)?[ :=]{0,2}429\b"
-            r"|\b429 client error|\boverloaded"
+            r"(?i)\brate[ _-]?limit|\btoo many requests|\b(?:quota|usage limit|set usage) .{0,20}?(?:exceeded"
+            r"|limit|reached)|\b(?:exceeds|exceeded|reached) (?:your|the) .{0,30}?(?:quota|limit)\b|\bthrottl"
+            r"|\bstatus(?: code)?[ :=]{0,2}429\b|\b429 client error|\boverloaded"
         ),
     ),
     (
@@ -37,10 +37,11 @@ _TROUBLES: tuple[tuple[Trouble, tuple[str, ...], re.Pattern[str]], ...] = (
             "retries",
         ),
         re.compile(
-            r"(?i)\b(?:internal server error|bad gateway|service (?:is )?(?:temporarily )?unavailable|gateway time-?out)"
-            r"|\b(?:status(?: code)?|http(?:/1\.1)?|error)[ :=]{1,2}50[0234]\b|\b50[0234] server error"
-            r"|\bconnection (?:refused|reset|aborted|closed)|\beconn(?:refused|reset|aborted)|\bupstream (?:error|connect)"
-            r"|\btemporar(?:y|ily) (?:failure|unavailable)|\bremote end closed|\bmax retries exceeded"
+            r"(?i)\b(?:internal server error|bad gateway|service (?:is )?(?:temporarily )?unavailable"
+            r"|gateway time-?out)|\b(?:status(?: code)?|http(?:/1\.1)?|error)[ :=]{1,2}50[0234]\b"
+            r"|\b50[0234] server error|\bconnection (?:refused|reset|aborted|closed)|\beconn(?:refused|reset"
+            r"|aborted)|\bupstream (?:error|connect)|\btemporar(?:y|ily) (?:failure|unavailable)"
+            r"|\bremote end closed|\bmax retries exceeded"
         ),
     ),
     (

@@ -107,8 +107,8 @@ def react(
     at : float
         Server time of the current call in Unix seconds; the session as a whole has no records with times.
     after_result : bool
-        The call has already run, so it can only be warned about. Anything stricter is left to the next call of the loop, where
-        the detector fires again. With `outcome_method = literal` the run is stopped after the result.
+        The call has already run, so it can only be warned about. Anything stricter is left to the next call of the
+        loop, where the detector fires again. With `outcome_method = literal` the run is stopped after the result.
 
     Returns
     -------

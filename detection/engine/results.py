@@ -40,7 +40,8 @@ _VOLATILE_FORMS = (
 _VOLATILE = re.compile(_VOLATILE_FORMS)
 # The same for ASCII text, without Unicode digits and letters: twice as fast.
 _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII)
-# ASCII text in kinds of characters: digits, separators of dates and decimals, and units of time with the x of an address.
+# ASCII text in kinds of characters: digits, separators of dates and decimals, and units of time with the x of an
+# address.
 _KINDS = bytes.maketrans(b"0123456789/:.mhdwyunx", b"0" * 10 + b"-" * 3 + b"s" * 8)
 # Whatever `_VOLATILE_ASCII` matches contains one of these kinds.
 _KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0 s", b"0" * 10)
@@ -57,11 +58,12 @@ _DATE_WORDS = re.compile(
     )
 )
 _LABELLED_ID = re.compile(
-    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+|\breq_[A-Za-z0-9]{8,}"
+    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+"
+    r"|\breq_[A-Za-z0-9]{8,}"
 )
 _ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID", "pgid", "PGID")
-# What coding agents add to each result: "Chunk ID: 0fe9ea" (Codex), "<shellId: 7 completed with exit code 1>" (Copilot CLI),
-# "<total_tokens>181985 tokens left</total_tokens>" (Claude Code).
+# What coding agents add to each result: "Chunk ID: 0fe9ea" (Codex), "<shellId: 7 completed with exit code 1>" (Copilot
+# CLI), "<total_tokens>181985 tokens left</total_tokens>" (Claude Code).
 _AGENT_NUMBER = re.compile(r"\b(Chunk ID: |shellId: |total_tokens>)[0-9a-f]{1,12}\b")
 _AGENT_LABELS = ("Chunk ID: ", "<shellId: ", "<total_tokens>")
 _REQUEST_LABELS = ("equest", "req_", "req-", "req ")
@@ -87,8 +89,9 @@ _FIELD_PARTS = ("request", "trace", "span_id", "correlation", "time", "pid")
 
 _NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
 _ACKNOWLEDGED = re.compile(
-    r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created|written|sent"
-    r"|deleted|applied|accepted|added|removed|clicked|typed|pressed|filled|selected|scrolled|noted|your (?:command|action) ran successfully and did not produce any output)[.!]?"
+    r"(?i)(?:ok|okay|done|success|successful|successfully|succeeded|true|yes|committed|saved|updated|created"
+    r"|written|sent|deleted|applied|accepted|added|removed|clicked|typed|pressed|filled|selected|scrolled|noted"
+    r"|your (?:command|action) ran successfully and did not produce any output)[.!]?"
 )
 # What runners wrap around an output: tags, and a named exit code.
 _TAGGED = re.compile(
@@ -99,16 +102,19 @@ _EXIT_FIELDS = frozenset(("exit", "exit_code", "exitcode", "returncode", "return
 _MAX_WRAPPED_CHARS = 160
 # `false`, `36.0`, `[(0,)]`, `{"available": false}`
 _VALUE = re.compile(
-    r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
+    r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no"
+    r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
 # What stands for a picture in a text: what it shows may be new.
 _PICTURE = re.compile(
-    r"(?i)[\[<(](?:image|screenshot|picture|photo)\b[^\]>)]{0,60}[\]>)]|screenshot (?:was )?(?:saved|taken|captured|successful)\b.{0,80}"
+    r"(?i)[\[<(](?:image|screenshot|picture|photo)\b[^\]>)]{0,60}[\]>)]|screenshot (?:was )?(?:saved|taken"
+    r"|captured|successful)\b.{0,80}"
 )
 # What searches say that find nothing; the query may follow.
 _NOTHING_FOUND = re.compile(
-    r"(?i)\b(?:no (?:\w{1,20} ){0,2}(?:results?|match(?:es)?|hits?|files?|items?|records?|entries|rows|documents?|pages?)\b"
-    r"|nothing (?:was |has been |like that )?found|not found\b|0 (?:results|match(?:es)?|hits|files|items|records|rows|documents)\b)"
+    r"(?i)\b(?:no (?:\w{1,20} ){0,2}(?:results?|match(?:es)?|hits?|files?|items?|records?|entries|rows|documents?"
+    r"|pages?)\b|nothing (?:was |has been |like that )?found|not found\b|0 (?:results|match(?:es)?|hits|files"
+    r"|items|records|rows|documents)\b)"
 )
 _LOOKS_FAILED = re.compile(
     r"(?i)\W{0,3}(?:\w{0,30}(?:error|exception)\b|traceback \(most recent|fatal:|failed\b)"
@@ -146,7 +152,8 @@ class ResultOutcome:
     keyer : Keyer
         The project's digests, for what a detector keeps of the text.
     trouble : str
-        What trouble of the provider an error reports; see `provider_trouble`. Nothing for tools that often fail, such as a shell.
+        What trouble of the provider an error reports; see `provider_trouble`. Nothing for tools that often fail, such
+        as a shell.
     """
 
     status: str
@@ -206,14 +213,14 @@ def evaluate_result(
 
 
 def found_nothing(outcome: ResultOutcome) -> bool:
-    """Return whether a search found nothing: an empty result, or a short one that says so, with or without its query."""
+    """Return whether a search found nothing: an empty result, or a short one that says so, maybe with its query."""
     if outcome.status == OK:
         return len(outcome.text) <= _MAX_WRAPPED_CHARS and _NOTHING_FOUND.search(outcome.text) is not None
     return outcome.status == EMPTY
 
 
 def _is_empty(text: str) -> bool:
-    """Return whether a result is empty, whatever it is wrapped in: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
+    """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
     if len(text) > _MAX_WRAPPED_CHARS:
         return False
     if text.lower() in _NOTHING:
@@ -232,7 +239,7 @@ def _is_empty(text: str) -> bool:
 
 
 def normalise(text: str, volatile_fields: Collection[str] = ()) -> str:
-    """Return the text with times, dates, durations, ids, addresses, ANSI codes and white space masked; other digits stay."""
+    """Return the text with times, dates, durations, ids, addresses, ANSI codes and spaces masked; other digits stay."""
     if text[:1] in ("{", "[") and len(text) <= MAX_JSON_CHARS:
         text = _without_fields(text, volatile_fields)
     head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]

@@ -53,8 +53,8 @@ def observe_silence(state: State, silence: Silence, policy: Policy) -> tuple[lis
     Returns
     -------
     tuple
-        Findings, and the Unix time at which something else can be stalled at the earliest; None if only an event can change
-        that. Costs the same whatever the length of the session.
+        Findings, and the Unix time at which something else can be stalled at the earliest; None if only an event can
+        change that. Costs the same whatever the length of the session.
     """
     values = policy.values
     if not (values["enabled"] and values[_STALLED.switch]):

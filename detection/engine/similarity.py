@@ -1,7 +1,7 @@
 """Similarity of calls and of results.
 
-There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the literal
-formulas of the `similarity` preset on the text itself.
+There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the
+literal formulas of the `similarity` preset on the text itself.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def _words(text: str) -> list[bytes]:
 
 
 def word_set(text: str, keyer: Keyer) -> str:
-    """Return the words of the first 2,048 characters without their digits, each once: sorted keyed hashes of one character."""
+    """Return the words of the first 2,048 characters without digits, once: sorted keyed hashes of one character."""
     words = _words(_DIGITS.sub("", text[:MAX_SET_CHARS]))
     return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words))))
 
 
 def word_sample(text: str, keyer: Keyer) -> str:
-    """Return at most `MAX_SAMPLE_WORDS` of the words of the first 2,048 characters, digits included, as keyed hashes of one character.
+    """Return at most `MAX_SAMPLE_WORDS` words of the first 2,048 characters, with digits, as hashes of one character.
 
     They are chosen by their hashes, so that two texts with the same words have the same sample.
     """
@@ -166,7 +166,7 @@ def literal_similarity(one: Any, other: Any, threshold: float) -> float:
 
 
 def literal_result_similarity(one: str, other: str, threshold: float) -> float:
-    """Return the similarity of results by the literal formula: 1 if identical, else JSON by structure, else edit distance."""
+    """Return the similarity of results by the literal formula: 1 if identical, else by structure or edit distance."""
     if one == other:
         return 1.0
     try:

@@ -32,7 +32,8 @@ class SnapshotVersionError(ValueError):
 def dump(state: State) -> bytes:
     """Return the state as bytes, at most `MAX_BYTES` whatever the length of the session.
 
-    A larger state (several runs full of long sketches) loses its oldest runs first, then its oldest calls. It is changed in place.
+    A larger state (several runs full of long sketches) loses its oldest runs first, then its oldest calls. It is
+    changed in place.
     """
     body = _dump(state)
     while len(body) > MAX_BYTES and (len(state.runs) > 1 or any(run.records for run in state.runs.values())):

@@ -85,7 +85,7 @@ def words_of(name: str) -> list[str]:
 
 
 def intent_of(words: list[str]) -> Intent:
-    """Return the intent that a name implies: a verb in any position counts, even joined to its object, and reading verbs win."""
+    """Return the intent that a name implies: a verb in any position counts, also within a word; reading verbs win."""
     if not _OWN_STATE.isdisjoint(words):
         return ""
     if len(words) == 1 and (glued := _GLUED.fullmatch(words[0])):

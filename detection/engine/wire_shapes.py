@@ -44,9 +44,9 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
-`run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it, the
-message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided; `end` the
-run. MCP, Codex, Copilot CLI and OpenCode cannot end a run from outside: there every further call is replaced.
+`run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
+the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
+`end` the run. MCP, Codex, Copilot CLI and OpenCode cannot end a run from outside: there every further call is replaced.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))

@@ -1,7 +1,7 @@
 """Recognises writes: calls that change something, and the receipts they return.
 
-A receipt ("Successfully wrote file a.txt", `{"success": true}`, the changed record with a new id) says that a piece of work is
-done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop.
+A receipt ("Successfully wrote file a.txt", `{"success": true}`, the changed record with a new id) says that a piece of
+work is done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
 Effect = Literal["", "command", "look", "message", "poll", "write"]
-"""The intent of a call: unknown, a shell command that changes something or only reads, a message, a poll of a state, or a write."""
+"""The intent of a call: unknown, a shell command that changes something or reads, a message, a poll, or a write."""
 
 # A command that sleeps first waits for a state that others change.
 _OF_SHELL: Mapping[str, Effect] = {"": "", "change": "command", "look": "look", "sleep": "poll"}
@@ -41,24 +41,24 @@ _HTTP_READS = frozenset(("get", "head", "options"))
 _STATEMENT_FIELDS = ("query", "sql", "statement", "command", "q")
 _MAX_ACTION_CHARS = 60
 _SQL_WRITE = re.compile(
-    r"(?is)\W{0,4}(?:with\b.{0,400}?\)\s*)?(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|merge\s+into|update\s+\S+\s+set|delete\s+from"
-    r"|truncate|(?:create|alter|drop)\s+(?:or\s+replace\s+)?(?:temp\w*\s+|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)"
-    r"|grant|revoke)\b"
+    r"(?is)\W{0,4}(?:with\b.{0,400}?\)\s*)?(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|merge\s+into"
+    r"|update\s+\S+\s+set|delete\s+from|truncate|(?:create|alter|drop)\s+(?:or\s+replace\s+)?(?:temp\w*\s+"
+    r"|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)|grant|revoke)\b"
 )
 _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
 # A write that did not happen, in words or in a field.
 _DECLINED = re.compile(
-    r"(?i)\b(?:errors?|fail(?:ed|ure|s)?|not (?:found|allowed|permitted|supported|valid|available|enough|performed|executed)"
-    r"|denied|refused|reject(?:ed|s)|invalid|cannot|can't|could not|couldn't|unable|must (?:be|have|not)|required|missing"
-    r"|unknown|forbidden|no (?:such|match|matches|replacement|changes?|effect)|did not|does not|doesn't|unchanged|nothing to"
-    r"|unauthorized|already)\b(?!\"? ?[:=] ?(?:null|none|false|0\b|\[\]|\{\}|\"\"))"
+    r"(?i)\b(?:errors?|fail(?:ed|ure|s)?|not (?:found|allowed|permitted|supported|valid|available|enough|performed"
+    r"|executed)|denied|refused|reject(?:ed|s)|invalid|cannot|can't|could not|couldn't|unable|must (?:be|have|not)"
+    r"|required|missing|unknown|forbidden|no (?:such|match|matches|replacement|changes?|effect)|did not|does not"
+    r"|doesn't|unchanged|nothing to|unauthorized|already)\b(?!\"? ?[:=] ?(?:null|none|false|0\b|\[\]|\{\}|\"\"))"
     r"|\"(?:success|ok|succeeded|valid)\": ?false"
 )
 # What reports success in its first words does so whatever follows, such as the name of a file.
 _DONE = re.compile(
-    r"(?i)\A\W{0,3}(?:(?!(?:no|not|nothing|never|cannot|errors?|fail\w*|unable|denied|refused)\b)\w+\W{1,2}){0,8}?(?:success\w*|ok|done"
-    r"|wrote|written|created|updated|saved|deleted|added|edited|sent|applied|inserted|removed|moved|renamed|replaced|cancelled"
-    r"|booked|completed)\b(?!\W{1,3}(?:false|0))"
+    r"(?i)\A\W{0,3}(?:(?!(?:no|not|nothing|never|cannot|errors?|fail\w*|unable|denied"
+    r"|refused)\b)\w+\W{1,2}){0,8}?(?:success\w*|ok|done|wrote|written|created|updated|saved|deleted|added|edited"
+    r"|sent|applied|inserted|removed|moved|renamed|replaced|cancelled|booked|completed)\b(?!\W{1,3}(?:false|0))"
 )
 _MAX_DECLINED_CHARS = 400
 # Whatever `_DECLINED` matches contains one of these.

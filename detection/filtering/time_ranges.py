@@ -1,4 +1,4 @@
-"""Moments and time ranges in filters and addresses: ``-24h``, ``2026-11-01``, ``7d``, ``2026-11-01T08:00Z/2026-11-02T08:00Z``."""
+"""Moments and time ranges in filters and addresses: ``-24h``, ``7d``, ``2026-11-01T08:00Z/2026-11-02T08:00Z``."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def moment(text: str, now: datetime, zone: tzinfo) -> tuple[datetime, datetime]:
     Parameters
     ----------
     text
-        A date, a date with time, or an age. A date means the whole day; the other two are one instant, so both results agree.
+        A date, a date with time, or an age. A date means the whole day; the other two are one instant, so both results
+        agree.
     zone
         For texts without an offset.
 

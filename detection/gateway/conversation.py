@@ -1,4 +1,4 @@
-"""The conversation of a guarded request: its session, and its history in the forms for the model server and the guard."""
+"""The conversation of a guarded request: its session, and its history as model server and guard read it."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Conversation:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the model server stores the conversation, so that a later request may name the response to continue."""
+        """Whether the model server stores the conversation: a later request may name the response to continue."""
         return self.protocol.is_kept(self.request)
 
     @property
@@ -123,7 +123,7 @@ class Conversation:
         return None
 
     async def facts(self) -> SessionFacts:
-        """Return what is stored of the session; nothing while the database is away. Names the session if it can be named."""
+        """Return what is stored of the session, and name it if possible; nothing while the database is away."""
         if not self.session and self.previous_response:
             self.session = await self._session_of_previous()
         if not self.session:

@@ -47,7 +47,8 @@ class Delivery:
         Returns
         -------
         Answer
-            One whose calls were all blocked, so that the model server is asked again; None if the client has got its answer.
+            One whose calls were all blocked, so that the model server is asked again; None if the client has got its
+            answer.
         """
         if not self.client.has_started:
             await self.client.start(

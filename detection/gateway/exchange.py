@@ -1,4 +1,4 @@
-"""One guarded request: reads the conversation, forwards it, and asks again while all calls of the answer are blocked."""
+"""One guarded request: reads the conversation, forwards it, and asks again while all calls are blocked."""
 
 from __future__ import annotations
 

@@ -12,11 +12,17 @@ from detection.services.gateway.grants import Backend
 
 Headers = list[tuple[bytes, bytes]]
 _HOP_BY_HOP: Final = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer transfer-encoding upgrade".split()
-)
+    (
+        b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
+        b"trailer", b"transfer-encoding", b"upgrade",
+    )
+)  # fmt: skip
 _NOT_FORWARDED: Final = _HOP_BY_HOP | frozenset(
-    b"host cookie expect forwarded via x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto x-real-ip".split()
-)
+    (
+        b"host", b"cookie", b"expect", b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host",
+        b"x-forwarded-port", b"x-forwarded-proto", b"x-real-ip",
+    )
+)  # fmt: skip
 """What belongs to this connection, to the reverse proxy before it, or to the console on the same host."""
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
 _OWN_PREFIX: Final = b"loopguard-"

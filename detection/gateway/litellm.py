@@ -1,7 +1,8 @@
-"""LiteLLM's generic guardrail: reads the conversations and answers that its proxy shows, and rejects answers with blocked calls.
+"""LiteLLM's generic guardrail: reads conversations and answers of its proxy, and rejects answers with blocked calls.
 
-The proxy sends each request before it forwards it, and each answer before its end, both in the shape of chat completions
-whatever the protocol of the client. It can reject an answer or change texts; it cannot drop a call or ask again.
+The proxy sends each request before it forwards it, and each answer before its end, both in the shape of chat
+completions whatever the protocol of the client. It can reject an answer or change texts; it cannot drop a call or ask
+again.
 """
 
 from __future__ import annotations

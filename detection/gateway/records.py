@@ -1,4 +1,4 @@
-"""Events of a conversation as records: parsed leniently, because what an agent sent to its model server is not rejected here."""
+"""Events of a conversation as records: parsed leniently, because nothing sent to a model server is rejected here."""
 
 from __future__ import annotations
 

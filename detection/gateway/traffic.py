@@ -26,8 +26,8 @@ MAX_KEYS: Final = 5_000
 class TrafficCounter:
     """The counts of one event loop that are not stored yet.
 
-    Up to `FLUSH_SECONDS` of counts are lost when the process is killed. If the database is away, they wait for it. If it
-    stores them and the confirmation comes too late, they count twice; nothing but a chart depends on them.
+    Up to `FLUSH_SECONDS` of counts are lost when the process is killed. If the database is away, they wait for it. If
+    it stores them and the confirmation comes too late, they count twice; nothing but a chart depends on them.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class TrafficCounter:
         return self._counts.setdefault(key, TrafficCounts())
 
     def count_request(self, backend: Backend, model: str, status: int) -> None:
-        """Count a request with the status of its response. Names of models that the model server rejects are not kept."""
+        """Count a request by the status of its response. Names of models that the model server rejects are not kept."""
         counts = self.counts(backend, model if status == 200 else "")
         counts.requests += 1
         if status == 429:

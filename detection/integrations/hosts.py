@@ -100,13 +100,13 @@ HOSTS: Final[Mapping[str, Host]] = {
 
 
 def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
-    """Return the shell command of a hook: it succeeds without output if LoopGuard is unreachable, slow or rejects the request.
+    """Return the shell command of a hook: it succeeds without output if LoopGuard is unreachable, slow or rejects it.
 
     Parameters
     ----------
     waits
-        Wait for an operator where a call is on hold, and deny the call if that fails; only for agents that cannot ask their own user.
-        The line then is one argument of `sh`, because some agents use the shell of their user.
+        Wait for an operator where a call is on hold, and deny the call if that fails; only for agents that cannot ask
+        their own user. The line then is one argument of `sh`, because some agents use the shell of their user.
     """
     address = f"{url}/api/v1/hooks/{host.name}"
     if not waits or action_of(host.shape, "hold") != "wait" or not host.hooks:

@@ -1,8 +1,8 @@
-"""Finds what is new in a list of messages, as agents send it to their model server: the whole history with every request.
+"""Finds what is new in a list of messages. Agents send the whole history to their model server with every request.
 
-New is what follows the longest known prefix. Where the beginning was cut off, summarised or edited, no prefix is known; then it is
-what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at most 7 KB of them, and
-ids of calls of answers that were given again.
+New is what follows the longest known prefix. Where the beginning was cut off, summarised or edited, no prefix is known;
+then it is what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at
+most 7 KB of them, and ids of calls of answers that were given again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_ENDS: Final = 32
 MAX_CALL_IDS: Final = 64
 """Number of alternative call ids that are remembered."""
 MAX_UNMARKED_RESENDS: Final = 2
-"""How often an answer counts once that is given again to a client that does not tell why it asks again: SDKs do so twice."""
+"""How often an answer, given again, counts once if the client gives no reason for asking again: SDKs do so twice."""
 _MODEL_ROLES: Final = frozenset(("assistant", "model"))
 _MODEL_ITEMS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
 
@@ -138,8 +138,8 @@ class KnownMessages:
         call_ids
             These ids by those of the later answer.
         is_marked
-            Whether the client tells that it sends a request again. Otherwise `MAX_UNMARKED_RESENDS` applies: an agent that
-            runs calls and never sends their results is not to go unnoticed.
+            Whether the client tells that it sends a request again. Otherwise `MAX_UNMARKED_RESENDS` applies: an agent
+            that runs calls and never sends their results is not to go unnoticed.
         """
         end = _end_of_round(messages[-1], round_name)
         if end not in self.ends:
@@ -201,7 +201,8 @@ def read_messages(
     secret
         Key of the digests, at most 64 bytes.
     continued
-        What the list continues, if it is not the whole history: the id of a response or conversation that the model server keeps.
+        What the list continues, if it is not the whole history: the id of a response or conversation that the model
+        server keeps.
     call_ids
         Ids that calls get instead of those in the list; see `KnownMessages.call_ids`.
     """
@@ -237,8 +238,8 @@ def find_new(
     known
         Memory of earlier lists of the session.
     round_name
-        The client's id of the model response that the list ends with. It tells a list that is sent again from one whose messages
-        are equal because call ids are used again and its beginning is cut off.
+        The client's id of the model response that the list ends with. It tells a list that is sent again from one whose
+        messages are equal because call ids are used again and its beginning is cut off.
     is_continued
         Whether the list is not the whole history, but what was added to it.
     """

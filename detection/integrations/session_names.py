@@ -1,8 +1,8 @@
 """The rule by which agents' sessions are named, whichever way their events arrive.
 
-The name is the id that the program itself gives to the conversation, unchanged, as it also sends it to its model server. The
-conversation of a sub-agent is `<session>/<agent>`. A program without an id of its own gets one from its place: the same
-program in the same folder is the same session.
+The name is the id that the program itself gives to the conversation, unchanged, as it also sends it to its model
+server. The conversation of a sub-agent is `<session>/<agent>`. A program without an id of its own gets one from its
+place: the same program in the same folder is the same session.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def session_name(conversation: str, sub_agent: str = "", *, program: str = "", p
 
 
 def bounded(name: str, characters: int = MAX_CHARACTERS) -> str:
-    """Return a name that the API accepts: unchanged, or its beginning and a digest if it is too long or not printable."""
+    """Return a name that the API accepts: with a digest for its end if it is too long or not printable."""
     if len(name) <= characters and name.isprintable():
         return name
     start = "".join(char for char in name[:characters] if char.isprintable())

@@ -8,7 +8,7 @@ from detection.models import Project
 
 
 def chosen_project(slug: str | None) -> Project:
-    """Return the project of `--project`, or the only one; `CommandError` if there is none or the choice is ambiguous."""
+    """Return the project of `--project`, or the only one; `CommandError` if there is none, or several."""
     projects = Project.objects.filter(slug=slug) if slug else Project.objects.all()
     found = [*projects[:2]]
     if len(found) != 1:

@@ -1,13 +1,14 @@
-"""Plays situations from the test suites of other agents under the defaults, and compares the verdicts with the ideal ones.
+"""Plays situations from the test suites of other agents under the defaults; compares verdicts with the ideal ones.
 
-The ideal is `fire` (at least one warning or report), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A scenario with
-`settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its position.
-It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`). Entries with a `session` belong to a
-family; `parent` names the session that started theirs, and without it theirs is at the top.
+The ideal is `fire` (at least one warning or report), `quiet` (no reaction), `no_block` (no blocked call) or `either`. A
+scenario with `settings` is played under these instead, and `endings` lists each blocked call that ends softer, with its
+position. It may name the detector that has to fire (`by`) and the index of the first reaction (`first_at`). Entries
+with a `session` belong to a family; `parent` names the session that started theirs, and without it theirs is at the
+top.
 
-Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@user` one of the user, both with their
-`text`, `@condense` a condensed context, `@end` the
-end of the run, `@heartbeat` says that the call with the index `call` still runs, and `@look` looks for silence at its moment.
+Entries whose tool begins with `@` are no calls: `@message` is a message of the agent itself, `@user` one of the user,
+both with their `text`, `@condense` a condensed context, `@end` the end of the run, `@heartbeat` says that the call with
+the index `call` still runs, and `@look` looks for silence at its moment.
 """
 
 from __future__ import annotations

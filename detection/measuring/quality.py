@@ -1,4 +1,4 @@
-"""Quality of detection on recorded runs: recall, false alarms and delay, per source, per detector and per set of labels.
+"""Quality of detection on recorded runs: recall, false alarms and delay, per source, detector and set of labels.
 
 Only runs that a person has inspected count as loops or as healthy. Runs that ended in success are counted separately.
 """

@@ -1,7 +1,7 @@
 """Plays the scenarios of five known systems, each under its preset, and compares the detections.
 
-Settings and terms of those systems are translated here and nowhere else: the engine has one set of limits
-("fires on the n-th call") and one set of rungs. Everything that is decided is decided by the code that runs in production:
+Settings and terms of those systems are translated here and nowhere else: the engine has one set of limits ("fires on
+the n-th call") and one set of rungs. Everything that is decided is decided by the code that runs in production:
 detections by the engine, approvals and rulings of the judge by the services, with rows that are never stored.
 """
 
@@ -107,9 +107,9 @@ _EXPECTED = frozenset(
     ("first", "detections", "notices", "config_error", "effective", "final", "tracked", "why", "note")
 )
 _EXPECTED_OF_DETECTION = frozenset((
-    "i", "kind", "action", "count", "counts", "confidence", "detection_count", "pattern_length", "repetitions", "warning",
-    "message_has", "finish_reason", "stopped", "session", "log", "choice", "executed", "verdict", "outcome",
-    "judge_called", "judge_request", "guidance", "why", "note",
+    "i", "kind", "action", "count", "counts", "confidence", "detection_count", "pattern_length", "repetitions",
+    "warning", "message_has", "finish_reason", "stopped", "session", "log", "choice", "executed", "verdict",
+    "outcome", "judge_called", "judge_request", "guidance", "why", "note",
 ))  # fmt: skip
 _EXPLAINING = frozenset(("why", "note"))
 
@@ -365,7 +365,8 @@ class _Game:
             if "control" in entry:
                 self._control(entry, session)
                 continue
-            # Integrations of the original system never send streamed responses; the detector does not know about streams.
+            # Integrations of the original system never send streamed responses; the detector does not know about
+            # streams.
             is_unseen = self.system == "000" and entry.get("stream")
             if not (is_unseen or session.is_ended):
                 self._call(entry, index, session)

@@ -126,7 +126,7 @@ class Matchers(models.Model):
 
 
 class AlertRoute(Matchers):
-    """Which alert events go to which destinations, and how they are grouped. Routes are tried in order of `position`."""
+    """Which alert events go to which destinations, and their grouping. Routes are tried in order of `position`."""
 
     public_id = models.CharField(max_length=32, unique=True, default=new_route_id, editable=False)
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_routes")
@@ -181,8 +181,8 @@ class AlertRoute(Matchers):
 class AlertSilence(Matchers):
     """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
-    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of a
-    pattern is a silence with `pattern`; see `services.alerting.mutes`.
+    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of
+    a pattern is a silence with `pattern`; see `services.alerting.mutes`.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_silence_id, editable=False)
@@ -200,7 +200,8 @@ class AlertSilence(Matchers):
     baseline = models.IntegerField(
         null=True,
         blank=True,
-        help_text="Of a pattern that is muted until it gets worse: more incidents than this in 24 hours end the silence.",
+        help_text="Of a pattern that is muted until it gets worse: "
+        "more incidents than this in 24 hours end the silence.",
     )
     reason = models.CharField(max_length=300)
     starts_at = models.DateTimeField(db_default=Now())

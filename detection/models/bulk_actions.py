@@ -18,8 +18,8 @@ def new_bulk_action_id() -> str:
 class BulkAction(models.Model):
     """One action on many incidents or patterns.
 
-    A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty until that
-    is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
+    A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty
+    until that is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_bulk_action_id, editable=False)

@@ -1,4 +1,4 @@
-"""Flags of a call, one letter each, as stored in `Event.flags` and `Session.strip`. Only this module writes and reads them.
+"""Flags of a call, one letter each, in `Event.flags` and `Session.strip`. Only this module writes and reads them.
 
 A call has at most one letter of its result and one of its decision; an allowed call without a new result has
 none. A result can add a warning, too.

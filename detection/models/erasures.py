@@ -39,9 +39,9 @@ MAX_ATTEMPTS = 8
 class Erasure(models.Model):
     """A request to erase and, once `finished_at` is set, its receipt.
 
-    `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that anyone who knows the
-    name can find the receipt, but the name cannot be read from it. `attempts` counts those that an error has ended since
-    the last progress; after `MAX_ATTEMPTS` no worker tries again until someone requests the same erasure once more.
+    `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that anyone who knows the name
+    can find the receipt, but the name cannot be read from it. `attempts` counts those that an error has ended since the
+    last progress; after `MAX_ATTEMPTS` no worker tries again until someone requests the same erasure once more.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_erasure_id, editable=False)

@@ -68,7 +68,8 @@ class Event(models.Model):
     )
     closes = models.IntegerField(
         default=0,
-        help_text="Of a result or heartbeat: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.",
+        help_text="Of a result or heartbeat: the sequence number of its call; "
+        "of a usage: of the first call of its round; 0 if there is none.",
     )
     is_error = models.BooleanField(null=True)
     role = models.CharField(

@@ -11,8 +11,8 @@ from detection.models.projects import Project
 class SessionFamily(models.Model):
     """What the sessions of one family share, named after the session at the top, whether or not that one is stored.
 
-    Its row is locked after the row of a session, never before, and by whoever folds a session of the family. Only projects in which a detector
-    looks across families have such rows.
+    Its row is locked after the row of a session, never before, and by whoever folds a session of the family. Only
+    projects in which a detector looks across families have such rows.
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="families", db_index=False)

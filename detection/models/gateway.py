@@ -92,8 +92,8 @@ class GatewayToken(models.Model):
 class GatewayRewrite(models.Model):
     """What the gateway adds to the history of a session around one answer, in every later request.
 
-    `answer` is a digest of the id of the answer's first call, and how often that id occurred as one. `body` is JSON: calls
-    that did not run, without their secrets, with their results, and warnings.
+    `answer` is a digest of the id of the answer's first call, and how often that id occurred as one. `body` is JSON:
+    calls that did not run, without their secrets, with their results, and warnings.
     """
 
     session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="gateway_rewrites")

@@ -78,8 +78,8 @@ class TrafficPeriod(models.IntegerChoices):
 class GatewayTraffic(models.Model):
     """Counts of the requests of one minute or hour (UTC), backend and model.
 
-    Every request is counted in a row of its minute, in one of its hour, and in one of all time, which has no model. Rows of
-    minutes are deleted after two days, rows of hours after a year; see `services.gateway.traffic`.
+    Every request is counted in a row of its minute, in one of its hour, and in one of all time, which has no model.
+    Rows of minutes are deleted after two days, rows of hours after a year; see `services.gateway.traffic`.
 
     `added_counts` are the requests by time that LoopGuard added, in the steps of `selectors.gateway_traffic.ADDED_MS`.
     `cost_usd` is that of the tokens with a price; `unpriced_tokens` are those without one.

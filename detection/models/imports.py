@@ -33,8 +33,8 @@ LONGEST_SHOWN = 60
 class TranscriptImport(models.Model):
     """An import of uploaded files: first all files are checked, then their sessions are stored.
 
-    `done_bytes` counts to `total_bytes` twice, once for each. `finished_at` is empty exactly while the import is waiting or
-    running; its files exist until then. `summary` is written once, with what is stored by then.
+    `done_bytes` counts to `total_bytes` twice, once for each. `finished_at` is empty exactly while the import is
+    waiting or running; its files exist until then. `summary` is written once, with what is stored by then.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_import_id, editable=False)

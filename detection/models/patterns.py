@@ -33,9 +33,9 @@ class Pattern(models.Model):
     """The same loop across sessions and agents.
 
     A row is created with the first incident of its identity (`detection.engine.pattern_identity`) and never changed by
-    detection, so that sessions that open incidents of one pattern do not wait for one another. All figures are counted from the
-    incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed (`resolved_at`, `label`).
-    A mute is an alert silence of the pattern.
+    detection, so that sessions that open incidents of one pattern do not wait for one another. All figures are counted
+    from the incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed
+    (`resolved_at`, `label`). A mute is an alert silence of the pattern.
 
     The state is the first that applies:
 
@@ -95,9 +95,9 @@ class Pattern(models.Model):
 class PatternActivity(models.Model):
     """A person's action on a pattern, or the end of a mute by rule.
 
-    An action on all incidents of the pattern is carried out in steps: `done_up_to` is the last incident that it has reached,
-    `last_incident` the newest incident when it was requested, and `finished_at` is empty until it has reached that. `reverts` is
-    the action that an undo reverts.
+    An action on all incidents of the pattern is carried out in steps: `done_up_to` is the last incident that it has
+    reached, `last_incident` the newest incident when it was requested, and `finished_at` is empty until it has reached
+    that. `reverts` is the action that an undo reverts.
     """
 
     pattern = models.ForeignKey(Pattern, on_delete=models.CASCADE, related_name="activity")

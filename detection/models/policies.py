@@ -1,4 +1,4 @@
-"""Stored overrides and tool rules. The engine decides which settings exist, which values are valid, and which scope wins."""
+"""Stored overrides and tool rules. The engine decides which settings and values are valid, and which scope wins."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from detection.models.sessions import Session
 
 
 class QuarantinedEvent(models.Model):
-    """An event whose evaluation raised an error. Its session continued without it; a retry that succeeds deletes the row."""
+    """An event whose evaluation raised an error. Its session continued without it; a successful retry deletes it."""
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
     session = models.ForeignKey(

@@ -8,14 +8,14 @@ The write side, under the session's row lock:
 
 1. calls `note_verdict` for every call it folds, with the verdict that the call got, and again with the final decision
    when an approval of a held call is closed;
-2. sets `stopped_by_kind` to `PERSON`, with `stopped_at`, `stopped_by` and `stop_reason`, when a person stops the session,
-   and calls `clear_stop` when a person resumes it;
+2. sets `stopped_by_kind` to `PERSON`, with `stopped_at`, `stopped_by` and `stop_reason`, when a person stops the
+   session, and calls `clear_stop` when a person resumes it;
 3. before it saves the row, sets ``session.state = derive_state(session, has_open_approval=..., has_active_loop=...)``.
    A loop is active while its incident has no `ended_at`, nobody labelled it "not a loop", and its held call was not
    allowed since it was found last.
 
-`idle` is never stored. It follows from the age of the last event: `shown_state` for a row in hand, `state_condition` for a
-filter and `shown_state_expression` for counting. The three agree.
+`idle` is never stored. It follows from the age of the last event: `shown_state` for a row in hand, `state_condition`
+for a filter and `shown_state_expression` for counting. The three agree.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ def note_verdict(
 ) -> None:
     """Update who stopped the session according to a verdict; changes the row in memory only.
 
-    A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that. An
-    observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once. A
-    person's stop is left as it is.
+    A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that.
+    An observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once.
+    A person's stop is left as it is.
 
     Parameters
     ----------

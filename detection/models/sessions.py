@@ -121,8 +121,8 @@ class Session(models.Model):
                 condition=models.Q(evaluated_seq__gte=0) & models.Q(evaluated_seq__lte=models.F("last_seq")),
                 name="evaluated_within_received",
             ),
-            # PostgreSQL reads the text of a condition anew for every statement that writes the table. An array in one literal
-            # takes a third of the time of Django's list of values.
+            # PostgreSQL reads the text of a condition anew for every statement that writes the table. An array in one
+            # literal takes a third of the time of Django's list of values.
             models.CheckConstraint(
                 condition=RawSQL(  # noqa: S611 - of our own values
                     f"state = ANY ('{{{','.join(STORED_STATES)}}}'::text[])", (), models.BooleanField()

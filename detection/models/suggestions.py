@@ -16,7 +16,7 @@ class SuggestionDecision(models.TextChoices):
 
 
 class Suggestion(models.Model):
-    """An accepted or rejected suggestion, by its latest decision. One without a decision is not stored: labels decide whether it exists."""
+    """An accepted or rejected suggestion, by its latest decision. Others are not stored: they follow from labels."""
 
     public_id = models.CharField(
         max_length=32, editable=False, help_text="The same for the same suggestion, whenever it is computed."

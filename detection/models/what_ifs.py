@@ -32,9 +32,9 @@ OPEN_STATES = (WhatIfState.WAITING, WhatIfState.RUNNING)
 class WhatIf(models.Model):
     """A replay of the sessions of the last days under the current policy and under a changed one.
 
-    Sessions are replayed newest first. `cursor` is the id of the session replayed last, and moves in the statement that stores
-    what was found in it, so that a piece of work counts once however often workers die. `finished_at` is empty exactly
-    while the what-if is waiting or running.
+    Sessions are replayed newest first. `cursor` is the id of the session replayed last, and moves in the statement that
+    stores what was found in it, so that a piece of work counts once however often workers die. `finished_at` is empty
+    exactly while the what-if is waiting or running.
     """
 
     public_id = models.CharField(max_length=32, unique=True, default=new_what_if_id, editable=False)

@@ -38,7 +38,7 @@ ALL_NOTIFICATIONS = list_query(NOTIFICATIONS)
 
 
 class DestinationHealth(TypedDict):
-    """Counts that `list_destinations` adds: failed attempts in 24 hours, and notifications that wait or failed for good."""
+    """Counts that `list_destinations` adds: failed attempts in 24 hours; notifications that wait or failed for good."""
 
     failures_today: int
     waiting_count: int
@@ -116,7 +116,7 @@ def get_route(project_id: int, public_id: str) -> AlertRoute | None:
 def list_silences(
     project_id: int, *, ended: bool = False
 ) -> list[WithAnnotations[AlertSilence, SuppressedCount]]:
-    """List active and planned silences with their newest suppressed events as `shown_events`, or the last fifty ended."""
+    """List active and planned silences, or the last fifty ended, with newest suppressed events as `shown_events`."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(project_id=project_id).annotate(
         suppressed_count=Count("suppressed_events")

@@ -15,7 +15,7 @@ IMMEDIATE: Final = timedelta(seconds=3)
 
 
 def shown(project_id: int, list_name: str, user_name: str) -> BulkAction | None:
-    """Return the running action of anyone, or the latest action of this person that a worker has just finished; one query."""
+    """Return the running action of anyone, or the latest one of this person that a worker just finished; one query."""
     rows = BulkAction.objects.filter(project_id=project_id, list=list_name).select_related("reverts")
     row = rows.defer("targets", "reverts__targets").order_by("-pk").first()
     if row is None or row.finished_at is None:

@@ -47,7 +47,7 @@ def litellm_url() -> str:
 
 
 def heard_through_gateway(project_id: int, backends: Collection[str] | None) -> HeardBackends | None:
-    """Return the sessions and calls of the last seven days through backends with these names, or from LiteLLM; None if there were none."""
+    """Return sessions and calls of the last seven days through these backends, or from LiteLLM; None without any."""
     since = timezone.now() - timedelta(days=HEARD_DAYS)
     rows = Session.objects.filter(project_id=project_id, last_event_at__gte=since)
     if backends is None:

@@ -1,4 +1,4 @@
-"""Reads of the traffic through the gateway: requests, errors, tokens, cost and added time, over time and by backend or model."""
+"""Reads of the gateway's traffic: requests, errors, tokens, cost and added time, over time and by backend or model."""
 
 from __future__ import annotations
 
@@ -125,8 +125,8 @@ def gateway_traffic(
     Parameters
     ----------
     start, end
-        Half open; periods that begin within it count. Minutes are read where they are kept and the span is short or shown by
-        the minute, whole hours otherwise.
+        Half open; periods that begin within it count. Minutes are read where they are kept and the span is short or
+        shown by the minute, whole hours otherwise.
     backend
         Name of the only backend that counts, or empty.
 
@@ -140,7 +140,8 @@ def gateway_traffic(
     period = TrafficPeriod.MINUTE if reads_minutes else TrafficPeriod.HOUR
     order = "1" if by in ("minute", "hour", "day") else "2 DESC, 1"
     query = (
-        f"SELECT {_KEYS[by]}, {_SUMS} FROM detection_gatewaytraffic t JOIN detection_gatewaybackend b ON b.id = t.backend_id"  # noqa: S608
+        f"SELECT {_KEYS[by]}, {_SUMS} FROM detection_gatewaytraffic t"  # noqa: S608
+        " JOIN detection_gatewaybackend b ON b.id = t.backend_id"
         " WHERE b.project_id = %s AND (%s = '' OR b.name = %s) AND t.period = %s AND t.at >= %s AND t.at < %s"
         f" GROUP BY 1 ORDER BY {order} LIMIT %s"
     )
@@ -156,7 +157,8 @@ def gateway_traffic(
 def traffic_totals() -> list[tuple[str, str, TrafficNumbers]]:
     """Return project, backend and numbers of all time, of every backend with traffic; one query."""
     query = (
-        f"SELECT p.slug, b.name, {_SUMS} FROM detection_gatewaytraffic t JOIN detection_gatewaybackend b ON b.id = t.backend_id"  # noqa: S608
+        f"SELECT p.slug, b.name, {_SUMS} FROM detection_gatewaytraffic t"  # noqa: S608
+        " JOIN detection_gatewaybackend b ON b.id = t.backend_id"
         " JOIN detection_project p ON p.id = b.project_id WHERE t.period = 0 GROUP BY 1, 2 ORDER BY 1, 2"
     )
     with connection.cursor() as cursor:
@@ -182,10 +184,11 @@ def _total(rows: Any) -> TrafficNumbers:
 
 
 def unpriced_models(project_id: int, since: datetime) -> list[tuple[str, str, int]]:
-    """Return backend, model and tokens of models whose tokens had no price since a moment; at most 20, most tokens first."""
+    """Return backend, model and tokens of models without a price since a moment; at most 20, most tokens first."""
     query = (
         "SELECT b.name, t.model, sum(t.unpriced_tokens)::bigint FROM detection_gatewaytraffic t"
-        " JOIN detection_gatewaybackend b ON b.id = t.backend_id WHERE b.project_id = %s AND t.period = 3600 AND t.at >= %s"
+        " JOIN detection_gatewaybackend b ON b.id = t.backend_id WHERE b.project_id = %s AND t.period = 3600"
+        " AND t.at >= %s"
         " AND t.unpriced_tokens > 0 AND t.model <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 20"
     )
     with connection.cursor() as cursor:

@@ -90,8 +90,8 @@ class PatternRow:
     trend
         Incidents opened in each of the last 24 hours, oldest first.
     cost_note
-        Why it has no cost of its own: ``shared``, if incidents of other patterns found all its calls first, or ``not a loop``, if
-        all incidents have that label. Empty for others.
+        Why it has no cost of its own: ``shared``, if incidents of other patterns found all its calls first, or
+        ``not a loop``, if all incidents have that label. Empty for others.
     has_returned
         A closed pattern that is open again.
     """

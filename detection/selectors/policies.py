@@ -54,7 +54,7 @@ class ProjectOverrides:
         return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
 
     def inherited(self, scope: Scope, own: Mapping[str, Any]) -> Policy:
-        """Resolve the values that a scope would inherit: its own preset applies, and everything else comes from wider scopes."""
+        """Resolve the values that a scope would inherit: its own preset applies, all else comes from wider scopes."""
         outside = resolve(self.below(scope))
         if "preset" not in own:
             return outside

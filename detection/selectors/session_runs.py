@@ -84,8 +84,8 @@ class Hits:
 def search_calls(session: Session | SessionRow, text: str, *, after_seq: int = 0) -> Hits:
     """Search tools, arguments and results of a session, upper and lower case alike.
 
-    Reads the session once from `after_seq` on, by index in chunks, until its end, `MAX_HITS` calls or `SEARCH_SECONDS`. A result
-    that contains the text counts for its call.
+    Reads the session once from `after_seq` on, by index in chunks, until its end, `MAX_HITS` calls or `SEARCH_SECONDS`.
+    A result that contains the text counts for its call.
     """
     events = Event.objects.filter(session_id=session.id, type__in=(EventType.CALL, EventType.RESULT))
     contains = Q(tool__icontains=text) | Q(arguments__icontains=text) | Q(content__icontains=text)

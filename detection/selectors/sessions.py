@@ -192,8 +192,8 @@ def session_calls(
     Returns
     -------
     Page
-        Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length. Tokens and cost
-        include usage that was reported by itself, at most `USAGE_EVENTS` events later.
+        Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length.
+        Tokens and cost include usage that was reported by itself, at most `USAGE_EVENTS` events later.
     """
     calls = Event.objects.filter(session_id=session.id, type=EventType.CALL, seq__gt=after_seq)
     if before_seq is not None:
@@ -307,7 +307,7 @@ class Changes:
 
 
 def visible() -> str:
-    """Return the database snapshot of this moment. While it is the same, every reader outside a transaction sees the same rows."""
+    """Return the current database snapshot. While it is the same, readers outside a transaction see the same rows."""
     with connection.cursor() as db:
         db.execute("SELECT pg_current_snapshot()::text")
         return str(db.fetchone()[0])
@@ -318,8 +318,8 @@ def changed_since(
 ) -> Changes:
     """Return the sessions that changed since the cursor.
 
-    The cursor is the oldest transaction that was running when it was issued. Every later commit has this number or a higher
-    one, so none is missed; a session may be returned twice.
+    The cursor is the oldest transaction that was running when it was issued. Every later commit has this number or a
+    higher one, so none is missed; a session may be returned twice.
 
     Parameters
     ----------

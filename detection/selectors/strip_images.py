@@ -22,16 +22,20 @@ _SCALE = 2
 _MARGIN, _MARGIN_ABOVE = 5, 3
 """Space for the outlines at the sides of the cells and the dots above them."""
 _FULL = (
-    "#009acd", "#af5fc7", "#00a590", "#7575e9", "#349f3a", "#008fe1", "#978900", "#00a1b1", "#966add", "#00a467", "#4483eb", "#719600",
+    "#009acd", "#af5fc7", "#00a590", "#7575e9", "#349f3a", "#008fe1", "#978900", "#00a1b1", "#966add", "#00a467",
+    "#4483eb", "#719600",
 )  # fmt: skip
 _PALE = (
-    "#97d6eb", "#debde9", "#96dacf", "#c1c6f8", "#b0d7ae", "#a2d1f4", "#d1ce99", "#93d9de", "#d0c1f3", "#a1d9be", "#b0ccf9", "#c1d3a1",
+    "#97d6eb", "#debde9", "#96dacf", "#c1c6f8", "#b0d7ae", "#a2d1f4", "#d1ce99", "#93d9de", "#d0c1f3", "#a1d9be",
+    "#b0ccf9", "#c1d3a1",
 )  # fmt: skip
 _WAITING = (
-    "#d0eaf3", "#eddff2", "#d0ece6", "#e0e3f9", "#d9ead8", "#d4e8f7", "#e7e6d0", "#cfebed", "#e7e1f6", "#d4ebdf", "#d9e5f9", "#e0e8d3",
+    "#d0eaf3", "#eddff2", "#d0ece6", "#e0e3f9", "#d9ead8", "#d4e8f7", "#e7e6d0", "#cfebed", "#e7e1f6", "#d4ebdf",
+    "#d9e5f9", "#e0e8d3",
 )  # fmt: skip
 _WAITING_EDGE = (
-    "#4badca", "#b98ac7", "#48b3a4", "#9297dc", "#77af76", "#62a6d7", "#a8a255", "#40b1b9", "#a790d4", "#5eb28c", "#7a9fdd", "#91a962",
+    "#4badca", "#b98ac7", "#48b3a4", "#9297dc", "#77af76", "#62a6d7", "#a8a255", "#40b1b9", "#a790d4", "#5eb28c",
+    "#7a9fdd", "#91a962",
 )  # fmt: skip
 _FIXED = {
     "u": 'fill="#d0cec8"',
@@ -124,8 +128,8 @@ def _rounded(placed: Placed, strip: Strip) -> str:
     inner, down = strip.cell_width - 2 * radius, placed.height - 2 * radius
     corner = f"a{radius:g} {radius:g} 0 0 1"
     return (
-        f"M{placed.x + radius:g} {placed.y:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} {radius:g}"
-        f"h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
+        f"M{placed.x + radius:g} {placed.y:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} "
+        f"{radius:g}h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
     )
 
 

@@ -1,9 +1,9 @@
 """The loop strip: one cell per call, colour means repetition.
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
-result. A short cell is an error, a dot above a repeated call a new result, an outline a warning or a block, a double outline a stop.
-This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about
-a kilobyte.
+result. A short cell is an error, a dot above a repeated call a new result, an outline a warning or a block, a double
+outline a stop. This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty
+calls weighs about a kilobyte.
 """
 
 from __future__ import annotations

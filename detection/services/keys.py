@@ -197,7 +197,8 @@ def authenticate(token: str) -> Principal | None:
     Returns
     -------
     Principal or None
-        None if the key is unknown, revoked or expired. Costs at most one query, and none within a second of the last one.
+        None if the key is unknown, revoked or expired. Costs at most one query, and none within a second of the last
+        one.
     """
     if not looks_like_key(token):
         return None

@@ -1,8 +1,8 @@
 """HTTP requests to addresses that users configured. Every connection is checked when it is made.
 
-An address must be public, or in a network that the deployment allows (`ALERT_ALLOWED_NETWORKS`). A name is resolved once,
-and the connection goes to the address that was checked, so that rebinding the name has no effect. Redirects are not
-followed, at most 64 KB of a response are read, and the whole exchange has one deadline.
+An address must be public, or in a network that the deployment allows (`ALERT_ALLOWED_NETWORKS`). A name is resolved
+once, and the connection goes to the address that was checked, so that rebinding the name has no effect. Redirects are
+not followed, at most 64 KB of a response are read, and the whole exchange has one deadline.
 """
 
 from __future__ import annotations

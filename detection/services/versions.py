@@ -1,7 +1,8 @@
 """Versions of edited objects, so that no one overwrites changes that they have not seen.
 
-The version of a stored document is a digest of its values: no column is needed, and an edit that restores the old values
-conflicts with nobody. A form sends the version that it was filled with; programs, which read and write in one step, send none.
+The version of a stored document is a digest of its values: no column is needed, and an edit that restores the old
+values conflicts with nobody. A form sends the version that it was filled with; programs, which read and write in one
+step, send none.
 """
 
 from __future__ import annotations

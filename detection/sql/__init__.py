@@ -1,1 +1,1 @@
-"""SQL plumbing: pipelined statements, advisory locks, repeated transactions and deadlines. Knows no service and no rule."""
+"""SQL plumbing: pipelined statements, advisory locks, repeated transactions and deadlines. Knows no service."""

@@ -1,8 +1,8 @@
 """Sends the statements that every call needs: prepared on the server, and in as few round trips as possible.
 
 Goes below Django's cursors, which bind parameters into the text, so that each statement is parsed and planned anew, and
-which wait for each answer by itself. The beginning of a transaction travels with its first statements here, and its commit
-with its last ones. Errors are Django's. Statements for other occasions belong in the ORM.
+which wait for each answer by itself. The beginning of a transaction travels with its first statements here, and its
+commit with its last ones. Errors are Django's. Statements for other occasions belong in the ORM.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Writes:
         self.can_depend &= ends_in_condition
 
     def send_after(self, first: Statement) -> Rows:
-        """Send the collected writes with a write they depend on, and commit: nothing is written unless that write returns a row.
+        """Send the collected writes with one they depend on, and commit: nothing is written unless that returns a row.
 
         Returns
         -------
@@ -180,7 +180,8 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     ----------
     commits
         Whether nothing follows in the outermost transaction: then its commit travels along. The transaction must be
-        left without another statement. Ignored inside a savepoint, and when Django has marked the transaction as failed.
+        left without another statement. Ignored inside a savepoint, and when Django has marked the transaction as
+        failed.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""Messages to live pages: typed hints, group names, and the only publisher. Hints carry no data, only what to reload."""
+"""Messages to live pages: typed hints, group names, and the only publisher. Hints only say what to reload."""

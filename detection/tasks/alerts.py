@@ -1,7 +1,7 @@
-"""Threads of the worker process that need no broker: sending alerts, repeating them, actions on many rows, and counting calls.
+"""Threads of workers that need no broker: sending alerts, repeating them, actions on many rows, counting calls.
 
-They find their work in the database. Any number of workers may run them: notifications and actions are claimed, repeating
-and counting take a lock.
+They find their work in the database. Any number of workers may run them: notifications and actions are claimed,
+repeating and counting take a lock.
 """
 
 from __future__ import annotations

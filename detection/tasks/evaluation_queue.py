@@ -1,8 +1,8 @@
 """The sessions that tasks have named to this worker, evaluated project by project in turn.
 
-A task only adds sessions, so that the broker's queue, which knows one order only, never has a backlog. A session takes a
-slice of at most one transaction per turn and queues again with what is left. What is lost with a worker is found by the
-sweeper.
+A task only adds sessions, so that the broker's queue, which knows one order only, never has a backlog. A session takes
+a slice of at most one transaction per turn and queues again with what is left. What is lost with a worker is found by
+the sweeper.
 """
 
 from __future__ import annotations

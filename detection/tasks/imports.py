@@ -1,7 +1,7 @@
 """Threads of the worker process that import uploaded transcripts.
 
-They find their work in the database, without the broker, and any number of workers may run them: one works on the imports of
-a project at a time.
+They find their work in the database, without the broker, and any number of workers may run them: one works on the
+imports of a project at a time.
 """
 
 from __future__ import annotations

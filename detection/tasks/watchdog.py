@@ -1,4 +1,4 @@
-"""Ends a worker or beat that has stopped working, so that it is replaced, and shows the supervisor that it is working."""
+"""Ends a worker or beat that has stopped working, so that it is replaced; shows the supervisor that it works."""
 
 from __future__ import annotations
 

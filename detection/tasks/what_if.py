@@ -1,7 +1,7 @@
 """A thread of each worker process that works on what-ifs, without the broker and after everything else.
 
-It finds its work in the database; any number of workers may run it. Evaluation shares the interpreter with it, so it waits
-between batches of events while sessions wait for evaluation in this worker.
+It finds its work in the database; any number of workers may run it. Evaluation shares the interpreter with it, so it
+waits between batches of events while sessions wait for evaluation in this worker.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Faults at random under load, and a comparison of what is left with the same runs without faults: `manage.py chaos`."""
+"""Faults at random under load, and a comparison of what is left with runs without faults: `manage.py chaos`."""

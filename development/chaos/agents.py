@@ -111,7 +111,8 @@ class Sender:
         promised = answer.status_code in (429, 503) and "retry-after" in answer.headers and code
         if not promised:
             self._answers.violations.append(
-                f"{answer.request.method} {answer.request.url.path} was answered with {answer.status_code} {code!r}: {answer.text[:200]}"
+                f"{answer.request.method} {answer.request.url.path} was answered "
+                f"with {answer.status_code} {code!r}: {answer.text[:200]}"
             )
         return code
 
@@ -122,8 +123,8 @@ class Load:
     Parameters
     ----------
     pace_seconds
-        Longest pause of an agent between two requests, until `hurry` is called; 0 to send everything at once. With pauses,
-        nothing is sent before `allow`.
+        Longest pause of an agent between two requests, until `hurry` is called; 0 to send everything at once. With
+        pauses, nothing is sent before `allow`.
     """
 
     def __init__(self, url: str, key: str, todo: list[Run], pace_seconds: float) -> None:

@@ -31,8 +31,8 @@ def run(arguments: Sequence[str]) -> int:
     """Run the seeds; return 1 if anything was lost, duplicated, different or late."""
     parser = argparse.ArgumentParser(
         prog="manage.py chaos",
-        description="Kill, freeze and fill a LoopGuard of its own at random under load, and compare what is left with the same"
-        " runs without faults.",
+        description="Kill, freeze and fill a LoopGuard of its own at random "
+        "under load, and compare what is left with the same runs without faults.",
     )
     parser.add_argument("--seeds", type=int, default=1, help="how many seeds to run (default 1)")
     parser.add_argument("--seed", type=int, default=1, help="the first of them (default 1)")
@@ -64,7 +64,7 @@ def _on_end(_number: int, _frame: FrameType | None) -> None:
 
 
 class _Seeds:
-    """Runs seeds on one installation, and on a new one after a seed that it did not recover from. Logs of failures are kept."""
+    """Runs seeds on one installation, or a new one after a seed it did not recover from. Keeps the logs of failures."""
 
     def __init__(self, seeds: list[int]) -> None:
         self._waiting = seeds
@@ -183,7 +183,8 @@ def _print_summary(report: dict[str, Any]) -> None:
         print(f"{kind:<24} {found['times']:>5} {found['median']:>6.1f} s {found['longest']:>6.1f} s")
     print(
         f"\n{report['clean']} of {report['seeds']} seeds clean: {report['events']} events, {report['faults']} faults,"
-        f" {report['lost']} lost, {report['duplicated']} duplicated, {report['different']} different, {report['late']} late ({report['over_under_load']} more under load),"
+        f" {report['lost']} lost, {report['duplicated']} duplicated, {report['different']} different, "
+        f"{report['late']} late ({report['over_under_load']} more under load),"
         f" {report['problems']} other problems, {report['seconds']:.0f} s"
     )
 

@@ -70,7 +70,8 @@ class Installation:
     folder
         Contains the data folder and the logs; removed at the end.
     has_volume, has_clock
-        Whether the disk can be filled (a volume in memory could be mounted), and the clock be moved (a C compiler is there).
+        Whether the disk can be filled (a volume in memory could be mounted), and the clock be moved (a C compiler is
+        there).
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What an installation has made of the runs, without names, times and numbers that differ from one installation to the next."""
+"""What an installation has made of the runs, without names, times and numbers that differ between installations."""
 
 from __future__ import annotations
 
@@ -21,18 +21,19 @@ _TABLES = {
     "sessions": """
         SELECT external_id, state, outcome, last_seq, evaluated_seq, call_count, blocked_count, last_tool, meter_kind,
             meter_count, meter_limit,
-            (SELECT jsonb_agg(jsonb_build_array(cell -> 0, cell -> 2, cell -> 3)) FROM jsonb_array_elements(strip) cell)::text, stopped_by_kind,
-            CASE stopped_by_kind WHEN 'person' THEN stop_reason END, has_active_incident, exempt_tools::text,
-            pending_since IS NULL
+            (SELECT jsonb_agg(jsonb_build_array(cell -> 0, cell -> 2, cell -> 3))
+             FROM jsonb_array_elements(strip) cell)::text,
+            stopped_by_kind, CASE stopped_by_kind WHEN 'person' THEN stop_reason END, has_active_incident,
+            exempt_tools::text, pending_since IS NULL
         FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE p.slug = %s""",
     "events": """
-        SELECT external_id, seq, type, e.call_id, tool, e.arguments, content, closes, is_error, round, call_number, flags,
-            decision
+        SELECT external_id, seq, type, e.call_id, tool, e.arguments, content, closes, is_error, round, call_number,
+            flags, decision
         FROM detection_event e JOIN detection_session s ON s.id = e.session_id
             JOIN detection_project p ON p.id = s.project_id WHERE p.slug = %s""",
     "incidents": """
-        SELECT session_name, kind, tool, count, "limit", confidence, detections, was_guarded, calls_blocked, calls_in_loop,
-            decision, rung, first_seq, last_seq, status, recovered, ended_at IS NULL
+        SELECT session_name, kind, tool, count, "limit", confidence, detections, was_guarded, calls_blocked,
+            calls_in_loop, decision, rung, first_seq, last_seq, status, recovered, ended_at IS NULL
         FROM detection_incident i JOIN detection_project p ON p.id = i.project_id WHERE p.slug = %s""",
     "approvals": """
         SELECT external_id, a.state, seq, call_id, held_calls, tool, kind, count, "limit", choice, decision
@@ -45,12 +46,13 @@ _TABLES = {
         -- What one transaction finds is one escalation, so their number depends on how far evaluation lagged.
         WHERE p.slug = %s AND e.type <> 'escalated'""",
     "quarantined events": """
-        SELECT external_id, q.seq, q.error FROM detection_quarantinedevent q JOIN detection_session s ON s.id = q.session_id
+        SELECT external_id, q.seq, q.error
+        FROM detection_quarantinedevent q JOIN detection_session s ON s.id = q.session_id
             JOIN detection_project p ON p.id = q.project_id WHERE p.slug = %s""",
 }
 _DIFFERS = frozenset(
-    ("id", "key", "loop", "group", "pattern_id", "links", "message", "incident", "request_id", "window_seconds", "deadline",
-     "trend", "decided_by", "by", "summary")
+    ("id", "key", "loop", "group", "pattern_id", "links", "message", "incident", "request_id", "window_seconds",
+     "deadline", "trend", "decided_by", "by", "summary")
 )  # fmt: skip
 """Ids, keyed digests and times, and sentences that contain them."""
 _MOST_SHOWN = 5
@@ -58,7 +60,7 @@ _MOST_SHOWN = 5
 
 @dataclass
 class Outcome:
-    """Everything that is compared, by part: the database's tables, the API's lists, the rows of the page, the verdicts."""
+    """Everything that is compared, by part: tables of the database, lists of the API, rows of the page, verdicts."""
 
     parts: dict[str, Counter[Any]] = field(default_factory=dict)
 

@@ -41,8 +41,8 @@ class Recovery:
     Attributes
     ----------
     seconds
-        From the end of the strike (of a kill: from the kill) until a new loop was reported, an incident found, the guard and the
-        pages answered, and the open page had its socket; infinite if that took too long.
+        From the end of the strike (of a kill: from the kill) until a new loop was reported, an incident found, the
+        guard and the pages answered, and the open page had its socket; infinite if that took too long.
     parts
         The same for each of these.
     load

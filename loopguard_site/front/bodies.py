@@ -9,12 +9,12 @@ from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.unfinished_bodies import UnfinishedBodies, UnfinishedBody
 
 _WHOLE: Final = 512 * 1024
-"""Bodies up to this size are read in one piece: each part of one would wait for the interpreter's lock, behind a batch. What
-has arrived of them is not known, so that all unfinished ones may hold 128 MiB beside those that are read in parts."""
+"""Bodies up to this size are read in one piece: each part would wait for the interpreter's lock, behind a batch.
+What has arrived of them is not known, so all unfinished ones may hold 128 MiB beside those that are read in parts."""
 
 
 class BodyReader:
-    """Reads bodies; to be used in one event loop. They count together, because no key is checked before they are read."""
+    """Reads bodies, in one event loop. They count together, because no key is checked before they are read."""
 
     def __init__(self) -> None:
         self._unfinished = UnfinishedBodies()

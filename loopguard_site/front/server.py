@@ -132,12 +132,14 @@ class Front:
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; called once in the process that serves."""
         self.loop = loop
-        # A guard request takes the interpreter's lock some ten times; behind a batch that is parsed, each would take 5 ms.
+        # A guard request takes the interpreter's lock some ten times; behind a batch that is parsed, each would take 5
+        # ms.
         sys.setswitchinterval(SWITCH_SECONDS)
         # A full collection holds that lock as well: 80 ms for the modules, of which none ever becomes garbage.
         gc.collect()
         gc.freeze()
-        # Nearly everything that a request leaves behind is freed at once; what is not may wait until it amounts to a few megabytes.
+        # Nearly everything that a request leaves behind is freed at once; what is not may wait until it amounts to a
+        # few megabytes.
         gc.set_threshold(YOUNG_OBJECTS)
         self._bodies = BodyReader()
         self._uploads = UploadReader(loop)
@@ -187,7 +189,7 @@ class Front:
         timer.cancel()
 
     async def _upload(self, scope: RsgiScope, protocol: Any) -> None:
-        """Answer a request whose body goes to disk: the application is asked first whether it may, and reads it after that."""
+        """Answer a request whose body goes to disk: the application first says whether it may, and then reads it."""
         size = int(scope.headers["content-length"])
         admission = uploads.UploadAdmission()
         asked = ServedRequest(self, Traffic.INTERACTIVE, self._payer(scope), b"", scope, admission)

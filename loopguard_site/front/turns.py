@@ -1,9 +1,9 @@
 """Decides which waiting request a thread answers next: the urgent kind first, then projects and keys in turn.
 
-Every project is charged the time that threads spend on its requests, and the one that was charged least is next; its keys
-take turns. A request of a thousand events thus weighs what it costs. One thread is kept for the guard, bulk traffic has
-half of them at most, and a kind that waits and has none is next. While the guard is used, bulk traffic has one thread, which
-rests after each large request for the time that it took.
+Every project is charged the time that threads spend on its requests, and the one that was charged least is next; its
+keys take turns. A request of a thousand events thus weighs what it costs. One thread is kept for the guard, bulk
+traffic has half of them at most, and a kind that waits and has none is next. While the guard is used, bulk traffic has
+one thread, which rests after each large request for the time that it took.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_WAITING_BYTES_PER_PAYER: Final = 24 * 1024 * 1024
 MAX_WAITING: Final = 1024
 MAX_WAITING_BYTES: Final = 128 * 1024 * 1024
 FULL_REST_BYTES: Final = 64 * 1024
-"""While the guard is used, bulk traffic rests as long as its last request took, and less if that was smaller than this."""
+"""While the guard is used, bulk traffic rests as long as its last request took, and less if that was below this."""
 MAX_REST_SECONDS: Final = 1.0
 Payer = tuple[str, str]
 """The project, or client address, and the key that a request is charged to."""
@@ -216,7 +216,7 @@ class Turns:
         return 0 if self._rest_left else 1
 
     def _rest(self) -> float | None:
-        """Return how long waiting bulk requests are still held back, after which nobody wakes a thread; None for not at all."""
+        """Return how long waiting bulk requests are still held back: no event ends that. None for not at all."""
         if not self._queues[Traffic.BULK].by_project:
             return None
         seconds = min(self._resting_until - self._clock(), self._guard_use.seconds_left())

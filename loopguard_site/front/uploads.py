@@ -1,7 +1,8 @@
 """Large uploads: the application is asked first, without the body; only then is the body read, to disk.
 
 A body of another path, or one that fits into memory, never comes here. At most `MAX_UPLOADS` are read at a time in each
-process of `web`, under the rule of `detection.unfinished_bodies`, into a file without a name, which vanishes with the process.
+process of `web`, under the rule of `detection.unfinished_bodies`, into a file without a name, which vanishes with the
+process.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
 SEND_SECONDS: Final = 10.0
-"""How long a client may keep a thread waiting during a streamed response, besides the time of `MIN_BYTES_PER_SECOND`."""
+"""How long a client may delay a thread during a streamed response, besides the time of `MIN_BYTES_PER_SECOND`."""
 MIN_BYTES_PER_SECOND: Final = 64 * 1024
 _MAX_NAMES: Final = 500
 _SHARED: Final = {

@@ -28,7 +28,8 @@ def two_free_ports(host: str, port: int) -> int:
         for number in (port, port + 1):
             if not _is_free(host, number):
                 raise SupervisorError(
-                    f"Port {number} of {host} is in use. Choose another with --port; the one after it must be free, too."
+                    f"Port {number} of {host} is in use. Choose another "
+                    "with --port; the one after it must be free, too."
                 )
         return port
     for _ in range(_ATTEMPTS):

@@ -21,8 +21,8 @@ def add_up_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, default=data_folder(), help="data folder (default %(default)s)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument(
-        "--port", type=_port, default=DEFAULT_PORT, help="port of console and API; the next port is for live connections; "
-        "0 chooses two free ports (default %(default)s)",
+        "--port", type=_port, default=DEFAULT_PORT, help="port of console and API; the "
+        "next port is for live connections; 0 chooses two free ports (default %(default)s)",
     )  # fmt: skip
     parser.add_argument("--demo", action="store_true", help="play scripted agents, healthy and stuck")
     parser.add_argument(

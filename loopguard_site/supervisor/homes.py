@@ -28,8 +28,8 @@ def reachable_home(folder: Path, account: Account | None) -> Path:
         home = Path(note.read_text(encoding="utf-8").strip())
         if not home.is_dir():
             raise SupervisorError(
-                f"{note} names {home} as the folder of the server's files, which does not exist. Restore it from a backup, "
-                f"or remove {note} to start without data."
+                f"{note} names {home} as the folder of the server's files, which does not "
+                f"exist. Restore it from a backup, or remove {note} to start without data."
             )
         return home
     home = _SYSTEM_STATE / secrets.token_hex(8)

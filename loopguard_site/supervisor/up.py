@@ -268,7 +268,8 @@ class Supervisor:
         with contextlib.suppress(EnvironmentProblem):  # the set-up reports it
             if usage.free < required_free_bytes(self._environment, usage.total):
                 self._console.say(
-                    f"The disk of {postgres.cluster} is full. LoopGuard is read-only: it rejects new events until there is space."
+                    f"The disk of {postgres.cluster} is full. LoopGuard is "
+                    "read-only: it rejects new events until there is space."
                 )
 
     def _end(self) -> None:

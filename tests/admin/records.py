@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
+
+from django.test import override_settings
 
 from detection.engine.scopes import Scope
 from detection.models import (
@@ -19,7 +23,24 @@ from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import World, ask, make_world
 from tests.support.alerts import make_route, make_webhook
-from tests.support.http_receiver import Receiver
+from tests.support.http_receiver import Receiver, receiving
+from tests.support.shared_rows import shared_rows
+
+LOCAL_NETWORK = ("127.0.0.0/8",)
+
+
+@contextlib.contextmanager
+def shared_records(django_db_blocker: Any) -> Iterator[tuple[World, dict[str, Any]]]:
+    """Make the world of a superuser and its rows for the tests of a module, each of which takes a copy of the world."""
+    with (
+        override_settings(ALERT_ALLOWED_NETWORKS=LOCAL_NETWORK),
+        receiving() as receiver,
+        shared_rows(django_db_blocker),
+    ):
+        world, rows = make_records(receiver)
+        world.user.is_staff = world.user.is_superuser = True
+        world.user.save()
+        yield world, rows
 
 
 def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]]:

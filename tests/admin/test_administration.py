@@ -15,16 +15,23 @@ from detection.services.audit import SYSTEM
 from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
 from tests.console.scenes import ask, make_world
+from tests.support.shared_rows import shared_rows
 
 pytestmark = pytest.mark.django_db
 
 
+@pytest.fixture(scope="module")
+def shared_world(django_db_setup, django_db_blocker):
+    with shared_rows(django_db_blocker):
+        world = make_world()
+        world.user.is_staff = world.user.is_superuser = True
+        world.user.save()
+        yield world
+
+
 @pytest.fixture
-def world():
-    world = make_world()
-    world.user.is_staff = world.user.is_superuser = True
-    world.user.save()
-    return world
+def world(shared_world, db):
+    return shared_world.copy()
 
 
 PAGES = ("override", "tooloverride", "apikey", "project", "incident", "session", "auditentry")

@@ -5,19 +5,23 @@ from django.contrib.auth.models import Permission
 from django.test import Client
 
 from detection.models import AuditEntry
-from tests.admin.records import make_records
+from tests.admin.records import make_records, shared_records
 
 pytestmark = pytest.mark.django_db
 RECORDS = ("alertdestination", "alertroute", "notification", "approval", "judgecall", "auditentry")
 HOSTILE = '"><script>alert(1)</script>'
 
 
+@pytest.fixture(scope="module")
+def shared(django_db_setup, django_db_blocker):
+    with shared_records(django_db_blocker) as records:
+        yield records
+
+
 @pytest.fixture
-def records(receiver):
-    world, rows = make_records(receiver)
-    world.user.is_staff = world.user.is_superuser = True
-    world.user.save()
-    return world, rows
+def records(shared, db):
+    world, rows = shared
+    return world.copy(), rows
 
 
 def text_of(client, path):
@@ -53,7 +57,7 @@ def test_a_record_is_neither_added_nor_changed_nor_deleted(records, name):
     assert type(row).objects.filter(pk=row.pk).values().get() == before
 
 
-def test_the_secrets_of_a_destination_are_on_no_page(records, receiver):
+def test_the_secrets_of_a_destination_are_on_no_page(records):
     world, rows = records
     hook = rows["alertdestination"]
     pages = [text_of(world.client, f"/admin/detection/{name}/{rows[name].pk}/change/") for name in RECORDS]
@@ -97,8 +101,7 @@ def test_every_area_of_the_audit_can_be_chosen(records):
     } <= set(AREAS)
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_staff_see_the_records_of_their_projects_only_and_no_other_projects_name(records, receiver, name):
+def test_staff_see_the_records_of_their_projects_only_and_no_other_projects_name(records, receiver):
     _, foreign = records
     world, rows = make_records(receiver)
     world.user.is_staff = True
@@ -106,13 +109,15 @@ def test_staff_see_the_records_of_their_projects_only_and_no_other_projects_name
     world.user.user_permissions.set(Permission.objects.filter(content_type__app_label="detection"))
     client = Client()
     client.force_login(world.user)
-    page = text_of(client, f"/admin/detection/{name}/")
-    assert f"/{rows[name].pk}/change/" in page
-    assert f"/admin/detection/{name}/{foreign[name].pk}/change/" not in page
-    assert foreign["incident"].project.name not in page
-    assert client.get(f"/admin/detection/{name}/{foreign[name].pk}/change/").status_code == 302
-    by_project = client.get(f"/admin/detection/{name}/?project__id__exact={foreign['incident'].project_id}")
-    assert f"/admin/detection/{name}/{foreign[name].pk}/change/" not in by_project.content.decode()
+    for name in RECORDS:
+        place = f"/admin/detection/{name}/"
+        page = text_of(client, place)
+        assert f"/{rows[name].pk}/change/" in page, name
+        assert f"{place}{foreign[name].pk}/change/" not in page, name
+        assert foreign["incident"].project.name not in page, name
+        assert client.get(f"{place}{foreign[name].pk}/change/").status_code == 302, name
+        by_project = client.get(f"{place}?project__id__exact={foreign['incident'].project_id}")
+        assert f"{place}{foreign[name].pk}/change/" not in by_project.content.decode(), name
 
 
 def test_hostile_names_stay_text(receiver):

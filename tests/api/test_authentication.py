@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from django.apps import apps
-from django.db import connection, transaction
+from django.db import connection
 from django.test import override_settings
 
 from detection.api.app import api as ninja_api
@@ -15,6 +15,7 @@ from detection.services.audit import SYSTEM
 from tests.support.alerts import make_incident
 from tests.support.http_receiver import receiving
 from tests.support.projects import make_key, make_project
+from tests.support.shared_rows import shared_rows
 
 from .conftest import Api, speaking
 
@@ -121,15 +122,13 @@ def receiver():
 def world(django_db_setup, django_db_blocker, receiver):
     """A project with one of everything that a path can name, made once: each test's own changes are taken back."""
     with (
-        django_db_blocker.unblock(),
-        transaction.atomic(),
+        shared_rows(django_db_blocker),
         speaking() as wsgi_client,
         override_settings(**REACHABLE, GATEWAY_UPSTREAMS=(receiver.url,)),
     ):
         project = make_project("support")
         key = make_key(project)
         yield project, key, _made(Api(wsgi_client, key), receiver.url)
-        transaction.set_rollback(True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import schemathesis
-from django.db import connection, transaction
+from django.db import connection
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -22,6 +22,7 @@ from detection.api import event_parsing, guard_parsing
 from detection.api.app import api as ninja_api
 from detection.api.schemas.agents import EventSchema, GuardRequestSchema
 from tests.support.projects import make_key, make_project
+from tests.support.shared_rows import shared_rows
 
 from .conftest import Api, speaking
 
@@ -42,12 +43,11 @@ def schema():
 @pytest.fixture(scope="module")
 def world(django_db_setup, django_db_blocker):
     """A project with a key and a looping session, made once: each test's own changes are undone."""
-    with django_db_blocker.unblock(), transaction.atomic(), speaking() as client:
+    with shared_rows(django_db_blocker), speaking() as client:
         project = make_project("support")
         key = make_key(project)
         Api(client, key).loop("0")
         yield project, key
-        transaction.set_rollback(True)
 
 
 @pytest.fixture

@@ -66,7 +66,7 @@ def browser_type_launch_args(browser_type_launch_args: dict[str, Any], chromium:
 
 
 @pytest.fixture
-def site(chromium: str, transactional_db: None, settings: Any) -> Iterator[Site]:
+def site(chromium: str, pooled: None, settings: Any) -> Iterator[Site]:
     """Both servers, running."""
     from django.contrib.staticfiles.handlers import StaticFilesHandler
     from django.core.handlers.wsgi import WSGIHandler

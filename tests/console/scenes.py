@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import re
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -25,6 +27,7 @@ from detection.services.what_if import changes, what_ifs, worker
 from tests.support.projects import make_key, make_member, make_project
 
 PASSWORD = "right horse"
+_policy_versions = itertools.count(1_000_000, 1_000)
 
 
 def principal(project: Project, *, is_demo: bool = False) -> Principal:
@@ -109,6 +112,18 @@ class World:
     def an_import(self) -> TranscriptImport:
         """An import, made where it is looked at."""
         return finished_import(self.incident)
+
+    def copy(self) -> World:
+        """Return the world for one of the tests that share its rows: with objects and a client of its own.
+
+        Its policy version is new, because processes cache policies by version, and the tests save different ones.
+        """
+        client = Client()
+        client.cookies.update(self.client.cookies)
+        own = copy.deepcopy(self, {id(self.client): client})
+        own.project.policy_version = next(_policy_versions)
+        own.project.save(update_fields=["policy_version"])
+        return own
 
     @property
     def base(self) -> str:

@@ -28,7 +28,7 @@ from tests.console.scenes import ask, make_world
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
-STEPS, STEPS_PER_CHECK = 40, 4
+STEPS, STEPS_PER_CHECK = 40, 8
 SESSIONS = [f"run-{number}" for number in range(6)]
 BY = Actor("ana")
 

@@ -27,11 +27,6 @@ pytestmark = pytest.mark.django_db
 NASTY = '"><script>alert(1)</script>\u202e'
 
 
-@pytest.fixture
-def world():
-    return make_world()
-
-
 def url(world, name, *arguments):
     return reverse(f"console:{name}", args=[world.project.slug, *arguments])
 

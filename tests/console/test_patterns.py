@@ -6,16 +6,18 @@ from django.test import Client
 from detection.models import AlertSilence, Incident, Pattern, Role
 from tests.console.scenes import loop, make_world, text
 from tests.support.projects import make_member, make_project
+from tests.support.shared_rows import shared_rows
 
 pytestmark = pytest.mark.django_db
 
 
-@pytest.fixture
-def world():
-    world = make_world()
-    for number, agent in enumerate(("coder", "coder", "triage")):
-        loop(world.project, f"more-{number}", agent=agent, arguments=f'{{"q":"{number}"}}')
-    return world
+@pytest.fixture(scope="module")
+def shared_world(django_db_setup, django_db_blocker):
+    with shared_rows(django_db_blocker):
+        world = make_world()
+        for number, agent in enumerate(("coder", "coder", "triage")):
+            loop(world.project, f"more-{number}", agent=agent, arguments=f'{{"q":"{number}"}}')
+        yield world
 
 
 def act(world, action, **more):

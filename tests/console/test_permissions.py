@@ -114,7 +114,9 @@ def message(world):
     ].public_id
 
 
-def address(name, world):
+def addresses(world):
+    """The address of each name."""
+    a_what_if = what_if_of(world, "session").public_id
     more = {
         "filter_values": ["incidents"],
         "export_list": ["incidents"],
@@ -127,31 +129,28 @@ def address(name, world):
         "import": [world.an_import.public_id],
         "cancel_import": [world.an_import.public_id],
         "connect_base_url": ["openai"],
+        "alert_route": [alert_route(world)],
+        "notification": [message(world)],
+        "what_if": [a_what_if],
+        "cancel_what_if": [a_what_if],
+        "save_what_if": [a_what_if],
     }
-    for one in ("what_if", "cancel_what_if", "save_what_if"):
-        more[one] = [what_if_of(world, "session").public_id]
-    more |= {"alert_route": [alert_route(world)], "notification": [message(world)]}
-    url = reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])])
-    return (
-        f"{url}?name={world.session.external_id}&call=1"
-        if name in ("session_by_name", "session_call")
-        else url
-    )
+    found = {
+        name: reverse(f"console:{name}", args=[world.project.slug, *more.get(name, [])]) for name in NAMES
+    }
+    for name in ("session_by_name", "session_call"):
+        found[name] += f"?name={world.session.external_id}&call=1"
+    return found
 
 
 def test_the_rights_of_every_address_are_written_down():
     assert {pattern.name for pattern in urlpatterns} - WITHOUT_PROJECT == set(RIGHTS)
 
 
-@pytest.fixture
-def world():
-    return make_world()
-
-
 def test_nothing_is_visible_without_signing_in(world):
     stranger = Client()
-    for name in NAMES:
-        for answer in (stranger.get(address(name, world)), stranger.post(address(name, world))):
+    for name, url in addresses(world).items():
+        for answer in (stranger.get(url), stranger.post(url)):
             assert answer.status_code in (302, 401, 405), name
             if answer.status_code == 302:
                 assert answer["Location"].startswith("/sign-in"), name
@@ -160,8 +159,8 @@ def test_nothing_is_visible_without_signing_in(world):
 def test_another_projects_pages_do_not_exist(world):
     other = Client()
     other.force_login(make_member(make_project(), Role.ADMIN))
-    for name in NAMES:
-        for answer in (other.get(address(name, world)), other.post(address(name, world))):
+    for name, url in addresses(world).items():
+        for answer in (other.get(url), other.post(url)):
             assert answer.status_code in (404, 405), name
             assert world.session.external_id.encode() not in answer.content, name
 
@@ -170,12 +169,12 @@ def test_another_projects_pages_do_not_exist(world):
 def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
     member = Client()
     member.force_login(make_member(world.project, role))
-    for name in NAMES:
+    for name, url in addresses(world).items():
         may_get, may_post = RIGHTS[name]
-        got = member.get(address(name, world))
+        got = member.get(url)
         is_seen = may_get is not None and ORDER.index(role) >= ORDER.index(may_get)
         assert (got.status_code in (200, 302)) == is_seen, (name, got.status_code)
-        posted = member.post(address(name, world))
+        posted = member.post(url)
         if may_post is None:
             assert posted.status_code == 405, name
         else:

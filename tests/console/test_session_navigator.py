@@ -8,15 +8,10 @@ from django.utils import timezone
 from detection.console import session_navigator
 from detection.models import Session
 from detection.selectors import session_runs
-from tests.console.scenes import make_world, text
+from tests.console.scenes import text
 from tests.support.runs import make_long_run
 
 CALLS = 10_000
-
-
-@pytest.fixture
-def world(db):
-    return make_world()
 
 
 @pytest.fixture

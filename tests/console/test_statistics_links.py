@@ -14,6 +14,7 @@ from tests.api.conftest import Api, speaking
 from tests.console.scenes import answer, ask, loop, make_world
 from tests.support.agents import OPERATOR
 from tests.support.projects import make_key
+from tests.support.shared_rows import shared_rows
 
 pytestmark = pytest.mark.django_db
 LINK = re.compile(
@@ -22,31 +23,39 @@ LINK = re.compile(
 )
 
 
-@pytest.fixture
-def world():
-    world = make_world()
-    for number, tool in enumerate(("bash", "grep", "bash")):
-        loop(world.project, f"more-{number}", tool=tool, agent="coder", calls=9)
-    loop(world.project, "leaves", tool="read", agent="reader", calls=5)
-    for number in range(6):
-        ask(world.project, "leaves", 50 + number, tool="read", agent="reader", arguments=f'{{"n": {number}}}')
-        answer(world.project, "leaves", 50 + number, f"news {number}")
-    rows = [*Incident.objects.order_by("pk")]
-    Incident.objects.filter(pk=rows[2].pk).update(backend="proxy/eu", model="vendor/model")
-    triage.label(world.project.pk, rows[0].public_id, OPERATOR, "true_loop")
-    triage.label(world.project.pk, rows[1].public_id, OPERATOR, "false_alarm", reason="poll")
-    triage.label(world.project.pk, rows[2].public_id, OPERATOR, "false_alarm")
-    for incident, outcome, label in (
-        (rows[0], "accepted", "right"),
-        (rows[0], "accepted", ""),
-        (rows[3], "denied", "wrong"),
-    ):
-        JudgeCall.objects.create(
-            project=world.project, incident=incident, session_id=incident.session_id,
-            loop_id=incident.loop_id, outcome=outcome, label=label,
-        )  # fmt: skip
-    count_calls()
-    return world
+@pytest.fixture(scope="module")
+def shared_world(django_db_setup, django_db_blocker):
+    with shared_rows(django_db_blocker):
+        world = make_world()
+        for number, tool in enumerate(("bash", "grep", "bash")):
+            loop(world.project, f"more-{number}", tool=tool, agent="coder", calls=9)
+        loop(world.project, "leaves", tool="read", agent="reader", calls=5)
+        for number in range(6):
+            ask(
+                world.project,
+                "leaves",
+                50 + number,
+                tool="read",
+                agent="reader",
+                arguments=f'{{"n": {number}}}',
+            )
+            answer(world.project, "leaves", 50 + number, f"news {number}")
+        rows = [*Incident.objects.order_by("pk")]
+        Incident.objects.filter(pk=rows[2].pk).update(backend="proxy/eu", model="vendor/model")
+        triage.label(world.project.pk, rows[0].public_id, OPERATOR, "true_loop")
+        triage.label(world.project.pk, rows[1].public_id, OPERATOR, "false_alarm", reason="poll")
+        triage.label(world.project.pk, rows[2].public_id, OPERATOR, "false_alarm")
+        for incident, outcome, label in (
+            (rows[0], "accepted", "right"),
+            (rows[0], "accepted", ""),
+            (rows[3], "denied", "wrong"),
+        ):
+            JudgeCall.objects.create(
+                project=world.project, incident=incident, session_id=incident.session_id,
+                loop_id=incident.loop_id, outcome=outcome, label=label,
+            )  # fmt: skip
+        count_calls()
+        yield world
 
 
 def rows_of(world, url):

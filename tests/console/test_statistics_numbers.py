@@ -13,16 +13,11 @@ from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from tests.api.conftest import Api, speaking
-from tests.console.scenes import ask, loop, make_world
+from tests.console.scenes import ask, loop
 from tests.support.agents import OPERATOR
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def world():
-    return make_world()
 
 
 @pytest.fixture

@@ -1,17 +1,9 @@
 """The Suggestions page: what labels speak for, accepted, rejected, tried and undone by people."""
 
-import pytest
-
 from detection.models import Role, Suggestion, ToolOverride
 from detection.services.learning.suggestions import learn
-from tests.console.scenes import make_world
 from tests.support.alerts import make_incident
 from tests.support.projects import make_member
-
-
-@pytest.fixture
-def world(db):
-    return make_world()
 
 
 def polls(world, times=3):

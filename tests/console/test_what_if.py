@@ -11,15 +11,10 @@ from detection.services.audit import Actor
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.what_if import worker
-from tests.console.scenes import make_world, text
+from tests.console.scenes import text
 from tests.support.projects import make_member
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def world():
-    return make_world()
 
 
 def tried(world, form, client=None, **headers):

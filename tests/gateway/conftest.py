@@ -10,13 +10,12 @@ from typing import Any
 
 import httpx
 import pytest
-from django.db import DEFAULT_DB_ALIAS, connection
+from django.db import connection
 
 from detection.gateway import traffic
 from detection.models import GatewayBackend, Project
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
-from detection.sql.postgresql.base import DeadlineConnection
 from loopguard_site.asgi import application
 from tests.support import asgi_server
 from tests.support.model_server import ModelServer, of_json
@@ -86,26 +85,6 @@ def is_database_idle():
 def model() -> Iterator[ModelServer]:
     with ModelServer(lambda asked: of_json({"object": "told"})).running() as server:
         yield server
-
-
-@pytest.fixture(scope="session")
-def pool(django_db_setup: None) -> Iterator[dict[str, Any]]:
-    """Options of a pool of connections, as the gateway has in production; it is closed before the database is dropped."""
-    options: dict[str, Any] = {"min_size": 0, "max_size": 20, "timeout": 5}
-    yield options
-    if kept := connection._connection_pools.pop(DEFAULT_DB_ALIAS, None):
-        kept.close()
-
-
-@pytest.fixture
-def pooled(transactional_db: None, pool: dict[str, Any]) -> Iterator[None]:
-    """Take connections from the pool: one for each piece of work would cost more than the work."""
-    connection.close()
-    connection.settings_dict["OPTIONS"]["pool"] = pool
-    pool["connection_class"] = DeadlineConnection
-    yield
-    connection.close()
-    del connection.settings_dict["OPTIONS"]["pool"]
 
 
 @pytest.fixture

@@ -75,7 +75,10 @@ def _reference(schema: type) -> dict[str, str]:
     },
 )
 def send_events(request: ApiRequest) -> HttpResponse:
-    """Store events for evaluation by a worker. The response comes after commit; an invalid event does not affect the others in its batch."""
+    """Store events for evaluation by a worker.
+
+    The response comes after commit. An invalid event does not affect the others in its batch.
+    """
     started = time.perf_counter()
     check_disk_space()
     principal = request.principal

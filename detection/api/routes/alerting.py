@@ -84,7 +84,10 @@ def list_destinations(request: ApiRequest) -> HttpResponse:
     summary="Create a destination",
 )
 def create_destination(request: ApiRequest, body: Body[DestinationRequestSchema]) -> HttpResponse:
-    """Create a destination. Its address is checked now and with every notification. Only this response contains the signing secret."""
+    """Create a destination.
+
+    Its address is checked now and with every notification. Only this response contains the signing secret.
+    """
     row, secret = destinations.create_destination(
         request.principal.project_id, actor_of(request), **body.dict()
     )
@@ -142,7 +145,7 @@ def test_destination(request: ApiRequest, destination_id: str) -> HttpResponse:
     summary="Add a signing secret",
 )
 def add_signing_secret(request: ApiRequest, destination_id: str) -> HttpResponse:
-    """Add a signing secret. Notifications carry one signature per active secret, at most three; the oldest is removed."""
+    """Add a signing secret. Notifications carry a signature per active secret, at most three; the oldest is removed."""
     secret = destinations.add_signing_secret(*target(request, destination_id))
     return json_response({"signing_secret": secret}, 201)
 

@@ -98,7 +98,8 @@ def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpR
                 "name": "hook",
                 "in": "query",
                 "schema": {"type": "string", "enum": [*HOSTS]},
-                "description": "Respond to the hook of this coding agent, in its format. Only at the address in `wait_url`.",
+                "description": "Respond to the hook of this coding "
+                "agent, in its format. Only at the address in `wait_url`.",
             },
         ]
     },
@@ -118,7 +119,7 @@ def get_approval(request: ApiRequest, approval_id: str) -> HttpResponse:
     summary="Decide an approval",
 )
 def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRequestSchema]) -> HttpResponse:
-    """Decide an approval. Responds 409 `already_decided`, `approval_expired` or `approval_withdrawn` if it is closed."""
+    """Decide an approval. Responds 409 if it is closed: `already_decided`, `approval_expired`, `approval_withdrawn`."""
     approval = services.decide(
         request.principal.project_id,
         existing_name(approval_id),
@@ -149,7 +150,7 @@ def get_ruling(request: ApiRequest, approval_id: str) -> HttpResponse:
     summary="Label the judge's ruling on an approval",
 )
 def label_ruling(request: ApiRequest, approval_id: str, body: Body[RulingLabelRequestSchema]) -> HttpResponse:
-    """Label a ruling as right or wrong, for the statistics. Responds 409 `not_consulted` if the judge was not called."""
+    """Label a ruling as right or wrong, for statistics. Responds 409 `not_consulted` if the judge was not called."""
     call = judge_consultation.label_ruling(
         request.principal.project_id, existing_name(approval_id), body.label, actor_of(request)
     )

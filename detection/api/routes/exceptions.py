@@ -24,7 +24,10 @@ router = Router(tags=["incidents"])
     summary="List exceptions that fit an incident",
 )
 def list_exceptions(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """List changes under which the incident would not have happened, narrowest scope first; each can be tried as a what-if."""
+    """List changes under which the incident would not have happened, narrowest scope first.
+
+    Each can be tried as a what-if.
+    """
     incident = existing(incidents.get_incident(request.principal.project_id, existing_name(incident_id)))
     found = exceptions.options(incident)
     suggested = exceptions.best(found, incident.label_reason)

@@ -65,7 +65,7 @@ HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
     },
 )
 def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
-    """Record what a coding agent reports, and evaluate the call that it asks about. The response is in the format of the host."""
+    """Record what a coding agent reports, evaluate the call it asks about, and respond in the format of the host."""
     check_disk_space()
     check_parameter_names(request, ["event", "wait"])
     wait_seconds = _wait_seconds(request)

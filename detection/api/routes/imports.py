@@ -37,7 +37,8 @@ MEDIA_TYPES: Final = (
 _BODY: Final = {
     "requestBody": {
         "required": True,
-        "description": "The file, as it is: JSON or JSON lines, also compressed with gzip, or a zip archive of such files.",
+        "description": "The file, as it is: JSON or JSON lines, also "
+        "compressed with gzip, or a zip archive of such files.",
         "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in MEDIA_TYPES},
     }
 }

@@ -105,7 +105,7 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
     summary="Get an incident",
 )
 def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """Return an incident with its evidence, its settings when it was opened, its activity and incidents of the same pattern."""
+    """Return an incident with evidence, settings when it was opened, activity, and incidents of the same pattern."""
     incident, slug = _incident(request, incident_id), request.principal.project_slug
     document = incident_document(incident, slug)
     document["evidence"] = incident.evidence

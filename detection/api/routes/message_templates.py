@@ -92,7 +92,7 @@ def put_message_template(
     query: Query[ShapeQuerySchema],
     body: Body[MessageTemplateRequestSchema],
 ) -> HttpResponse:
-    """Replace the message template of a rung, for all wire shapes or the one in the query. Takes effect on the next call."""
+    """Replace the message template of a rung, for all wire shapes or the query's. Takes effect on the next call."""
     check_parameters(request, ShapeQuerySchema)
     project_id = request.principal.project_id
     services.check(rung, query.shape, body.text)

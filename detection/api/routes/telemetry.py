@@ -35,7 +35,8 @@ router = Router(tags=["telemetry"])
 ROUTE: Final = "otlp"
 _auth = ApiKeyAuth(KeyScope.INGEST, (PROTOBUF, JSON), attempt=ROUTE, limits=TELEMETRY_LIMITS)
 _HINTS: Final = {
-    "missing_arguments": "Neither arguments nor a result were recorded. Enable content recording in the instrumentation.",
+    "missing_arguments": "Neither arguments nor a result were "
+    "recorded. Enable content recording in the instrumentation.",
     "invalid_id": "Trace id and span id must have 16 and 8 bytes.",
 }
 

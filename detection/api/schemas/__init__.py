@@ -1,1 +1,1 @@
-"""Wire schemas: request bodies, query strings and responses, one module per resource. `common` holds what they share."""
+"""Wire schemas: bodies, query strings and responses, one module per resource. `common` has what they share."""

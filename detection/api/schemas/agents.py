@@ -1,4 +1,4 @@
-"""Schemas of the events and guard routes. `event_parsing` and `guard_parsing` read these bodies; a test compares both."""
+"""Schemas of the events and guard routes. `event_parsing` and `guard_parsing` read the bodies; a test compares them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ _CALL_OF_HEARTBEAT = "For heartbeats: id of the call that is still running; requ
 _TOOL_OF_RESULT = "For results without `call_id`: the tool of the call."
 _ARGUMENTS_OF_RESULT = "For results without `call_id`: the arguments of the call, together with `tool`."
 _RUN = "Id of the run within the session."
-_ROUND = "Id of the model response. Calls of one response share it. Without it, the calls of a guard request are one round."
+_ROUND = (
+    "Id of the model response. Calls of one response share it. "
+    "Without it, the calls of a guard request are one round."
+)
 _BACKEND = "LLM backend, as in `openai`."
 _MODEL = "Model name, as in `gpt-5`."
 _AGENT = "Name of the agent."
@@ -44,9 +47,13 @@ _CONTENT_DIGEST = (
 )
 _CONTENT_LENGTH = "Length of the whole content in characters, if `content` is only its beginning."
 _IS_ERROR = "Whether the tool reported an error. Null if unknown."
-_USAGE = "Tokens and cost of the model response, sent once: with its first call, or as a separate event with its `round`."
+_USAGE = (
+    "Tokens and cost of the model response, sent once: with its first call, or as an event with its `round`."
+)
 _ROLE = "Who wrote a message; `user` by default. Only messages from the user reset counters."
-_OCCURRED_AT = "When the event happened, in ISO 8601 with an offset. Shown to people; time windows use the time of receipt."
+_OCCURRED_AT = (
+    "When it happened, in ISO 8601 with an offset. Shown to people; time windows use the time of receipt."
+)
 
 
 class UsageSchema(Schema):
@@ -58,7 +65,11 @@ class UsageSchema(Schema):
 
 
 class EventSchema(Schema):
-    """A call, a result, a message, the end of a session, a compaction of its context, the usage of a model response, or a heartbeat of a call."""
+    """An event of a session.
+
+    A call, a result, a message, the end of the session, a compaction of its context, the usage of a model response, or
+    a heartbeat of a call.
+    """
 
     type: EventTypeName = Field(description="Kind of event.")
     session: Name256 = Field(min_length=1, description=_SESSION)
@@ -174,7 +185,10 @@ class GuardCallSchema(Schema):
 
 
 class GuardRequestSchema(Schema):
-    """Results since the last request, and the calls to evaluate. At least one result or call is required, or a list of messages."""
+    """Results since the last request, and the calls to evaluate.
+
+    At least one result or call is required, or a list of messages.
+    """
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -236,8 +250,8 @@ class VerdictSchema(Schema):
     incident: str | None = Field(description="Id of the incident, if there is one.")
     rung: Rung | None = Field(description="The reaction of the escalation ladder, if there was one.")
     detection_number: int = Field(
-        description="Number of the detection: of this loop or, with `escalation_scope` `session`, in the run. Advice counts as 0, "
-        "because it does not climb the ladder."
+        description="Number of the detection: of this loop or, with `escalation_scope` "
+        "`session`, in the run. Advice counts as 0, because it does not climb the ladder."
     )
     ending: Ending | None = Field(
         None,

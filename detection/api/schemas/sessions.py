@@ -111,8 +111,8 @@ class SessionSchema(Schema):
     meter: MeterSchema | None = Field(description="How close the session is to its next finding.")
     pending_events: int = Field(description="Events that are not evaluated yet.")
     stopped: SessionStopSchema | None = Field(
-        description="Set while the session is stopped: by a person until someone resumes it, by detection until a later "
-        "call is allowed."
+        description="Set while the session is stopped: by a person until "
+        "someone resumes it, by detection until a later call is allowed."
     )
     would_have_stopped_at_call: int | None = Field(
         description="Number of the first observed call that would have been stopped. Observed sessions keep running."

@@ -82,8 +82,8 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
     """An incident that both policies find, with what the changed one does."""
 
     difference: Literal["weaker", "stricter", "later", "earlier", "costlier", "cheaper"] = Field(
-        description="How the incident differs: a weaker or stricter decision, a detection or reaction at a later or earlier "
-        "call, or else only in the cost of the calls that it counts."
+        description="How the incident differs: a weaker or stricter decision, a detection or "
+        "reaction at a later or earlier call, or else only in the cost of the calls that it counts."
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
@@ -140,7 +140,8 @@ class WhatIfCoverageSchema(Schema):
     calls: int = Field(description="Calls in the period, including those of removed sessions.")
     replayed_calls: int = Field(description="Calls that were replayed.")
     missing: dict[str, int] = Field(
-        description="Calls that were not: `payloads_not_stored`, `too_long` sessions, `removed` sessions, `out_of_time`."
+        description="Calls that were not: `payloads_not_stored`, "
+        "`too_long` sessions, `removed` sessions, `out_of_time`."
     )
     unaffected_sessions: int = Field(description="Sessions in which the change applies to no call.")
     failed_events: int = Field(description="Events that the replay could not evaluate.")
@@ -156,8 +157,9 @@ class WhatIfResultSchema(Schema):
         description="Incidents under the current policy (`before`) and `after`."
     )
     spent_usd: dict[str, float] = Field(
-        description="Cost of these incidents in US dollars, `before` and `after`, without those labelled false alarms. `after` is "
-        "`before` less the cost of the lost ones, plus that of the gained ones and the difference of the changed ones."
+        description="Cost of these incidents in US dollars, `before` and `after`, "
+        "without those labelled false alarms. `after` is `before` less the cost of the "
+        "lost ones, plus that of the gained ones and the difference of the changed ones."
     )
     decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
     endings: dict[str, dict[str, int]] = Field(

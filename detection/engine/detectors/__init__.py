@@ -1,7 +1,7 @@
 """Registry of detectors.
 
-To add a detector, write a module in this package and add one line to `REGISTERED`. Settings, forms, API, metrics, texts and
-documentation follow from the class; see `BaseDetector`.
+To add a detector, write a module in this package and add one line to `REGISTERED`. Settings, forms, API, metrics, texts
+and documentation follow from the class; see `BaseDetector`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REGISTERED = (
     "family_budget.FamilyBudget",
     "stalled.Stalled",
 )
-"""Module and class of every detector. The order is the rank: of equally strict findings the first decides the verdict."""
+"""Module and class of every detector, by rank: of equally strict findings the first decides the verdict."""
 
 
 def _load(path: str) -> BaseDetector:

@@ -117,12 +117,12 @@ class BaseDetector:
     unit : str
         What is counted, in the plural: `laps`.
     sentence : str
-        The incident in one sentence for people, without the full stop. Text between asterisks is emphasised. Placeholders:
-        `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or "result") and the
-        finding's details.
+        The incident in one sentence for people, without the full stop. Text between asterisks is emphasised.
+        Placeholders: `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or
+        "result") and the finding's details.
     recurrence : str
-        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool` and `$detail` (the
-        trouble of a provider, or the unit of a budget). Text between asterisks is emphasised.
+        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool` and
+        `$detail` (the trouble of a provider, or the unit of a budget). Text between asterisks is emphasised.
     message : str
         The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
         " within 12 s", and `$among` (" in the last 13 calls" or nothing).
@@ -143,19 +143,19 @@ class BaseDetector:
     examples : mapping of str to Example
         Pictures of the documentation by file name; the first is called as the kind and fires.
     is_exact : bool
-        The loop consists of identical calls. Extra calls are granted to these calls, not to the detector as a whole, and the
-        judge may not overrule the finding.
+        The loop consists of identical calls. Extra calls are granted to these calls, not to the detector as a whole,
+        and the judge may not overrule the finding.
     is_run_limit : bool
-        The finding is about the run as a whole: it never stands in for a loop among the same calls, and extensions grant
-        rounds instead of calls.
+        The finding is about the run as a whole: it never stands in for a loop among the same calls, and extensions
+        grant rounds instead of calls.
     spans_session : bool
-        It counts over the whole session: `own` and the escalation of its loops belong to no run, and no message of the user
-        resets them. `run` is still the run of the call in hand.
+        It counts over the whole session: `own` and the escalation of its loops belong to no run, and no message of the
+        user resets them. `run` is still the run of the call in hand.
     judges_texts : bool
         Its evidence are messages and compactions; an incident has no calls.
     spans_tools : bool
-        The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an equally
-        strict finding about a single call.
+        The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an
+        equally strict finding about a single call.
     only_warns_fallible : bool
         Tools of the class `fallible` are warned about at most.
     spans_family : bool
@@ -229,7 +229,7 @@ class BaseDetector:
         """Note that a turn begins: the user spoke, or the context was compacted. Only with `spans_session`."""
 
     def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
-        """Note a call that no detector judges: of an exempt tool, or repeated within its round. Only with `spans_session`."""
+        """Note a call that is not judged: of an exempt tool, or repeated in its round. Only with `spans_session`."""
 
     def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
         """Note the session's usage after its state was rebuilt from its latest events. Only with `spans_session`.
@@ -266,8 +266,8 @@ class BaseDetector:
         Parameters
         ----------
         in_seconds
-            Whether the window is given in seconds, as agents read it in the systems that the presets come from: ``120 s``
-            instead of ``2 min``.
+            Whether the window is given in seconds, as agents read it in the systems that the presets come from:
+            ``120 s`` instead of ``2 min``.
         """
         return fill(self.message, finding, in_seconds=in_seconds)
 

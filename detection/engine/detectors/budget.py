@@ -4,10 +4,11 @@
 
 Fires when the run reaches `budget_max_rounds`, `budget_max_calls`, `budget_max_seconds`, `budget_max_tokens` or
 `budget_max_cost_usd`. It is a blunt instrument, and the only one that ends a loop nothing else detects. A third of
-healthy runs pass forty rounds, so the round limit is soft in `standard`: it applies only if the last 20 calls brought few
-new results. The other limits are hard. At `budget_notice_share` of a limit, operators get a notice that the agent never
-sees. An accepted justification grants `budget_extension_rounds` further rounds, at most `budget_max_extensions` times.
-A message resets none of them, except in an attended session, where a person sent it. `session_budget` has limits over all runs.
+healthy runs pass forty rounds, so the round limit is soft in `standard`: it applies only if the last 20 calls brought
+few new results. The other limits are hard. At `budget_notice_share` of a limit, operators get a notice that the agent
+never sees. An accepted justification grants `budget_extension_rounds` further rounds, at most `budget_max_extensions`
+times. A message resets none of them, except in an attended session, where a person sent it. `session_budget` has limits
+over all runs.
 
 - **False alarms:** long, productive runs, as with any fixed limit.
 - **Tuning:** set a cost limit that you would not want to explain.

@@ -3,18 +3,18 @@
     a b a b a b          two calls, three laps
     a b c a b c a b c    three calls, three laps
 
-Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The shortest lap is reported; a lap of one call is
-a repeat.
+Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The shortest lap is reported; a lap of one call
+is a repeat.
 
-With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit, test);
-they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps` laps, laps with a
-poll (`sleep 20`, then a look) `poll_warn_at`.
+With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit,
+test); they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps`
+laps, laps with a poll (`sleep 20`, then a look) `poll_warn_at`.
 
 - **False alarms:** polls of two steps that are not declared as `poll`.
 - **Misses:** laps longer than `cycle_max_length` and laps with an occasional extra step, which `stagnation` detects.
 - **Tuning:** raise `cycle_min_laps` for tools that are meant to be used in turns.
-- **Cost:** proportional to the longest lap. For every length, the detector keeps how many calls in a row equal the call one
-  lap earlier.
+- **Cost:** proportional to the longest lap. For every length, the detector keeps how many calls in a row equal the call
+  one lap earlier.
 """
 
 from __future__ import annotations

@@ -2,16 +2,17 @@
 
     parent ── child 1: grep grep grep    child 2: grep grep grep    child 3: grep grep grep
 
-A session that names a `parent_session` belongs to a family: the session at the top, those that it started, and so on down. Each of
-them has its own context, so one may repeat what another has done, and no count of a single session shows it. Counts identical
-calls of all of them beyond the first one of each session (many sub-agents that read one file once each are not a
-loop), and fires at `family_max_repeats`; without known results, at twice as many. Identical errors of one tool in a
-row fire at `family_max_errors`, if at least two sessions had them. A changed result, a successful change of any of
-them, and a message of the user to the session at the top start the count over; calls further apart than
+A session that names a `parent_session` belongs to a family: the session at the top, those that it started, and so on
+down. Each of them has its own context, so one may repeat what another has done, and no count of a single session shows
+it. Counts identical calls of all of them beyond the first one of each session (many sub-agents that read one file once
+each are not a loop), and fires at `family_max_repeats`; without known results, at twice as many. Identical errors of
+one tool in a row fire at `family_max_errors`, if at least two sessions had them. A changed result, a successful change
+of any of them, and a message of the user to the session at the top start the count over; calls further apart than
 `family_window_seconds` do not count. The session whose call fires gets the reaction and the incident.
 
-Calls of tools of the class `poll` and errors of a provider are not counted. At most 200 sessions of a family are counted, and eight
-levels; sessions whose parents form a circle have no family. A parent may be unknown, or become known late.
+Calls of tools of the class `poll` and errors of a provider are not counted. At most 200 sessions of a family are
+counted, and eight levels; sessions whose parents form a circle have no family. A parent may be unknown, or become known
+late.
 
 - **False alarms:** children that verify each other's work with the same calls.
 - **Misses:** children that make the same call once each, without end: set limits of `family_budget`.
@@ -66,7 +67,8 @@ class FamilyRepeat(BaseDetector):
     settings = (
         switch(
             "family_enabled", False, "Detect repeats in a family",
-            "Detect identical calls and errors across a session and the sessions it started.", weakens="off", scopes=NOT_OF_TOOLS,
+            "Detect identical calls and errors across a session and the sessions it started.",
+            weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "family_max_repeats", 6, 2, 10_000, "Limit for repeats in a family",

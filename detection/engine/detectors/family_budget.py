@@ -3,13 +3,13 @@
     parent: 0.40   child 1: 0.40   child 2: 0.40 → 1.20 of 1.00 US dollars
 
 Fires when the sessions of a family together reach `family_budget_max_calls`, `family_budget_max_tokens` or
-`family_budget_max_cost_usd`, whichever session makes the call. What each of them used in its whole life counts, also before it
-had a family, and nothing resets it. No limit is set by default. At `family_budget_notice_share` of a limit, operators get a notice that no agent
-sees.
+`family_budget_max_cost_usd`, whichever session makes the call. What each of them used in its whole life counts, also
+before it had a family, and nothing resets it. No limit is set by default. At `family_budget_notice_share` of a limit,
+operators get a notice that no agent sees.
 
 - **False alarms:** large fleets, as with any fixed limit.
-- **Misses:** usage that a session reports after its last call counts when any session of the family makes the next one; the
-  sessions of a family beyond 200.
+- **Misses:** usage that a session reports after its last call counts when any session of the family makes the next one;
+  the sessions of a family beyond 200.
 - **Tuning:** set the cost that no task should be able to spend without asking.
 - **Cost:** as `family`.
 """
@@ -50,7 +50,8 @@ class FamilyBudget(LimitDetector):
     settings = (
         switch(
             "family_budget_enabled", False, "Limit families",
-            "Limit calls, tokens and cost of a session and the sessions it started.", weakens="off", scopes=NOT_OF_TOOLS,
+            "Limit calls, tokens and cost of a session and the sessions it started.",
+            weakens="off", scopes=NOT_OF_TOOLS,
         ),
         *limit_settings("family_budget", "family", units=_UNITS),
         ladder("family_budget_ladder", "judge_or_ask", "Reaction to a limit of a family"),

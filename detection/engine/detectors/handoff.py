@@ -2,11 +2,11 @@
 
     triage → billing → triage → billing → triage → billing
 
-A hand-off is a call by another agent than the one before: the name of the agent changes within a session or, in a family of sessions,
-the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on the lap `handoff_min_laps`, if the
-results since the first lap are known and none of them is new. Agents that hand work over and make progress, such as a writer
-and a reviewer, are not a loop; the receipts of tools that only hand over, such as `transfer_to_billing`, are not
-progress. A message of the user restarts the count.
+A hand-off is a call by another agent than the one before: the name of the agent changes within a session or, in a
+family of sessions, the agent or session that makes the calls. Counts identical laps of two to six agents, and fires on
+the lap `handoff_min_laps`, if the results since the first lap are known and none of them is new. Agents that hand work
+over and make progress, such as a writer and a reviewer, are not a loop; the receipts of tools that only hand over, such
+as `transfer_to_billing`, are not progress. A message of the user restarts the count.
 
 In a family the session that started the others is the one that can change course: if it takes part in the lap, its call
 gets the reaction and its page has the incident; otherwise the call that completes the lap.
@@ -181,7 +181,7 @@ class Handoff(BaseDetector):
 
 
 def _laps(stretches: list[Stretch], period: int) -> int:
-    """Return the number of laps with this many agents without a new result after the first lap, including the lap that is about to end."""
+    """Return the number of laps of this many agents without a new result since the first, with the one about to end."""
     same, size = 0, len(stretches)
     while same + period < size and stretches[-1 - same].agent == stretches[-1 - same - period].agent:
         same += 1

@@ -87,7 +87,8 @@ class LimitDetector(BaseDetector):
         if most[0]:
             finding = self._finding(run, record, unit, amount, limit, self.is_final(accounts, policy))
             if amount < limit:
-                # Only the reported limit counts as noticed: if two come close on one call, the other follows on the next.
+                # Only the reported limit counts as noticed: if two come close on one call, the other follows on the
+                # next.
                 noticed[unit] = limit
         return Reading(int(amount), max(1, int(limit)), finding)
 

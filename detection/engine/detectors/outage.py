@@ -2,10 +2,10 @@
 
     search("a") → 429   search("b") → 429   search("c") → time-out
 
-Counts errors of one tool in a row that report a rate limit, a time-out or an outage, whatever the arguments. Such errors are
-not the agent's loop: neither `outcome` nor `stagnation` counts them while this detector is on. It warns, and never blocks or
-stops, whatever the ladder. Incidents of one tool and one kind of trouble are one pattern, so an outage that hits many sessions
-is shown as one. Any other result ends the series. The results of one model response count once.
+Counts errors of one tool in a row that report a rate limit, a time-out or an outage, whatever the arguments. Such
+errors are not the agent's loop: neither `outcome` nor `stagnation` counts them while this detector is on. It warns, and
+never blocks or stops, whatever the ladder. Incidents of one tool and one kind of trouble are one pattern, so an outage
+that hits many sessions is shown as one. Any other result ends the series. The results of one model response count once.
 
 - **False alarms:** tools that pass on the errors of the programs they run. Tools of the class `fallible`, such as a
   shell, are therefore not counted.

@@ -3,22 +3,23 @@
     search("a") → 401   search("b") → 401   search("c") → 401   search("d") → 401
 
 Comparing calls cannot detect this loop; comparing results can. Counts identical results of one tool in a row, whatever
-other tools do in between. Times and ids are masked. In errors, numbers of lines and columns and the words of the call's own
-arguments are masked too: "denied for ann" and "denied for bob" are one error, and so is the one about two paths. Fires at `outcome_max_errors` identical errors, at
-`outcome_max_results` identical results, or at `outcome_max_similar` where the arguments hardly differ either. Advises at
-`outcome_max_refusals` identical errors of a tool that writes, if at least half of its arguments stay the same and the user has
-spoken in between: asking the user did not help. Empty results, a bare "ok", the placeholder of a picture and receipts of writes do
-not count; a bare number or Boolean (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one
-model response count once. A different result of the tool, a successful change elsewhere, or several new results of
-other tools end the series; a message of the user ends one without errors.
+other tools do in between. Times and ids are masked. In errors, numbers of lines and columns and the words of the call's
+own arguments are masked too: "denied for ann" and "denied for bob" are one error, and so is the one about two paths.
+Fires at `outcome_max_errors` identical errors, at `outcome_max_results` identical results, or at `outcome_max_similar`
+where the arguments hardly differ either. Advises at `outcome_max_refusals` identical errors of a tool that writes, if
+at least half of its arguments stay the same and the user has spoken in between: asking the user did not help. Empty
+results, a bare "ok", the placeholder of a picture and receipts of writes do not count; a bare number or Boolean
+(`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once. A
+different result of the tool, a successful change elsewhere, or several new results of other tools end the series; a
+message of the user ends one without errors.
 
-- **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never blocked,
-  and so are tools of the class `fallible`, such as a shell.
+- **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
+  blocked, and so are tools of the class `fallible`, such as a shell.
 - **Misses:** short series of "nothing found" in different words.
-- **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`; list
-  ids in results under `volatile_result_fields`.
-- **Cost:** constant per call. `outcome_method = literal` compares the text of the last `window_calls` results of all tools
-  and stores it in the session's state.
+- **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`;
+  list ids in results under `volatile_result_fields`.
+- **Cost:** constant per call. `outcome_method = literal` compares the text of the last `window_calls` results of all
+  tools and stores it in the session's state.
 """
 
 from __future__ import annotations
@@ -93,7 +94,8 @@ class Outcome(BaseDetector):
         ),
         number(
             "outcome_max_refusals", 3, 0, 100, "Limit for rejected writes",
-            "Warns on the n-th identical error of a tool that writes, if at least half of the arguments are the same and "
+            "Warns on the n-th identical error of a tool that writes, "
+            "if at least half of the arguments are the same and "
             "the user spoke in between. 0 turns this off.", unit="errors",
         ),
         ratio(

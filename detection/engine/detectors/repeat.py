@@ -5,27 +5,27 @@
     a … a … a      run: the n-th in the whole run
     a=1 b a=1 c …  scattered: the same call with the same result, other calls in between
 
-Counts identical calls: the same tool with the same canonical arguments. It is the oldest and most reliable signal, because
-consecutive identical calls are almost never intended unless their result keeps changing. `repeat_scope` selects whether
-calls count in a row, within a window, or over the whole run.
+Counts identical calls: the same tool with the same canonical arguments. It is the oldest and most reliable signal,
+because consecutive identical calls are almost never intended unless their result keeps changing. `repeat_scope` selects
+whether calls count in a row, within a window, or over the whole run.
 
-With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server). An
-error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a
-slow poll is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble, which
-calls for a pause. A call that succeeded before a message of the user may be what the user asks for again: until it was made
-`max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about once it was
-made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure only rises or only
-falls, such as 10 %, 20 %, 30 %.
+With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server).
+An error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call,
+so a slow poll is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble,
+which calls for a pause. A call that succeeded before a message of the user may be what the user asks for again: until
+it was made `max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about
+once it was made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure
+only rises or only falls, such as 10 %, 20 %, 30 %.
 
-Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the count
-`repeat_warn_at`, and for tools that read, one call later. Results are nearly identical if at least the share `repeat_near_ratio`
-of their words is the same and they differ in more than numbers and a word or two, which would be a changing state. Calls that
-scroll or page do not count.
+Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
+count `repeat_warn_at`, and for tools that read, one call later. Results are nearly identical if at least the share
+`repeat_near_ratio` of their words is the same and they differ in more than numbers and a word or two, which would be a
+changing state. Calls that scroll or page do not count.
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
-the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats` times
-since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands that only
-look, such as `git status`, which may well stay the same.
+the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats`
+times since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands
+that only look, such as `git status`, which may well stay the same.
 
 - **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
 - **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
@@ -85,7 +85,10 @@ class Repeat(BaseDetector):
     sentence = "*$tool* was called *$calls times$span* with identical arguments"
     recurrence = "*$tool* is called again with identical arguments"
     message = "'$tool' was called with identical arguments $calls times$span"
-    advice = "Consider a different approach, use the available information to provide a final answer, or ask the user for help."
+    advice = (
+        "Consider a different approach, use the available information "
+        "to provide a final answer, or ask the user for help."
+    )
     again = "The same call again"
     ladder = "mode"
     presets = (
@@ -147,8 +150,8 @@ class Repeat(BaseDetector):
         ),
         number(
             "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
-            "Warns on the n-th identical call with the same result in the whole run, one time earlier if it is an error. 0 "
-            "turns this off.",
+            "Warns on the n-th identical call with the same result in the "
+            "whole run, one time earlier if it is an error. 0 turns this off.",
         ),
         number(
             "slow_gap_seconds", 20, 1, 86_400, "Slow call",
@@ -308,8 +311,8 @@ def _consecutive(
             streak["times"] = [record.at]
         return Reading(1, values["max_repeats"])
     if ttl_from == "entry":
-        # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the limit,
-        # so that a ladder sees whether the streak continues.
+        # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the
+        # limit, so that a ladder sees whether the streak continues.
         kept = values["max_repeats"] + _MAX_TIMES_BEYOND_LIMIT
         times = [at for at in streak.get("times", ()) if record.at - at <= ttl][-kept:]
         if not times:
@@ -444,7 +447,7 @@ def _are_nearly_the_same(words: str, last: str, share: float) -> bool:
 
 
 def _nearly_repeated(streak: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
-    """Advise if a call is repeated although its results are nearly the same. Identical ones are judged at the next call."""
+    """Advise if a call is repeated although its results are nearly the same. The next call judges identical ones."""
     warn_at = policy.values["repeat_warn_at"]
     if not warn_at or not streak.get("near") or policy.traits.tool_class == "poll":
         return QUIET
@@ -469,8 +472,8 @@ def _scattered(
 ) -> Reading:
     """Look for the same call with the same result, other calls in between.
 
-    Among the last calls, only those since the last change count. Over the whole run, the limit is one higher and changes
-    do not matter, because they did not change the result.
+    Among the last calls, only those since the last change count. Over the whole run, the limit is one higher and
+    changes do not matter, because they did not change the result.
     """
     values = policy.values
     if policy.traits.tool_class == "poll" or record.weight < 1.0:

@@ -3,17 +3,17 @@
     run 1: 0.40 + 0.40   message   run 2: 0.40 → 1.20 of 1.00 US dollars
 
 Fires when the session reaches `session_budget_max_calls`, `session_budget_max_seconds`, `session_budget_max_tokens` or
-`session_budget_max_cost_usd`, beside the limits of a run, which `budget` has. Nothing resets what was used: no message, no new
-run, no compaction, no approval, and no resumption of a stopped session. Calls of exempt tools, and calls repeated within
-their round, count as well, but are not judged. No limit is set by default.
+`session_budget_max_cost_usd`, beside the limits of a run, which `budget` has. Nothing resets what was used: no message,
+no new run, no compaction, no approval, and no resumption of a stopped session. Calls of exempt tools, and calls
+repeated within their round, count as well, but are not judged. No limit is set by default.
 
 A person raises a limit by an amount: with *raise the limit* in an approval, or with `+` in a command, such as
-`!/set(tool-loop-session-budget-max-cost-usd=+2)`. No raise removes a limit, and no decision to allow is remembered for the
-next session. The judge decides about rounds of a run only, so where nobody attends, the session is stopped. At
+`!/set(tool-loop-session-budget-max-cost-usd=+2)`. No raise removes a limit, and no decision to allow is remembered for
+the next session. The judge decides about rounds of a run only, so where nobody attends, the session is stopped. At
 `session_budget_notice_share` of a limit, operators get a notice that the agent never sees.
 
-- **False alarms:** long-lived sessions, as with any fixed limit. Sessions that never end, such as those of a chat channel,
-  need higher limits or none.
+- **False alarms:** long-lived sessions, as with any fixed limit. Sessions that never end, such as those of a chat
+  channel, need higher limits or none.
 - **Tuning:** set the cost that nobody should be able to spend without asking.
 - **Cost:** constant per call.
 """

@@ -2,14 +2,15 @@
 
     a b   message   a c   message   a d   message   a …
 
-Counts the turns of a session in which a call returned the result that it had before. A turn begins with a run, a message of the
-user, or a compaction of the context, after which agents read again what they have forgotten. Calls in between, and how often the
-call is made within a turn, do not matter. Advises at the `session_repeat_max_turns`-th turn, and again each time the number has
-doubled; nothing is ever blocked, whatever the ladder.
+Counts the turns of a session in which a call returned the result that it had before. A turn begins with a run, a
+message of the user, or a compaction of the context, after which agents read again what they have forgotten. Calls in
+between, and how often the call is made within a turn, do not matter. Advises at the `session_repeat_max_turns`-th turn,
+and again each time the number has doubled; nothing is ever blocked, whatever the ladder.
 
-A successful change anywhere in the session restarts all counts except those of errors, because reading again makes sense after a
-change. So does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare acknowledgements, receipts of
-writes and provider trouble do not count. In an attended session, a message of the user resets the counts.
+A successful change anywhere in the session restarts all counts except those of errors, because reading again makes
+sense after a change. So does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare
+acknowledgements, receipts of writes and provider trouble do not count. In an attended session, a message of the user
+resets the counts.
 
 - **False alarms:** procedures that begin every turn with the same check, in sessions that change nothing.
 - **Misses:** a call with more than 28 others between two turns.
@@ -57,7 +58,10 @@ class SessionRepeat(BaseDetector):
     unit = "turns"
     sentence = "*$tool* was called in *$count turns* with identical arguments and returned the same $result"
     recurrence = "*$tool* is called turn after turn with the same result"
-    message = "'$tool' was called with identical arguments in $count turns of this session and returned the same $result"
+    message = (
+        "'$tool' was called with identical arguments in $count turns of this session"
+        " and returned the same $result"
+    )
     advice = "Use what it returned, or do something that can change the result."
     again = "The same call in another turn"
     presets = ("standard",)

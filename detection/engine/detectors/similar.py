@@ -3,16 +3,17 @@
     search("reset password")  search("reset my password")  search("how to reset password") …
 
 Counts calls of one tool whose arguments have at least the similarity `similar_ratio`, among the last
-`similar_window_calls` calls. Arguments are compared field by field and word by word; numbers are compared as a whole, so
-page 1 and page 2 differ, and so do the single words `foo` and `fo0`. The calls of one model response count once. With `result_aware` on, only calls without a new result count.
+`similar_window_calls` calls. Arguments are compared field by field and word by word; numbers are compared as a whole,
+so page 1 and page 2 differ, and so do the single words `foo` and `fo0`. The calls of one model response count once.
+With `result_aware` on, only calls without a new result count.
 
-Similarity alone is the weakest signal: paging, batches and reasonable retries look just like it. The default reaction is
-a warning and nothing more.
+Similarity alone is the weakest signal: paging, batches and reasonable retries look just like it. The default reaction
+is a warning and nothing more.
 
 - **False alarms:** batches of nearly identical work whose results happen to be identical.
 - **Tuning:** turn it off for tools that process lists.
-- **Cost:** proportional to the window, with comparisons of at most 192 characters. `similar_method = literal` compares the
-  argument text itself by edit distance; up to 1,500 bytes per call are then stored in the session's state.
+- **Cost:** proportional to the window, with comparisons of at most 192 characters. `similar_method = literal` compares
+  the argument text itself by edit distance; up to 1,500 bytes per call are then stored in the session's state.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ class Similar(BaseDetector):
         ),
         ratio(
             "similar_ratio", 0.85, "Similarity of arguments",
-            "Calls whose arguments are at least this similar count as similar. With the method `sketch`, texts are compared "
-            "word by word: two different words share nothing, however alike they are spelled.",
+            "Calls whose arguments are at least this similar count as similar. With the method `sketch`, texts "
+            "are compared word by word: two different words share nothing, however alike they are spelled.",
         ),
         number(
             "similar_max_calls", 6, 2, 100, "Limit for similar calls",

@@ -4,13 +4,13 @@
 
 Counts calls in a row without a result that is new in this run and without a successful change. It covers long cycles,
 shuffled calls and sweeps that start over, which the detectors that compare calls cannot see. Empty results, and a bare
-"ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that appears for the first
-time since a change or a message of the user: the agent may repeat a procedure for the next piece of work. A message of the user
-resets the count. The results of one model response count once. An error is never progress, but a new one counts 0.6 calls. Slow
-identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of searches in ever new words that all
-find nothing ("[]", "No results for …") is advised against at the `stagnation_max_empty`-th; calls of which most arguments stay
-the same, such as one search for several days, do not count. If the client never reports results, a call
-is new if it was not made before, and the limit is doubled.
+"ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that appears for
+the first time since a change or a message of the user: the agent may repeat a procedure for the next piece of work. A
+message of the user resets the count. The results of one model response count once. An error is never progress, but a
+new one counts 0.6 calls. Slow identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of
+searches in ever new words that all find nothing ("[]", "No results for …") is advised against at the
+`stagnation_max_empty`-th; calls of which most arguments stay the same, such as one search for several days, do not
+count. If the client never reports results, a call is new if it was not made before, and the limit is doubled.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,

@@ -3,20 +3,22 @@
     read_file(…) → nothing for 10 minutes
     search → result, and then no further call, no answer and no end
 
-A stalled session makes no calls that could reveal it, so workers check every few seconds and report it to operators, as an incident
-and as an alert event of the severity `warning`. The agent gets no message. A call is stalled if it has no result within the limit of
-its tool's class: `stalled_read_seconds` for `read`, `poll` and `message`, `stalled_change_seconds` for `change`, `stalled_shell_seconds` for
-`fallible`, `stalled_other_seconds` for all other classes. Tools of the classes `wait` and `exempt` are never stalled. A run is
-stalled if its calls have their results and for `stalled_run_seconds` neither a call, nor a message of the assistant, nor the end
-follows. The class is guessed from the tool's name where no tool rule sets it: `fetch_url` reads.
+A stalled session makes no calls that could reveal it, so workers check every few seconds and report it to operators, as
+an incident and as an alert event of the severity `warning`. The agent gets no message. A call is stalled if it has no
+result within the limit of its tool's class: `stalled_read_seconds` for `read`, `poll` and `message`,
+`stalled_change_seconds` for `change`, `stalled_shell_seconds` for `fallible`, `stalled_other_seconds` for all other
+classes. Tools of the classes `wait` and `exempt` are never stalled. A run is stalled if its calls have their results
+and for `stalled_run_seconds` neither a call, nor a message of the assistant, nor the end follows. The class is guessed
+from the tool's name where no tool rule sets it: `fetch_url` reads.
 
-A `heartbeat` event with the `call_id` says that a call still runs, and restarts its time. Calls that were blocked or are held,
-imported sessions, and sessions that never report a result are not judged, nor are stopped ones. The incident ends by itself
-when the result, or any sign of life of the run, arrives.
+A `heartbeat` event with the `call_id` says that a call still runs, and restarts its time. Calls that were blocked or
+are held, imported sessions, and sessions that never report a result are not judged, nor are stopped ones. The incident
+ends by itself when the result, or any sign of life of the run, arrives.
 
-- **False alarms:** agents that report neither their answers (`message` with the role `assistant`) nor the `end` of a run: set
-  `stalled_run_seconds` to 0 for them.
-- **Misses:** calls that are still open after 64 others were made; the first call ever, if its result would be the first one.
+- **False alarms:** agents that report neither their answers (`message` with the role `assistant`) nor the `end` of a
+  run: set `stalled_run_seconds` to 0 for them.
+- **Misses:** calls that are still open after 64 others were made; the first call ever, if its result would be the first
+  one.
 - **Tuning:** send heartbeats from tools that take long, or set the limits by a tool rule. 0 turns a limit off.
 - **Cost:** constant per call. A working session is checked once per shortest limit.
 """
@@ -59,13 +61,15 @@ class Stalled(BaseDetector):
     is_silence = True
     describes_results = False
     limits: ClassVar[tuple[str, ...]] = (
-        "stalled_read_seconds", "stalled_change_seconds", "stalled_shell_seconds", "stalled_other_seconds", "stalled_run_seconds",
+        "stalled_read_seconds", "stalled_change_seconds", "stalled_shell_seconds", "stalled_other_seconds",
+        "stalled_run_seconds",
     )  # fmt: skip
     key_settings = limits
     settings = (
         switch(
             "stalled_enabled", False, "Detect stalled sessions",
-            "Report calls without a result, and runs that stop in the middle, to operators.", weakens="off", scopes=NOT_OF_TOOLS,
+            "Report calls without a result, and runs that stop in the middle, to operators.",
+            weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
             "stalled_read_seconds", 600, 0, _LONGEST, "Limit for reads without a result",
@@ -85,7 +89,8 @@ class Stalled(BaseDetector):
         ),
         number(
             "stalled_run_seconds", 1800, 0, _LONGEST, "Limit for runs that stop",
-            "Applies if no call, answer or end follows the last result. 0 means no limit.", unit="seconds", scopes=NOT_OF_TOOLS,
+            "Applies if no call, answer or end follows the last result. 0 means no limit.",
+            unit="seconds", scopes=NOT_OF_TOOLS,
         ),
     )  # fmt: skip
     examples = {
@@ -159,7 +164,7 @@ class Stalled(BaseDetector):
     def stopped_run(
         self, own: dict[str, Any], run: RunState, now: float, last_event_at: float, policy: Policy
     ) -> tuple[list[Finding], list[float]]:
-        """Return the finding for a run whose calls all have results, if it has stalled, or the time at which it would stall."""
+        """Return the finding for a stalled run, whose calls all have results, or the time at which it would stall."""
         limit = policy.values["stalled_run_seconds"]
         latest = run.records[-1] if run.records else None
         if not limit or latest is None or latest.status == PENDING or not own.get("is_working"):

@@ -3,15 +3,15 @@
     "I will check that now."   "I will check that now."   "I will check that now."     and no call in between
     compaction   compaction   compaction   …
 
-Counts texts of the assistant (`message` events with the role `assistant`) that are the same or nearly the same, with no call in
-between, whatever else it says: it fires at the `talk_max_texts`-th. Two texts are nearly the same if at least the share `talk_ratio`
-of their words is; times and dates do not count. A call ends the series, and so does a message of the user in words that
-differ from the one before: who answers moves the conversation on, while "continue" sent by a program does not. Ten compactions in a
-row, without a call in between, are found as well.
+Counts texts of the assistant (`message` events with the role `assistant`) that are the same or nearly the same, with no
+call in between, whatever else it says: it fires at the `talk_max_texts`-th. Two texts are nearly the same if at least
+the share `talk_ratio` of their words is; times and dates do not count. A call ends the series, and so does a message of
+the user in words that differ from the one before: who answers moves the conversation on, while "continue" sent by a
+program does not. Ten compactions in a row, without a call in between, are found as well.
 
-Nobody waits for a verdict on a text, so the ladder can only record a finding or warn: it opens an incident, and nothing is blocked.
-A client that sends its texts to the guard gets the warning among the notices. Of the texts, only keyed digests of their words are
-kept in the session's state.
+Nobody waits for a verdict on a text, so the ladder can only record a finding or warn: it opens an incident, and nothing
+is blocked. A client that sends its texts to the guard gets the warning among the notices. Of the texts, only keyed
+digests of their words are kept in the session's state.
 
 - **False alarms:** assistants that answer every question of other users with the same sentence.
 - **Misses:** integrations that report calls only; most hooks of coding agents do.

@@ -85,7 +85,7 @@ class Anthropic:
         return Answer(calls=[_call(block, place) for place, block in enumerate(_calls(message))])
 
     def for_guard(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the guard reads them: of the model's messages only the calls, which clients do not change."""
+        """Return messages as the guard reads them: of the model's only the calls, which clients do not change."""
         return [
             {"role": "assistant", "content": [_guard_block(block) for block in _calls(message)]}
             if message.get("role") == "assistant"
@@ -94,7 +94,7 @@ class Anthropic:
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with the additions that the client has not seen; unchanged messages are the same objects."""
+        """Return the conversation with the additions unknown to the client; unchanged messages are the same objects."""
         out: list[Message] = []
         results: list[Message] = []
         for message in messages:

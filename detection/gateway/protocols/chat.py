@@ -69,7 +69,7 @@ class Chat:
         return Answer(calls=calls)
 
     def for_guard(self, messages: Sequence[Message]) -> list[Message]:
-        """Return messages as the guard reads them: of the model's messages only the calls, which clients do not change."""
+        """Return messages as the guard reads them: of the model's only the calls, which clients do not change."""
         return [
             {"role": "assistant", "tool_calls": [_guard_call(call) for call in dicts(m.get("tool_calls"))]}
             if m.get("role") == "assistant"
@@ -78,7 +78,7 @@ class Chat:
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with the additions that the client has not seen; unchanged messages are the same objects."""
+        """Return the conversation with the additions unknown to the client; unchanged messages are the same objects."""
         out: list[Message] = []
         for message in messages:
             found = rewrites.of_answer(self.call_ids(message))

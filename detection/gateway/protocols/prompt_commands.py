@@ -31,7 +31,7 @@ def is_only_commands(prompt: Message) -> bool:
 
 
 def without_commands(messages: list[Message], shape: MessageShape) -> list[Message]:
-    """Return a conversation without commands and the replies to them; the same list, or the same messages, where nothing changes.
+    """Return a conversation without commands and their replies; the same list or messages where nothing changes.
 
     A prompt of nothing but commands was answered by the gateway: the answer that follows it goes, too.
     """

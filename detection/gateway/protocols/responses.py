@@ -88,7 +88,7 @@ class Responses:
         ]
 
     def rewritten(self, items: Sequence[Message], rewrites: Rewrites) -> list[Message]:
-        """Return the conversation with the additions that the client has not seen; unchanged items are the same objects."""
+        """Return the conversation with the additions unknown to the client; unchanged items are the same objects."""
         out: list[Message] = []
         open_answer: _OpenAnswer | None = None
         for item in items:
@@ -138,7 +138,7 @@ class Responses:
         return results
 
     def continued(self, request: dict[str, Any], messages: list[Message], answer: Answer) -> dict[str, Any]:
-        """Return a request with other items. Where the model server keeps the conversation, it knows all but the results."""
+        """Return a request with other items. A model server that keeps the conversation knows all but the results."""
         if request.get("previous_response_id") or request.get("conversation"):
             results = [item for item in messages if str(item.get("type")).endswith("_call_output")]
             known = {call.id for call in answer.calls}
@@ -196,7 +196,7 @@ class Responses:
 
 
 class _OpenAnswer:
-    """Inserts calls that the client has not seen between the calls of the same answer, each of which is a separate item."""
+    """Inserts calls unknown to the client between the calls of the same answer, each of which is a separate item."""
 
     def __init__(self, rewrite: Rewrite) -> None:
         self._calls = [*rewrite.calls]

@@ -1,4 +1,4 @@
-"""How the history of a conversation is rewritten: the same way in every later request, so that prompt caches keep working."""
+"""Rewrites the history of a conversation, in the same way in every later request, so that prompt caches work."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class Rewrites:
         return next((one.notes[call_id] for one in self._by_key.values() if call_id in one.notes), "")
 
     def results_beside(self, call_id: str) -> list[Message]:
-        """Return the results that belong beside one whose call the model server keeps itself, and the list does not contain."""
+        """Return the results that belong beside one whose call the model server keeps and the list lacks."""
         if call_id in self._seen:
             return []
         return next((one.results for one in self._by_key.values() if one.anchor == call_id), [])

@@ -1,4 +1,4 @@
-"""The name of a conversation's session: from LoopGuard's header, the agent's own id, or the beginning of the conversation."""
+"""The name of a conversation's session: LoopGuard's header, the agent's own id, or how the conversation begins."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def kept_conversation(request: Mapping[str, Any]) -> str:
 
 
 def _of_body(request: Mapping[str, Any]) -> str:
-    """Return OpenAI's `conversation`, or the session in Anthropic's `metadata.user_id`, which Claude Code fills with JSON."""
+    """Return OpenAI's `conversation`, or the session in Anthropic's `metadata.user_id`, JSON from Claude Code."""
     if conversation := kept_conversation(request):
         return conversation
     user = text_field(request.get("metadata"), "user_id")

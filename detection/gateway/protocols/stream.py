@@ -23,7 +23,8 @@ class StreamReader:
     has_failed
         Whether the model server reported an error: nothing is evaluated.
     has_ended
-        Whether the model server has marked the end of the answer: clients leave then, without waiting for that of the response.
+        Whether the model server has marked the end of the answer: clients leave then, without waiting for that of the
+        response.
     is_unreadable
         Whether the rest passes unread.
     hides_usage
@@ -94,7 +95,7 @@ class StreamReader:
 
     @property
     def unread(self) -> bytes:
-        """Return the held and unread data unchanged: everything that the client has not received of an unreadable answer."""
+        """Return the held and unread data unchanged: all that the client has not received of an unreadable answer."""
         return b"".join((*self.held, self.rest))
 
     @staticmethod
@@ -108,7 +109,7 @@ class StreamReader:
         return sse.event(data, name)
 
     def passes_unread(self, data: bytes) -> bool:
-        """Return whether a part consists of whole events that only carry text, so that none of them need be read by itself.
+        """Return whether a part consists of whole events that only carry text, so that none has to be read by itself.
 
         Most of a stream is such parts. False is always correct; data that was not read may only be text.
         """
@@ -131,7 +132,7 @@ class StreamReader:
         raise NotImplementedError
 
     def resolved(self, resolution: Resolution) -> bytes:
-        """Return what the client gets instead of the held events; the action of `resolution` is ``some`` or ``text``."""
+        """Return what the client gets for the held events; the action of `resolution` is ``some`` or ``text``."""
         raise NotImplementedError
 
     def next_reader(self) -> StreamReader:

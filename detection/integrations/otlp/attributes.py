@@ -1,7 +1,7 @@
 """The attributes of agents, by all names in use: OpenTelemetry's GenAI conventions, OpenInference and Traceloop.
 
-The conventions have changed their names, too. An attribute is therefore looked up under every name that an instrumentation has
-used, the current one first.
+The conventions have changed their names, too. An attribute is therefore looked up under every name that an
+instrumentation has used, the current one first.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def parsed(value: Any) -> Any:
 
 
 def last_prompt(attributes: Attributes) -> str:
-    """Return the text of a user that a model call ends with; empty if it ends with results of tools, or with an answer."""
+    """Return the text of a user that a model call ends with; empty if it ends with results or an answer."""
     messages = parsed(attributes.get("gen_ai.input.messages"))
     if isinstance(messages, list) and messages:
         last = messages[-1]

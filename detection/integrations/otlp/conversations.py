@@ -1,8 +1,8 @@
 """Puts the spans of a request in order: which session each belongs to, and the events that follow from it.
 
-Spans arrive when they end, a child before its parent, in batches that are cut anywhere. A request is read by itself; what has to be
-known of earlier ones, the service looks up. Ids of events follow from ids of spans alone, so that a span that arrives again
-changes nothing, in whatever company.
+Spans arrive when they end, a child before its parent, in batches that are cut anywhere. A request is read by itself;
+what has to be known of earlier ones, the service looks up. Ids of events follow from ids of spans alone, so that a span
+that arrives again changes nothing, in whatever company.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class _Reading:
         return found
 
     def _is_repeated(self, fact: Fact, ancestors: Iterable[Span]) -> bool:
-        """Whether an enclosing span contains the same information, as with the instrumentations of a framework and of its client."""
+        """Whether an enclosing span has the same information, as with instrumented frameworks and their clients."""
         above = [self._facts.get((one.trace_id, one.span_id)) for one in ancestors]
         nearest = next((one for one in above if not isinstance(one, (AgentRun, type(None)))), None)
         if isinstance(fact, ModelResponse):
@@ -233,7 +233,8 @@ class _Reading:
         start, end = span.started_at, max(span.started_at, span.ended_at)
         names = {name: value for name, value in (("model", fact.model), ("backend", fact.backend)) if value}
         if fact.prompt and not is_started:
-            # An agent that another one has started has no user. One prompt in a trace: a request to correct an answer looks like a prompt, too.
+            # An agent that another one has started has no user. One prompt in a trace: a request to correct an answer
+            # looks like a prompt, too.
             prompt = about("message", "", start) | {"role": "user", "content": fact.prompt}
             prompt["id"] = bounded(f"otlp-{span.trace_id}-prompt-{session_of(span)}")
             yield (start, 1), prompt | names

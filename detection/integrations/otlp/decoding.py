@@ -23,7 +23,7 @@ Request = TypeVar("Request", bound=Message)
 MAX_RECORDS: Final = 100_000
 """Spans or log records of one request, of any kind."""
 MAX_MESSAGES: Final = 1_000_000
-"""Messages inside of one request: records, attributes, values. Two bytes each, which become a hundred when they are parsed."""
+"""Messages within one request: records, attributes, values. Two bytes each become a hundred when they are parsed."""
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 
 

@@ -48,7 +48,8 @@ class _Program:
 
 _PROGRAMS: Final = (
     _Program(
-        "claude-code", "anthropic", "tool_result", "user_prompt", "api_request", "assistant_response", counts_cached=False
+        "claude-code", "anthropic", "tool_result", "user_prompt", "api_request", "assistant_response",
+        counts_cached=False,
     ),
     _Program("codex", "", "codex.tool_result", "codex.user_prompt", "codex.sse_event"),
     _Program("gemini-cli", "google", "gemini_cli.tool_call", "gemini_cli.user_prompt", "gemini_cli.api_response"),

@@ -1,4 +1,4 @@
-"""``erase``: removes a session, or all sessions of an agent, everywhere, and prints the receipt. Retries one that has failed."""
+"""``erase``: removes a session, or all of an agent, everywhere, and prints the receipt. Retries one that failed."""
 
 from __future__ import annotations
 

@@ -54,7 +54,8 @@ class Command(BaseCommand):
             except NotFound:  # removed or retried meanwhile
                 continue
         self.stdout.write(
-            f"{result.evaluated:,} evaluated, {result.failed:,} failed again, {result.expired:,} too old or without payload."
+            f"{result.evaluated:,} evaluated, {result.failed:,} failed "
+            f"again, {result.expired:,} too old or without payload."
         )
         if result.failed:
             raise CommandError("Some events failed again. `quarantine --tracebacks` shows their errors.")

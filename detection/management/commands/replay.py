@@ -16,7 +16,10 @@ from detection.measuring.traces import TraceError, fold_session, read_lines, ses
 class Command(BaseCommand):
     """`manage.py replay EVENTS.jsonl [--policy POLICY.json]`."""
 
-    help = "Fold recorded events (JSON lines, gzipped or not) and print one JSON line per call that is not simply allowed."
+    help = (
+        "Fold recorded events (JSON lines, gzipped or not) and print "
+        "one JSON line per call that is not simply allowed."
+    )
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -93,13 +93,14 @@ class Command(BaseCommand):
         found, progress = document["result"], document["progress"]
         covered, recorded = found["coverage"], found["recorded"]
         self.stdout.write(
-            f"{progress['done_sessions']:,} sessions of {document['days']} days replayed: {covered['replayed_calls']:,} of "
-            f"{covered['calls']:,} calls ({covered['share']:.1%})."
+            f"{progress['done_sessions']:,} sessions of {document['days']} days replayed: "
+            f"{covered['replayed_calls']:,} of {covered['calls']:,} calls ({covered['share']:.1%})."
         )
         for reason, calls in covered["missing"].items():
             self.stdout.write(f"  {calls:,} calls not replayed: {MISSING_WORDS[reason]}.")
         self.stdout.write(
-            f"{recorded['reproduced']:,} of {recorded['incidents']:,} recorded incidents are found under the current policy."
+            f"{recorded['reproduced']:,} of {recorded['incidents']:,} "
+            "recorded incidents are found under the current policy."
         )
         for title, name in (("Lost", "lost"), ("Gained", "gained")):
             group = found[name]

@@ -1,7 +1,7 @@
 """The second factor of an account: codes of an authenticator app (TOTP), and recovery codes for when it is lost.
 
-The devices are those of django-otp: a code works once, and one clock step early or late. Of recovery codes only keyed digests
-are stored. The caller throttles attempts, as the sign-in does.
+The devices are those of django-otp: a code works once, and one clock step early or late. Of recovery codes only keyed
+digests are stored. The caller throttles attempts, as the sign-in does.
 """
 
 from __future__ import annotations

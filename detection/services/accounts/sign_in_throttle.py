@@ -24,7 +24,8 @@ FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 2.0, 900.0
 FORGET_AFTER = timedelta(hours=1)
 BATCH_EXPIRED = 5_000
 _NO_WAIT = datetime(2000, 1, 1, tzinfo=UTC)
-# The clock is read once the row is locked, so what a parallel attempt has just stored counts. A place that has to wait is not returned.
+# The clock is read once the row is locked, so what a parallel attempt has just stored counts. A place that has to wait
+# is not returned.
 _COUNT = """
     INSERT INTO detection_failedsignins AS known (place, count, not_before, expires_at)
     SELECT place, 1, %(no_wait)s, clock_timestamp() + make_interval(secs => %(forget)s)
@@ -77,7 +78,7 @@ def _places(username: str, address: str) -> dict[str, int]:
 
 
 def begin(username: str, address: str) -> SignInAttempt:
-    """Count an attempt of an account at an address, if it may be checked; each one beyond the free ones doubles the wait."""
+    """Count an attempt of an account at an address, if it may be checked; after free ones, each doubles the wait."""
     places = _places(username, address)
     with transaction.atomic():
         with connection.cursor() as cursor:

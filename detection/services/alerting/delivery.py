@@ -154,7 +154,8 @@ def claim_due(limit: int) -> list[DeliveryJob]:
             " AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)"
             " AND EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id AND m.due_at <= %(now)s"
             "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))"
-            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id AND m.state = 'sending'"
+            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id"
+            " AND m.state = 'sending'"
             "   AND m.claimed_until > %(now)s)"
             " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED",
             {"now": timezone.now(), "limit": limit},

@@ -204,7 +204,8 @@ def remove_old_secrets(
     Raises
     ------
     ChangedMeanwhile
-        When the destination is no longer the one with this `version`, so that the newest may be one that nobody has seen.
+        When the destination is no longer the one with this `version`, so that the newest may be one that nobody has
+        seen.
     """
     row = _destination(project_id, public_id)
     require_version(version, _shown(row))

@@ -1,7 +1,7 @@
 """Mutes of patterns: silences that end at a time or when the pattern gets worse.
 
-A pattern gets worse when more incidents of it open within 24 hours than in the 24 hours before it was muted (at least one).
-Incidents from before the mute do not count, so that a mute does not end with the next incident.
+A pattern gets worse when more incidents of it open within 24 hours than in the 24 hours before it was muted (at least
+one). Incidents from before the mute do not count, so that a mute does not end with the next incident.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def end_if_worse(silence: AlertSilence) -> bool:
 
 
 def wake_due() -> int:
-    """End the mutes of patterns that have become worse; returns how many. One query by a small index when there are none."""
+    """End the mutes of patterns that got worse; returns how many. One query by a small index if there are none."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(
         pattern__isnull=False, baseline__isnull=False, starts_at__lte=now, ends_at__gt=now

@@ -25,7 +25,7 @@ from detection.services.alerting import event_facts, mutes, outbox, routing
 from detection.services.alerting.routing import EnabledRoute
 
 MAX_AT_ONCE = 500
-"""Maximum number of incidents per route and destination, or per silence, in one run; the rest follow in the next run."""
+"""Maximum number of incidents per route and destination, or per silence, in one run; the rest follow in the next."""
 _APPROVAL_TYPES = (AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED)
 
 

@@ -116,7 +116,7 @@ def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
 def deliveries(
     event_type: str, facts: dict[str, Any], routes: Iterable[EnabledRoute]
 ) -> Iterator[tuple[EnabledRoute, AlertDestination]]:
-    """Yield the destinations of an event with their routes: each destination once, and no route after the last match."""
+    """Yield the destinations of an event with their routes: each once, and no route after the last match."""
     notified: set[int] = set()
     for enabled in routes:
         if not route_matches(enabled.route, event_type, facts):
@@ -240,7 +240,7 @@ def due_at(route: AlertRoute, event: AlertEvent, now: datetime, count_recent: Ca
 
 
 def _of_same_step(waiting: QuerySet[Notification], event: AlertEvent) -> Notification | None:
-    """Return the notification with a related incident that was opened in the same transaction, whatever the grouping."""
+    """Return the notification with a related incident opened in the same transaction, whatever the grouping."""
     group = event.facts.get("group")
     if event.type != AlertEventType.OPENED or not group:
         return None

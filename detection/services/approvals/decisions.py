@@ -116,7 +116,10 @@ def decide(
                 locked.approvals.close(approval, outcome, locked.tracker)
             audit.record(
                 actor, "approval.decide", public_id, project_id=project_id,
-                after={"choice": choice, "raise_by": raise_by, "session": locked.session.external_id, "tool": approval.tool},
+                after={
+                    "choice": choice, "raise_by": raise_by,
+                    "session": locked.session.external_id, "tool": approval.tool,
+                },
             )  # fmt: skip
             if remember:
                 _remember(approval, actor)

@@ -36,7 +36,8 @@ class ApprovalOutcome:
     message
         For the agent.
     reason
-        Stable code: ``decided``, ``remembered``, ``expired``, ``session_stopped``, ``session_ended`` or a judge's outcome.
+        Stable code: ``decided``, ``remembered``, ``expired``, ``session_stopped``, ``session_ended`` or a judge's
+        outcome.
     by
         Name of the person, key, judge or system that decided.
     choice

@@ -28,8 +28,9 @@ _HEADER_NAME = re.compile(r"[A-Za-z0-9-]{1,64}", re.ASCII)
 _HEADER_VALUE = re.compile(r"[\x20-\x7e]+", re.ASCII)
 _OWN_HEADERS = frozenset(
     (
-        "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type", "cookie",
-        "expect", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade", "x-api-key",
+        "accept-encoding", "authorization", "connection", "content-encoding", "content-length", "content-type",
+        "cookie", "expect", "host", "keep-alive", "proxy-authorization", "te", "trailer", "transfer-encoding",
+        "upgrade", "x-api-key",
     )
 )  # fmt: skip
 """Headers that the gateway sets or passes on; credentials come from the deployment, never from a row that is shown."""

@@ -76,8 +76,8 @@ def save_price(project_id: int, actor: Actor, *, version: str | None = None, **v
     version
         `price_version` of what the person has seen; None checks nothing.
     **values
-        `backend` (empty: all), `model`, `input_usd`, `output_usd`, and optionally `cached_input_usd` and `cache_write_usd`,
-        which are otherwise as `input_usd`; all in US dollars per million tokens.
+        `backend` (empty: all), `model`, `input_usd`, `output_usd`, and optionally `cached_input_usd` and
+        `cache_write_usd`, which are otherwise as `input_usd`; all in US dollars per million tokens.
 
     Raises
     ------

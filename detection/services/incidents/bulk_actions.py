@@ -256,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 
 def carry_out_waiting() -> int:
-    """Continue actions that requests did not finish; returns how many. One query by an empty index when there are none."""
+    """Continue actions that requests did not finish; returns how many. One query by an empty index if none."""
     total = 0
     free = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     for pk in BulkAction.objects.filter(free, finished_at=None).order_by("pk").values_list("pk", flat=True):

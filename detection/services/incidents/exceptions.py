@@ -155,7 +155,7 @@ def best(found: Sequence[ExceptionOption], reason: str) -> str:
 
 
 def reason_of(incident: Incident) -> str:
-    """Return the reason for an exception that the label gives; empty where nobody labelled the incident "not a loop"."""
+    """Return the reason for an exception that the label gives; empty without the label "not a loop"."""
     if incident.label != IncidentLabel.FALSE_ALARM:
         return ""
     label = LabelReason(incident.label_reason).label.partition(":")[0]
@@ -194,8 +194,8 @@ def create_exception(
     option
         The id of one of `options`.
     note
-        Reason; the history keeps it with the incident's id. Empty for that of the label; a person must give one where there is
-        no label.
+        Reason; the history keeps it with the incident's id. Empty for that of the label; a person must give one where
+        there is no label.
 
     Raises
     ------

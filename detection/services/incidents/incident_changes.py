@@ -222,7 +222,7 @@ def _message_of(event: Event) -> dict[str, Any]:
 
 
 def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, Any]:
-    """Return one call of the evidence, with its result where there is one up to `until_seq`, cut to what a page needs."""
+    """Return one call of the evidence, with its result if it came up to `until_seq`, cut to what a page needs."""
     flags = call.flags
     if result is not None and until_seq is not None and result.seq > until_seq:
         result, flags = None, call_flags.of_call("pending", call.decision)

@@ -1,4 +1,4 @@
-"""Rules by which an incident changes its status without a person. The states are described in `detection.models.Incident`.
+"""Rules by which an incident changes its status without a person. `detection.models.Incident` describes the states.
 
 Callers hold the row lock of the incident's session, and save the fields that change.
 """
@@ -15,9 +15,9 @@ STATUS_FIELDS = ("status", "snoozed_until", "snoozed_until_worse", "needs_acknow
 def settle(incident: Incident) -> None:
     """Set the status that follows from the incident's loop; changes the row in memory only.
 
-    An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. Then it is open,
-    or snoozed until its time: a loop that is over cannot get worse. An ended one becomes `open` again
-    if its loop continues or someone has to acknowledge it. Acknowledged and resolved ones keep their status.
+    An open or snoozed incident whose loop is over becomes `ended`, unless someone has to acknowledge it. Then it is
+    open, or snoozed until its time: a loop that is over cannot get worse. An ended one becomes `open` again if its loop
+    continues or someone has to acknowledge it. Acknowledged and resolved ones keep their status.
     """
     is_over = incident.ended_at is not None or incident.label == IncidentLabel.FALSE_ALARM
     can_rest = is_over and not incident.needs_acknowledgement

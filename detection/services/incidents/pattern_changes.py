@@ -125,7 +125,7 @@ def _apply(change: PatternActivity, public_id: str) -> bool:
 
 
 def carry_out_waiting() -> int:
-    """Continue changes that requests did not finish; returns how many. One query by an empty index when there are none."""
+    """Continue changes that requests did not finish; returns how many. One query by an empty index if none."""
     total, until = 0, time.monotonic() + IN_SWEEP_SECONDS
     waiting = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     unfinished = PatternActivity.objects.filter(waiting, finished_at=None)

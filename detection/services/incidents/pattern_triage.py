@@ -122,7 +122,7 @@ def mute(
     until_worse: bool = False,
     reason: str = "",
 ) -> Pattern:
-    """Send no notifications about a pattern until a given time, or until it gets worse; see `services.alerting.mutes`."""
+    """Send no notifications about a pattern until a time, or until it gets worse; see `services.alerting.mutes`."""
     with _locked(project_id, public_id) as pattern:
         replaced = mutes.active([pattern.pk]).get(pattern.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None

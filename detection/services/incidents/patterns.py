@@ -18,12 +18,12 @@ BATCH_INCIDENTS: Final = 500
 def assign(incidents: Sequence[Incident]) -> None:
     """Set the patterns of new incidents of one project, in memory; patterns that do not exist yet are stored.
 
-    Related incidents, which are about the same calls, have the pattern of the first of them, so that one loop is one row of the
-    list however many detectors find it.
+    Related incidents, which are about the same calls, have the pattern of the first of them, so that one loop is one
+    row of the list however many detectors find it.
 
-    Costs one query where the patterns exist, and two more where one is new or a related incident is older. No row that exists is
-    locked: sessions that open incidents of the same pattern do not wait for one another. Only the first incidents of a pattern
-    do, and as each statement inserts in the order of the keys, they cannot deadlock.
+    Costs one query where the patterns exist, and two more where one is new or a related incident is older. No row that
+    exists is locked: sessions that open incidents of the same pattern do not wait for one another. Only the first
+    incidents of a pattern do, and as each statement inserts in the order of the keys, they cannot deadlock.
     """
     own = {incident.public_id: _identity(incident) for incident in incidents}
     older = _of_older(incident.group_id for incident in incidents if incident.group_id not in own)
@@ -81,7 +81,8 @@ def _stored(project_id: int, identities: Sequence[PatternIdentity]) -> dict[str,
 def assign_missing() -> int:
     """Give the incidents of older versions their patterns, in small transactions; returns how many got one.
 
-    One query by an empty index when there are none. Incidents that another transaction has locked are left to the next run.
+    One query by an empty index when there are none. Incidents that another transaction has locked are left to the next
+    run.
     """
     total, after = 0, 0
     while True:

@@ -1,7 +1,7 @@
 """Turns findings into incidents while a session is folded: opens, escalates and ends them.
 
-Only called by evaluation, under the session's lock. `incident_changes` writes them, with a copy of the evidence. Actions of
-people on incidents are in `triage`.
+Only called by evaluation, under the session's lock. `incident_changes` writes them, with a copy of the evidence.
+Actions of people on incidents are in `triage`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ _SIGNS_OF_LIFE = {
 """Why an incident about silence ends, by the event that ends it."""
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
-    "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence", "policy", "last_seen_at",
+    "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence",
+    "policy", "last_seen_at",
 )  # fmt: skip
 """Fields of an incident that a finding changes."""
 
@@ -60,8 +61,8 @@ class IncidentTracker:
     Attributes
     ----------
     is_guarded
-        Whether an agent waits for the verdict. A reported call has already run, so it is not counted as blocked, and the
-        incident does not say that it was.
+        Whether an agent waits for the verdict. A reported call has already run, so it is not counted as blocked, and
+        the incident does not say that it was.
 
     Parameters
     ----------
@@ -87,7 +88,7 @@ class IncidentTracker:
         return self._active
 
     def reload(self) -> None:
-        """Read the incidents again: a person changed one in this transaction. What detection changed must be saved already."""
+        """Read the incidents again: a person changed one in this transaction. Other changes must be saved already."""
         self._active = None
 
     @property
@@ -124,7 +125,7 @@ class IncidentTracker:
         return self._changes.unpriced_calls(public_id)
 
     def begin(self, event: EventRecord) -> None:
-        """Use the number and time of an event for the following changes; its result belongs to the evidence of active loops.
+        """Use the number and time of an event for the next changes; its result belongs to the evidence of active loops.
 
         Times of incidents are those of events, so they do not depend on when the events are evaluated.
         """
@@ -266,7 +267,7 @@ class IncidentTracker:
             self._changes.add_evidence(incident, (*finding.seqs, seq))
 
     def _counted_by_ended(self, since_seq: int) -> set[int]:
-        """Return the calls that ended incidents count: a loop that continues after its incident was resolved is a new one.
+        """Return the calls that ended incidents count: a loop that continues after a resolution is a new one.
 
         One query for a transaction in which an incident opens, and another one for each that reaches further back.
         """
@@ -280,7 +281,7 @@ class IncidentTracker:
         return self._counted_before
 
     def _group_of(self, finding: Finding, in_step: list[Incident]) -> str | None:
-        """Return the group of incidents that the finding belongs to: found in the same step, or about the same calls."""
+        """Return the group of incidents of a finding: those found in the same step, or about the same calls."""
         if in_step:
             return in_step[0].group_id
         if detector_for(finding.kind).is_run_limit or detector_for(finding.kind).is_silence:
@@ -421,8 +422,8 @@ class IncidentTracker:
         """Apply the end of an approval to its incident; costs a query if the incident is over.
 
         Calls that are allowed after all do not count as blocked, and their loop is released. After a stop, that is the
-        decision of the incident. After a stop, and if nobody decided in time, someone has to acknowledge the incident; not
-        if a person stopped the session.
+        decision of the incident. After a stop, and if nobody decided in time, someone has to acknowledge the incident;
+        not if a person stopped the session.
         """
         incident = self._incident_of(approval)
         if incident is None:

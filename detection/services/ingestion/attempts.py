@@ -1,7 +1,7 @@
 """Records requests to events and guard with their outcome, in the background: recording one costs no query.
 
-Attempts are collected in memory, identical ones as one row, and written twice a second by one thread of the process. They
-serve diagnosis and may be incomplete: above `MAX_WAITING` different ones, new ones are dropped.
+Attempts are collected in memory, identical ones as one row, and written twice a second by one thread of the process.
+They serve diagnosis and may be incomplete: above `MAX_WAITING` different ones, new ones are dropped.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Recognises events that were sent before, and finds the call that a result belongs to.
 
-Decided once, when an event gets its number, from the stored events and those before it in the request: the outcome does not
-depend on how a history is split into requests, nor on how far it is evaluated. `detection.engine.open_calls` does the same for
-users of the library, who have no stored events.
+Decided once, when an event gets its number, from the stored events and those before it in the request: the outcome does
+not depend on how a history is split into requests, nor on how far it is evaluated. `detection.engine.open_calls` does
+the same for users of the library, who have no stored events.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _COLUMNS = (
     "decision",
 )
 _EVENTS = (
-    f"SELECT {', '.join(_COLUMNS)}, verdict IS NOT NULL FROM detection_event WHERE type IN ('call', 'result')"  # noqa: S608 - constants
+    f"SELECT {', '.join(_COLUMNS)}, verdict IS NOT NULL FROM detection_event"  # noqa: S608 - constants
+    " WHERE type IN ('call', 'result')"
 )
 _WITH_ID = f"({_EVENTS} AND session_id = %s AND call_id = %s ORDER BY seq DESC LIMIT {SAME_ID_EVENTS})"
 _WITH_IDS = (
@@ -48,9 +49,11 @@ _LATEST = f"({_EVENTS} AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENT
 ROUND_EVENTS = 1_000
 """Number of latest events among which the call of a round's usage is searched."""
 _FIRST_OF_ROUNDS = (
-    "SELECT DISTINCT ON (e.session_id, e.round) e.* FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_round)"  # noqa: S608 - constants
-    f" CROSS JOIN LATERAL ({_EVENTS} AND type = 'call' AND session_id = w.its_session AND round = w.its_round AND seq >"
-    f" (SELECT max(l.seq) - {ROUND_EVENTS} FROM detection_event l WHERE l.session_id = w.its_session) ORDER BY seq LIMIT 1) e"
+    "SELECT DISTINCT ON (e.session_id, e.round) e.*"  # noqa: S608 - constants
+    " FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_round) CROSS JOIN LATERAL"
+    f" ({_EVENTS} AND type = 'call' AND session_id = w.its_session AND round = w.its_round AND seq >"
+    f" (SELECT max(l.seq) - {ROUND_EVENTS} FROM detection_event l WHERE l.session_id = w.its_session)"
+    " ORDER BY seq LIMIT 1) e"
 )
 
 Place = tuple[int, str]
@@ -106,7 +109,8 @@ class CallIdentity:
         Returns
         -------
         list of str or None
-            The call ids of which the session must have no event up to `recent.after_seq`; None if not enough is remembered.
+            The call ids of which the session must have no event up to `recent.after_seq`; None if not enough is
+            remembered.
         """
         latest = recent.latest
         if self._has_rounds or (self._sessions and latest is None):
@@ -133,8 +137,8 @@ class CallIdentity:
     def repeated_by(self, session_id: int, event: EventRecord) -> EventRecord | None:
         """Return the stored event that a call or result repeats, None if it is new.
 
-        A call id stands for a call within the round that the client named, and without one until a result comes. With other
-        arguments it is another call. A result is a repetition if its call already has one, and a heartbeat is too
+        A call id stands for a call within the round that the client named, and without one until a result comes. With
+        other arguments it is another call. A result is a repetition if its call already has one, and a heartbeat is too
         late then.
         """
         if not event.call_id:
@@ -154,7 +158,8 @@ class CallIdentity:
     def add(self, event: EventRecord) -> None:
         """Note a new event that has its number.
 
-        A result without a call id gets that of its call, a heartbeat the tool of its call, and a usage the tool, id and run of the first call of its round.
+        A result without a call id gets that of its call, a heartbeat the tool of its call, and a usage the tool, id and
+        run of the first call of its round.
         """
         if event.type == EventType.USAGE:
             first = self._rounds.get((event.session_id, event.round))

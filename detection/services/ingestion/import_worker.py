@@ -1,7 +1,7 @@
 """The work on uploaded transcripts, in a worker: check all files, store their sessions, and write the summary.
 
-One worker at a time works on the imports of a project, under a lock that ends with its connection: when it dies, another one
-starts the import again, and skips the events that are already stored.
+One worker at a time works on the imports of a project, under a lock that ends with its connection: when it dies,
+another one starts the import again, and skips the events that are already stored.
 """
 
 from __future__ import annotations
@@ -106,7 +106,8 @@ class _ImportWork:
             if not self._end_if_cancelled():
                 self._fail(
                     "file_missing",
-                    "The worker cannot find the files. LOOPGUARD_IMPORT_FOLDER must be the same folder for web and worker.",
+                    "The worker cannot find the files. LOOPGUARD_IMPORT_FOLDER "
+                    "must be the same folder for web and worker.",
                 )
         except Exception:
             log.exception("import_failed", id=row.public_id)

@@ -60,8 +60,8 @@ def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: 
     Returns
     -------
     Accepted
-        After commit. An event whose id is known counts as duplicate, and so does one that repeats an open call or the result
-        of a call; see `call_identity`.
+        After commit. An event whose id is known counts as duplicate, and so does one that repeats an open call or the
+        result of a call; see `call_identity`.
     """
     if not events:
         return Accepted()
@@ -122,8 +122,8 @@ def number(
     Parameters
     ----------
     request_round
-        The round of a call whose client named none. Without it, each call is a request of its own; the engine decides whether
-        a request joins the round before it.
+        The round of a call whose client named none. Without it, each call is a request of its own; the engine decides
+        whether a request joins the round before it.
     """
     session.last_seq += 1
     event.session_id, event.seq, event.received_at = session.pk, session.last_seq, now

@@ -57,13 +57,13 @@ def guard_messages(
     max_events
         Maximum number of events that count of a longer new history, latest first.
     usage
-        Tokens and cost of the response that the list ends with. They belong to its first call, or to none if it has no call
-        that counts.
+        Tokens and cost of the response that the list ends with. They belong to its first call, or to none if it has no
+        call that counts.
     is_continued
         Whether the list is not the whole history, but what was added to it.
     reread
-        Returns the list with other ids of calls. Given where a list ends with an answer that the client has not got yet: an
-        answer that is given again because the client did not get it has other ids, and counts once.
+        Returns the list with other ids of calls. Given where a list ends with an answer that the client has not got
+        yet: an answer that is given again because the client did not get it has other ids, and counts once.
     is_retry
         Whether the client tells that it sends the request again.
 

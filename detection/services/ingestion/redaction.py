@@ -1,7 +1,8 @@
 """Removes secrets from events, before they are stored, logged, shown or forwarded.
 
-A secret is replaced by a mark that names the rule that found it and is keyed per project: equal secrets keep equal marks
-and different ones stay different, so identity and detection work on the marks, and the secret cannot be read or guessed.
+A secret is replaced by a mark that names the rule that found it and is keyed per project: equal secrets keep equal
+marks and different ones stay different, so identity and detection work on the marks, and the secret cannot be read or
+guessed.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from detection.strict_json import Cleaner, JsonProblem, compact, loads
 MAX_NODES = 1_000_000
 """More values than an event can have, so that only the depth limits the walk."""
 _PROBE = 32
-"""Characters of a text in base64 that are decoded first. A name of a file or a picture shows there that it encodes no text."""
+"""Characters of a text in base64 that are decoded first: they show that a file name or picture encodes no text."""
 _PAIRS = (
     ("name", "value"),
     ("key", "value"),
@@ -199,7 +200,8 @@ class Redactor:
         if secret.startswith("[redacted:"):
             return secret
         self.hits += 1
-        return f"[redacted:{kind}:{hmac.new(self._secret, secret.encode('utf-8', 'replace'), hashlib.sha256).hexdigest()[:12]}]"
+        digest = hmac.new(self._secret, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
+        return f"[redacted:{kind}:{digest[:12]}]"
 
 
 def _percent_encoded(text: str) -> str:

@@ -62,8 +62,9 @@ def find_earlier(
     reread
         Returns the list with other ids of calls.
     is_retry
-        Whether the client tells that it sends a request again. If it does not, ids that the model server uses again leave open
-        whether a list is the same or only looks so, because its beginning was cut off: then the calls are new.
+        Whether the client tells that it sends a request again. If it does not, ids that the model server uses again
+        leave open whether a list is the same or only looks so, because its beginning was cut off: then the calls are
+        new.
     """
     start = pending_at(messages)
     if not 0 < start < len(messages) or messages[start - 1].prefix not in known.prefixes:

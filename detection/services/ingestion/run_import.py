@@ -1,7 +1,7 @@
 """Imports past runs: their calls keep their recorded times, send no alerts, and are evaluated immediately.
 
-An imported session is written by nothing else, so its last sequence number says how much of the record is stored. Importing a
-record again, or one that has grown, therefore continues where the last import ended.
+An imported session is written by nothing else, so its last sequence number says how much of the record is stored.
+Importing a record again, or one that has grown, therefore continues where the last import ended.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class RunImport:
         self.waiting_characters = 0
 
     def add(self, event: dict[str, Any]) -> None:
-        """Add an event in the form of the API; the order must be the same at every import. Stores a batch when it is full."""
+        """Add an event in the form of the API, in the same order at every import. Stores a batch when it is full."""
         if self._is_live:
             return
         record = _valid_record(event, self.name)

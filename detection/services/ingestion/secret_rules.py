@@ -59,11 +59,11 @@ class SecretRule:
     finds
         What it finds, for the documentation.
     pattern
-        Runs in linear time on any text. What is replaced is the first of the groups ``secret``, ``double``, ``single`` and
-        ``plain`` that took part, or else the whole match. ``no_secret`` marks a match to leave alone.
+        Runs in linear time on any text. What is replaced is the first of the groups ``secret``, ``double``, ``single``
+        and ``plain`` that took part, or else the whole match. ``no_secret`` marks a match to leave alone.
     hint
-        The rule runs only on texts in which this is found, in small or capital letters. All hints together are one pattern of
-        RE2, which passes over a text once.
+        The rule runs only on texts in which this is found, in small or capital letters. All hints together are one
+        pattern of RE2, which passes over a text once.
     checked
         Whether a value without quotes that reads like a plain word, a placeholder or an expression is left alone.
     weak
@@ -439,7 +439,7 @@ def _hints() -> re2.Set:
 
 
 HINTS = _hints()
-"""Finds the indices in `RULES` of the rules that may find something in a text; then those of numbers, of headers in lists, and of percent-encoding."""
+"""Finds the rules that may apply to a text: indices in `RULES`, then numbers, headers in lists, percent-encoding."""
 NUMBER_HINT = len(RULES)
 PERCENT_HINT = NUMBER_HINT + 2
 LONG_BASE64 = re2.compile(r"[A-Za-z0-9+/_-]{24}")

@@ -35,7 +35,7 @@ class SessionQueue:
 
     @contextmanager
     def place(self, project_id: int, external_id: str) -> Iterator[None]:
-        """Occupy one of a session's places in the queue for its lock, during the block. Costs nothing without a deadline.
+        """Occupy a place in the queue for the session's lock, during the block. Costs nothing without a deadline.
 
         Raises
         ------

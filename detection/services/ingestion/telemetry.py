@@ -54,8 +54,8 @@ def ingest_telemetry(
     Returns
     -------
     Accepted
-        After commit of all of them, up to 1,000 in one transaction. If one fails, the exporter sends the request again, and what is
-        stored counts as duplicate.
+        After commit of all of them, up to 1,000 in one transaction. If one fails, the exporter sends the request again,
+        and what is stored counts as duplicate.
     """
     _name_sessions(principal.project_id, spans)
     total = Accepted()
@@ -104,7 +104,7 @@ def _remember(principal: Principal, spans: Sequence[TelemetrySpan]) -> None:
 
 
 def _found_parents(project_id: int, spans: Iterable[TelemetrySpan]) -> dict[str, str]:
-    """Return the parents of sessions, where the span that started an agent and the agent came with different requests."""
+    """Return the parents of sessions whose agent came with another request than the span that started it."""
     calls: dict[bytes, str] = {}
     starts: dict[bytes, str] = {}
     for span in spans:

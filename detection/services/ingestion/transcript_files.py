@@ -1,7 +1,7 @@
 """Files of past runs, read as one stream of events: plain, compressed with gzip, or members of a zip archive.
 
-Neither a file nor a session is ever in memory as a whole, and what a hostile file can unpack to is bounded. An error names
-the file and the line or the run.
+Neither a file nor a session is ever in memory as a whole, and what a hostile file can unpack to is bounded. An error
+names the file and the line or the run.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def files_of(path: Path, name: str, budget: list[int], place: str = "") -> Itera
     budget
         One number: how many more bytes may be unpacked.
     place
-        The path of the file, if that tells it from all others; see `TranscriptFile`. Within an archive, the member's name.
+        The path of the file, if that tells it from all others; see `TranscriptFile`. Within an archive, the member's
+        name.
 
     Raises
     ------
@@ -153,8 +154,8 @@ def _unpacked(stream: io.BufferedReader) -> BinaryIO:
 def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, Event]]:
     """Yield the events of a file, each with the name of its session.
 
-    Of Claude Code, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first line
-    must be JSON.
+    Of Claude Code, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first
+    line must be JSON.
 
     Raises
     ------

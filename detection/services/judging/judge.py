@@ -1,7 +1,7 @@
 """Consults a model on whether a run that has reached a limit may continue. Only an explicit acceptance counts.
 
-Calls only the endpoint of the environment and changes no session. The engine contains the instructions and the parser of
-rulings; `approvals.judge_consultation` applies them.
+Calls only the endpoint of the environment and changes no session. The engine contains the instructions and the parser
+of rulings; `approvals.judge_consultation` applies them.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
 
 
 def resting(project_id: int, endpoint: Endpoint) -> str:
-    """Return why the project cannot use the judge now: the circuit breaker, the daily cost, or a judge that followed its data."""
+    """Return why the project cannot use the judge: circuit breaker, daily cost, or a judge that followed its data."""
     now = timezone.now()
     sent = JudgeCall.objects.filter(was_sent=True)
     if sent.filter(outcome=JudgeOutcome.OBEYED, at__gt=now - OBEYED_REST).exists():

@@ -1,4 +1,4 @@
-"""Decisions about suggestions: accepted through the services of policies, rejected and remembered, tried, and undone."""
+"""Decisions about suggestions: accept them through the services of policies, reject, try and undo them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def reject(project_id: int, public_id: str, actor: Actor, *, note: str = "") -> 
 
 @transaction.atomic
 def undo(project_id: int, public_id: str, actor: Actor) -> None:
-    """Undo a decision: restore the policy before an accepted suggestion unless it has expired, and make a rejected one again.
+    """Undo a decision: restore the policy before an accepted suggestion unless it expired; make a rejected one again.
 
     Raises
     ------
@@ -124,7 +124,7 @@ def latest_what_if(project_id: int, change: dict[str, Any]) -> WhatIf | None:
 
 
 def _locked(project_id: int) -> Project:
-    """Return the project, locked as for every change of its policy: of two decisions at one time, the later one finds the first."""
+    """Return the project, locked as for every change of its policy: of two decisions, the later one finds the first."""
     return Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
 
 

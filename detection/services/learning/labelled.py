@@ -50,8 +50,8 @@ def is_loop(incident: Incident) -> bool:
 def volatile_arguments(incident: Incident) -> list[str]:
     """Return the arguments that look volatile.
 
-    Of a false alarm with that reason, those that vary. Of a loop, those that alone make its calls different, with another opaque
-    value in each.
+    Of a false alarm with that reason, those that vary. Of a loop, those that alone make its calls different, with
+    another opaque value in each.
     """
     varying = varying_arguments(incident)
     if not is_loop(incident):
@@ -89,7 +89,7 @@ def volatile_result_fields(incident: Incident, traits: ToolTraits, keyer: Keyer)
 
 
 def behaves_like_poll(incident: Incident) -> bool:
-    """Return whether a false alarm is a poll: by its reason, or by identical calls at even distances without an error."""
+    """Return whether a false alarm is a poll: by its reason, or identical calls at even intervals without errors."""
     if is_loop(incident):
         return False
     if incident.label_reason == LabelReason.POLL:

@@ -38,7 +38,8 @@ class OpenSuggestion:
     Attributes
     ----------
     id
-        The same whenever it is computed: of the project, the kind, the scope and what is changed in which direction, without limits.
+        The same whenever it is computed: of the project, the kind, the scope and what is changed in which direction,
+        without limits.
     kind
         ``limit``, ``poll``, ``volatile_argument`` or ``volatile_result``.
     words, reason
@@ -157,7 +158,8 @@ class _Learner:
             yield self._of(
                 "volatile_argument",
                 f"Ignore the argument{'s' * (len(arguments) > 1)} {', '.join(arguments)} of {tool}",
-                f"In {_count(arguments)} labelled incidents the calls differ in what looks like an id, a time or a cursor.",
+                f"In {_count(arguments)} labelled incidents the calls "
+                "differ in what looks like an id, a time or a cursor.",
                 replace(rule, ignore_arguments=names),
                 change,
                 _of_any(arguments),
@@ -284,7 +286,7 @@ def _is_off(name: str, policy: Policy) -> bool:
 
 
 def _needed(incident: Incident) -> int:
-    """Return the limit under which a false alarm would not have occurred; after a block, the number of calls that would have followed is unknown."""
+    """Return the limit under which a false alarm would not have occurred; an estimate if a block ended it."""
     return incident.count + (incident.limit if incident.calls_blocked else 1)
 
 

@@ -1,4 +1,4 @@
-"""Housekeeping: creates partitions, deletes old rows and ends abandoned incidents. Safe to run twice or concurrently."""
+"""Housekeeping: creates partitions, deletes old rows, ends abandoned incidents. Safe to run twice or concurrently."""
 
 from __future__ import annotations
 
@@ -104,7 +104,8 @@ def trim() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
             "DELETE FROM detection_attempt WHERE id IN (SELECT id FROM (SELECT id, row_number() OVER"
-            " (PARTITION BY project_id ORDER BY id DESC) AS place FROM detection_attempt) AS numbered WHERE place > %s)",
+            " (PARTITION BY project_id ORDER BY id DESC) AS place FROM detection_attempt) AS numbered"
+            " WHERE place > %s)",
             [ATTEMPTS_KEPT],
         )
     _forget_event_ids()

@@ -171,7 +171,7 @@ def template_version(text: str) -> str:
 
 
 def list_templates(project_id: int) -> list[EffectiveTemplate]:
-    """List every rung's template for all shapes, with the project's templates for single shapes, in the order of the rungs."""
+    """List every rung's template for all shapes, and the project's for single shapes, in the order of the rungs."""
     own = {(row.rung, row.shape): row for row in MessageTemplate.objects.filter(project_id=project_id)}
     listed = []
     for rung in RUNGS:

@@ -177,7 +177,7 @@ def save_tool_rule(
     expires_at: datetime | None = None,
     version: str | None = None,
 ) -> ToolOverride:
-    """Replace the rule for the tools whose name matches `pattern`; see `save_override` for the other parameters and errors."""
+    """Replace the rule for the tools that match `pattern`; see `save_override` for the other parameters and errors."""
     check_expiry(expires_at)
     values = checked(_tool_scope(pattern), values or {})
     _lock(project_id)

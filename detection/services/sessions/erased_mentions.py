@@ -1,7 +1,7 @@
 """Where people have mentioned what is erased: filters of saved views, reasons of settings and of silences.
 
-Each function runs in the transaction of the erasure. What it cannot tell from other words, such as a name within a comment
-on something else, stays.
+Each function runs in the transaction of the erasure. What it cannot tell from other words, such as a name within a
+comment on something else, stays.
 """
 
 from __future__ import annotations

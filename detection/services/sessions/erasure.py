@@ -1,8 +1,9 @@
 """Erasure: removes a session, or all sessions of an agent, with everything that was recorded or derived from them.
 
-A request is stored, a worker carries it out within a second or two, and the request becomes the receipt. The work is done
-session by session, in transactions of limited size, and may be interrupted and repeated at any point. Unlike `removal`, which
-keeps incidents, it leaves no row in which the name of a session occurs; the audit keeps a keyed digest of the name.
+A request is stored, a worker carries it out within a second or two, and the request becomes the receipt. The work is
+done session by session, in transactions of limited size, and may be interrupted and repeated at any point. Unlike
+`removal`, which keeps incidents, it leaves no row in which the name of a session occurs; the audit keeps a keyed digest
+of the name.
 
 Not covered: text that people entered elsewhere (comments on other incidents), logs and backups.
 """
@@ -65,7 +66,7 @@ _BATCH_SESSIONS: Final = 100
 
 
 def preview(project_id: int, of: str, name: str) -> dict[str, int]:
-    """Return how many sessions, calls and incidents an erasure would remove now; all 0 if nothing is stored under the name."""
+    """Return how many sessions, calls and incidents an erasure would remove now; all 0 for an unknown name."""
     sessions = _sessions(project_id, of, name)
     found = sessions.aggregate(sessions=Count("pk"), calls=Sum("call_count"))
     left = _left_incidents(project_id, of, name).count()
@@ -151,8 +152,8 @@ def _retried(row: Erasure, actor: Actor) -> Erasure:
 def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = None) -> int:
     """Carry out the open erasures that are due, one process at a time for each project. Returns how many were finished.
 
-    An error ends the attempt, not the other erasures; `Erasure.error` names it. The database may be restarting, so there are
-    `MAX_ATTEMPTS` within about four minutes, counted from the last session that was erased.
+    An error ends the attempt, not the other erasures; `Erasure.error` names it. The database may be restarting, so
+    there are `MAX_ATTEMPTS` within about four minutes, counted from the last session that was erased.
 
     Parameters
     ----------
@@ -244,7 +245,7 @@ class _ErasureWork:
         return True
 
     def _sessions_with_calls(self, last: int) -> Iterator[Session]:
-        """Yield the sessions in which the agent made calls, and another one made the last; reads every event of the project once."""
+        """Yield sessions in which the agent made calls but not the last one; reads every event of the project once."""
         rows, after = Session.objects.filter(project_id=self._row.project_id, pk__lte=last), 0
         while ids := [
             *rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_BATCH_SESSIONS]
@@ -285,7 +286,7 @@ class _ErasureWork:
                     locked.session.parent_external_id = ""
 
     def _erase_name(self, name: str, session_id: int | None = None, events: int = 0) -> None:
-        """Remove everything that names a session: in one transaction but for its children, with its row if there is one."""
+        """Remove everything that names a session, and its row; in one transaction, but for its children."""
         project_id = self._row.project_id
         self._forget_parent(name)
         with transaction.atomic():
@@ -355,7 +356,7 @@ class _ErasureWork:
 
     @staticmethod
     def _erase_notifications(ids: list[int]) -> int:
-        """Delete notifications without a remaining event; of others, the texts, which are rendered again if they are not sent."""
+        """Delete notifications without a remaining event; of others, the texts: they are rendered again if not sent."""
         rows = Notification.objects.filter(pk__in=ids)
         items = NotificationItem.objects.filter(notification_id=OuterRef("pk"))
         deleted = rows.filter(~Exists(items)).delete()[1].get(Notification._meta.label, 0)
@@ -365,8 +366,8 @@ class _ErasureWork:
     def _erase_from_audit(self, name: str | None, digest: str, about: list[str]) -> int:
         """Replace the name of a session in the audit by its digest, with the rights of the database owner.
 
-        Entries about subjects in `about` lose their details, which may contain text from people, and changes of settings
-        their reason, if it names one of them. Returns how many entries were changed.
+        Entries about subjects in `about` lose their details, which may contain text from people, and changes of
+        settings their reason, if it names one of them. Returns how many entries were changed.
         """
         with connection.cursor() as cursor:
             cursor.execute(

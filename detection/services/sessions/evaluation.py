@@ -86,7 +86,8 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
             return 0
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT id FROM (SELECT id, pending_since, row_number() OVER (PARTITION BY project_id ORDER BY pending_since) AS turn"
+                "SELECT id FROM (SELECT id, pending_since, row_number() OVER"
+                " (PARTITION BY project_id ORDER BY pending_since) AS turn"
                 " FROM detection_session WHERE evaluated_seq < last_seq"
                 # A time in the future was noted before the clock went back.
                 " AND (pending_since < now() - make_interval(secs => %s) OR pending_since > now())) AS waiting"

@@ -1,4 +1,4 @@
-"""Writes of a transaction to the event table of one session: new events, and the outcome of evaluation on stored ones."""
+"""Writes of a transaction to the events of one session: new ones, and the outcome of evaluation on stored ones."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from detection.sql.pipeline import Writes
 
 STRIP_CELLS = 60
 _FEW_FLAGS = 3
-"""Up to this number, calls of earlier transactions are marked one by one, which takes half the planning time of a join."""
+"""Up to this number, earlier calls are marked one by one, which takes half the planning time of a join."""
 
 
 class EventChanges:
@@ -116,7 +116,8 @@ class EventChanges:
         stores_payloads = session.project.stores_payloads
         writes.add(
             "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
-            " decision = v.decision, call_number = v.call_number, reply = v.reply, arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
+            " decision = v.decision, call_number = v.call_number, reply = v.reply,"
+            " arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
             " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[])"
             " AS v (seq, call_key, result_digest, flags, decision, call_number, reply)"
             " WHERE e.session_id = %s AND e.seq = v.seq",
@@ -145,7 +146,8 @@ class EventChanges:
             return
         for seq, flag in flags.items():
             writes.add(
-                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12) WHERE session_id = %s AND seq = %s",
+                "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12)"
+                " WHERE session_id = %s AND seq = %s",
                 [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
                 ends_in_condition=True,
             )

@@ -100,7 +100,7 @@ class EventRecord:
 
     @property
     def message(self) -> Message | None:
-        """The message or compaction as the engine reads it; None for other events, and for instructions of the system."""
+        """The message or compaction as the engine reads it; None for other events and instructions of the system."""
         if self.type == EventType.COMPACTION:
             return Message(self.at, "condense", self.seq)
         if self.type != EventType.MESSAGE or self.role == MessageRole.SYSTEM:
@@ -124,7 +124,10 @@ _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
 _COPY = f"COPY detection_event ({_COLUMNS}) FROM STDIN"
 # One parameter instead of one for every column of every row: each takes its time on the way.
-_INSERT = f"INSERT INTO detection_event ({_COLUMNS}) SELECT {_COLUMNS} FROM json_populate_recordset(NULL::detection_event, %s::json) WHERE true"  # noqa: S608
+_INSERT = (
+    f"INSERT INTO detection_event ({_COLUMNS}) SELECT {_COLUMNS}"  # noqa: S608
+    " FROM json_populate_recordset(NULL::detection_event, %s::json) WHERE true"
+)
 _AFTER = f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"  # noqa: S608
 _LAST = (
     f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq <= %s ORDER BY seq DESC LIMIT %s"  # noqa: S608

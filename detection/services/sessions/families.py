@@ -1,7 +1,7 @@
 """The family of a locked session: found by the names of parents, locked with one row, and stored with the session.
 
-Whoever folds a session holds that session's row first and then, in one statement and by name, the rows of its family. Nobody waits for a
-session while holding a family, so neither can wait for the other in a circle.
+Whoever folds a session holds that session's row first and then, in one statement and by name, the rows of its family.
+Nobody waits for a session while holding a family, so neither can wait for the other in a circle.
 """
 
 from __future__ import annotations
@@ -29,9 +29,18 @@ _ANCESTORS = (
     " FROM line WHERE line.parent <> '' AND line.level < %s)"
     " SELECT name, parent FROM line ORDER BY level"
 )
-_CREATE = "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '') ON CONFLICT (project_id, name) DO NOTHING"
-_LOCK = "SELECT id, name, snapshot FROM detection_sessionfamily WHERE project_id = %s AND name = ANY(%s) ORDER BY name FOR NO KEY UPDATE"
-_USED = "SELECT id, call_count, token_count, cost_usd FROM detection_session WHERE project_id = %s AND external_id = ANY(%s)"
+_CREATE = (
+    "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '')"
+    " ON CONFLICT (project_id, name) DO NOTHING"
+)
+_LOCK = (
+    "SELECT id, name, snapshot FROM detection_sessionfamily WHERE project_id = %s AND name = ANY(%s)"
+    " ORDER BY name FOR NO KEY UPDATE"
+)
+_USED = (
+    "SELECT id, call_count, token_count, cost_usd FROM detection_session"
+    " WHERE project_id = %s AND external_id = ANY(%s)"
+)
 _SAVE = "UPDATE detection_sessionfamily SET snapshot = %s, updated_at = now() WHERE id = %s"
 
 
@@ -62,9 +71,9 @@ def lock(session: Session) -> LockedFamily | None:
     Returns
     -------
     LockedFamily or None
-        None for a session without a parent of which no child is known, for one whose ancestors form a circle, and for one more than
-        `MAX_LEVELS` below the top. Costs one round trip at the top of a family, two further down, and once a third for what the
-        ancestors of its first child have used.
+        None for a session without a parent of which no child is known, for one whose ancestors form a circle, and for
+        one more than `MAX_LEVELS` below the top. Costs one round trip at the top of a family, two further down, and
+        once a third for what the ancestors of its first child have used.
     """
     line = _ancestors(session)
     if not line:

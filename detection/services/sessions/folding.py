@@ -82,8 +82,8 @@ class Quarantine:
 class Folding:
     """Folds events of one locked session.
 
-    When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is written,
-    and start again with the event in `quarantine`.
+    When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is
+    written, and start again with the event in `quarantine`.
 
     Attributes
     ----------
@@ -290,7 +290,7 @@ class Folding:
         self._count(event)
 
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:
-        """Set the decision of the held call that was folded last: that of its approval, or a stop if there is no decider."""
+        """Set the decision of the held call that was folded last: that of its approval, or a stop without a decider."""
         self.locked.events.replace_decision(event, decision)
         self._note_verdict(event, step)
         if decision == "stop" and not step.duplicate:

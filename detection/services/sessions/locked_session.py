@@ -117,7 +117,7 @@ class LockedSession:
         return self._tracker
 
     def rebuild_tracker(self, retried: Collection[int]) -> list[Outcome]:
-        """Fold the stored events again, with the quarantined ones of these numbers; return what became of all events."""
+        """Fold the stored events again, with the quarantined ones of these numbers; return all outcomes."""
         self._tracker, outcomes = tracker_state.rebuild(self.session, self.policy_for, self.keyer, retried)
         self._tracker.exempt = list(self.session.exempt_tools)
         return outcomes
@@ -197,7 +197,7 @@ class LockedSession:
             self._written_by = written_by
 
     def _write_unlocked(self, writes: Writes, values: SavedValues) -> Rows | None:
-        """Write and commit without the lock, unless another transaction has written; None if it is needed, or held by now."""
+        """Write and commit without the lock, unless another transaction wrote; None if it is needed, or held by now."""
         if self._unlocked is None or not self._unlocked[1].is_pending or not writes.can_depend:
             return None
         known, lock = self._unlocked
@@ -284,12 +284,12 @@ def locked_session_of_agent(
     Parameters
     ----------
     events
-        Those of the request: `LockedSession.identity` knows the stored calls that they may refer to. These are read with the lock
-        where this process knows the row id of the session from an earlier request, and in a round trip more otherwise. A
-        session that this process wrote last is locked, but not read.
+        Those of the request: `LockedSession.identity` knows the stored calls that they may refer to. These are read
+        with the lock where this process knows the row id of the session from an earlier request, and in a round trip
+        more otherwise. A session that this process wrote last is locked, but not read.
     trusts_recent
-        Take for granted that nobody else has written such a session since, and lock it when something has to be read. The last
-        write makes sure.
+        Take for granted that nobody else has written such a session since, and lock it when something has to be read.
+        The last write makes sure.
 
     Raises
     ------

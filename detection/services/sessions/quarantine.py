@@ -38,8 +38,8 @@ def retry(
 ) -> RetryResult:
     """Evaluate quarantined events of a session again, each in its place among the others.
 
-    The state of detection is rebuilt from the stored events, so counters that a person or an approval reset count again.
-    Findings open incidents. The calls have run, so their verdicts do not change; in-chat commands are not run.
+    The state of detection is rebuilt from the stored events, so counters that a person or an approval reset count
+    again. Findings open incidents. The calls have run, so their verdicts do not change; in-chat commands are not run.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What is remembered of the message lists that were read in a session: written only under the lock of the session's row."""
+"""What is remembered of the message lists that were read in a session; written only under the session's lock."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class RecentCalls:
         return self._by_id.get(call_id, ())
 
     def add(self, events: Iterable[EventRecord]) -> None:
-        """Add stored events, which follow those before; of the oldest ones, those beyond `LATEST_EVENTS` are dropped."""
+        """Add stored events, which follow those before; the oldest ones beyond `LATEST_EVENTS` are dropped."""
         for event in events:
             if event.type in (EventType.CALL, EventType.RESULT):
                 record = _without_texts(event)

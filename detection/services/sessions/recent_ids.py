@@ -1,7 +1,7 @@
 """The row ids of sessions that this process has locked lately, by project and name.
 
-Only a guess: a session can be removed and created again under its name. Whoever reads by such an id compares it with the
-locked row.
+Only a guess: a session can be removed and created again under its name. Whoever reads by such an id compares it with
+the locked row.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sessions that this process wrote last, so that their next call need not read them again.
 
-Only a guess, like `recent_ids`: another process may have written the session since. Whoever takes one locks the session's row, and
-compares the versions of all rows that it was made of.
+Only a guess, like `recent_ids`: another process may have written the session since. Whoever takes one locks the
+session's row, and compares the versions of all rows that it was made of.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def remove_older_than(project_id: int, before: datetime) -> int:
 
 
 def remove_demo(project_id: int, actor: Actor) -> int:
-    """Remove everything that the demo created in a project: sessions, calls and incidents. Returns how many sessions."""
+    """Remove all sessions, calls and incidents that the demo created in a project. Returns how many sessions."""
     rows = Session.objects.filter(project_id=project_id, is_demo=True).order_by("external_id")
     total = 0
     while empty := delete_events(rows):

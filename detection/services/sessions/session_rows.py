@@ -44,7 +44,8 @@ _SELECT = (
 _LOCK = "FOR NO KEY UPDATE OF s"
 """The key of a session never changes, so other transactions may insert rows that refer to it."""
 _VERSIONS = (
-    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s JOIN detection_project p ON p.id = s.project_id"
+    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s"
+    " JOIN detection_project p ON p.id = s.project_id"
     " JOIN detection_trackerstate t ON t.session_id = s.id"
 )
 _LOCK_KNOWN = f"{_VERSIONS} WHERE s.id = %s AND s.project_id = %s AND s.external_id = %s {_LOCK}"
@@ -64,7 +65,7 @@ _CREATE = (
 
 
 class RowVersions(NamedTuple):
-    """The transactions that wrote the rows of a session, its project and its tracker state, as PostgreSQL shows them in ``xmin``."""
+    """The transactions, as in ``xmin``, that wrote the rows of a session, its project and its tracker state."""
 
     session: str
     project: str
@@ -109,14 +110,14 @@ def by_name(project_id: int, external_id: str) -> Statement:
 def by_known_id(session_id: int, project_id: int, external_id: str) -> Statement:
     """Return the statement that locks a session which this process knows, and reads the versions of its rows only.
 
-    The tracker state is written with the session. Where another transaction did so while this one waited for the lock, its version
-    dates from before the wait, but that of the session does not.
+    The tracker state is written with the session. Where another transaction did so while this one waited for the lock,
+    its version dates from before the wait, but that of the session does not.
     """
     return Statement(_LOCK_KNOWN, (session_id, project_id, external_id))
 
 
 def by_known_rows(known: KnownRows) -> Statement:
-    """Return the statement that locks such a session and returns the versions of its rows, or nothing if it has other events."""
+    """Return the statement that locks such a session and returns its versions, or nothing if it has other events."""
     text, parameters = f"{_VERSIONS} WHERE s.id = %s", [known.session_id]
     if known.new_ids:
         text, parameters = f"{text}{_HAS_NONE}", [*parameters, *_none_of(known)]
@@ -146,7 +147,7 @@ def project_version(rows: Rows) -> str:
 
 
 def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Session]:
-    """Lock the sessions of these names and create those that do not exist, in one order, so that batches cannot deadlock.
+    """Lock the sessions of these names, or create them, in one order, so that batches cannot deadlock.
 
     Several sessions are created before any is locked: a transaction that waits for the creation of a session holds no
     other one, which would allow a deadlock.
@@ -163,14 +164,15 @@ def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Sess
 
 
 COUNTED = (
-    "last_seq", "evaluated_seq", "call_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count", "meter_limit",
-    "strip", "last_event_at",
+    "last_seq", "evaluated_seq", "call_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count",
+    "meter_limit", "strip", "last_event_at",
 )  # fmt: skip
 """The columns that nearly every call changes."""
 OTHERS = (
-    "state", "outcome", "ended_at", "pending_since", "blocked_count", "warned_count", "policy_values", "agent", "backend",
-    "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason", "would_have_stopped_at_call",
-    "has_active_incident", "exempt_tools", "integration", "started_at", "silence_check_at",
+    "state", "outcome", "ended_at", "pending_since", "blocked_count", "warned_count", "policy_values", "agent",
+    "backend", "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason",
+    "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
+    "silence_check_at",
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
@@ -179,7 +181,8 @@ _SET_COUNTED = f"SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN}
 _SAVE_COUNTED = f"UPDATE detection_session {_SET_COUNTED} WHERE id = %s {_RETURNED}"
 _SAVE_KNOWN = (
     f"UPDATE detection_session s {_SET_COUNTED} FROM detection_project p, detection_trackerstate t"
-    " WHERE s.id = %s AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid AND t.session_id = s.id AND t.xmin = %s::xid"
+    " WHERE s.id = %s AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid AND t.session_id = s.id"
+    " AND t.xmin = %s::xid"
 )
 # One parameter instead of one for every column, of which each takes its time on the way.
 _SAVE = (
@@ -190,7 +193,7 @@ _counted, _others = attrgetter(*COUNTED), attrgetter(*OTHERS)
 
 
 class SavedValues(NamedTuple):
-    """The values of a session's row that change: those of `COUNTED` as parameters, and those of `OTHERS` as a JSON object."""
+    """The values of a session's row that change: `COUNTED` as parameters, and `OTHERS` as a JSON object."""
 
     counted: tuple[Any, ...]
     others: bytes
@@ -211,7 +214,8 @@ def _parameter(value: Any) -> Any:
 def add_save(writes: Writes, session: Session, before: SavedValues, values: SavedValues) -> None:
     """Add the write of a locked session's row, from `saved_values`; moves the change cursor of the live pages.
 
-    It must be the last write: it returns the id of the transaction, which is the version of the rows that this one writes.
+    It must be the last write: it returns the id of the transaction, which is the version of the rows that this one
+    writes.
     """
     if values.others == before.others:
         writes.add(_SAVE_COUNTED, [*values.counted, session.pk])
@@ -241,13 +245,16 @@ def _none_of(known: KnownRows) -> list[Any]:
 
 
 def save_received(sessions: Iterable[Session]) -> None:
-    """Write what storing new events changes of the locked sessions, in one statement; they wait for evaluation from then on."""
+    """Write what storing new events changes of the locked sessions, in one statement; they then wait for evaluation."""
     rows = [*sessions]
     with connection.cursor() as cursor:
         cursor.execute(
-            "UPDATE detection_session s SET last_seq = v.last_seq, agent = v.agent, backend = v.backend, model = v.model,"
-            " parent_external_id = v.parent, integration = v.integration, last_event_at = now(), changed_xid = pg_current_xact_id()::text::bigint,"
-            " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now()) ELSE s.pending_since END"
+            "UPDATE detection_session s SET last_seq = v.last_seq, agent = v.agent, backend = v.backend,"
+            " model = v.model,"
+            " parent_external_id = v.parent, integration = v.integration, last_event_at = now(),"
+            " changed_xid = pg_current_xact_id()::text::bigint,"
+            " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now())"
+            " ELSE s.pending_since END"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
             " AS v (id, last_seq, agent, backend, model, parent, integration) WHERE s.id = v.id",
             [

@@ -1,7 +1,7 @@
 """The engine's state of a session: read and written only under the lock of the session's row.
 
-A separate statement reads it after the lock was granted. Joined to the locking query it would date from before the wait,
-and a call that waited for another one would undo the counts of that one.
+A separate statement reads it after the lock was granted. Joined to the locking query it would date from before the
+wait, and a call that waited for another one would undo the counts of that one.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ _BY_NAME = (
 _QUARANTINED = "SELECT seq FROM detection_quarantinedevent WHERE session_id = %s"
 _CREATE = (
     "INSERT INTO detection_trackerstate (session_id, version, snapshot) VALUES (%s, %s, %s)"
-    " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot, updated_at = now()"
+    " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot,"
+    " updated_at = now()"
 )
 _WRITE = (
     "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now() WHERE session_id = %s"

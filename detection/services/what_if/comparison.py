@@ -33,7 +33,7 @@ def is_same_loop(one: Detected, other: Detected) -> bool:
 
 
 def matches(ones: Iterable[Detected], others: Iterable[Detected]) -> list[tuple[Detected, Detected | None]]:
-    """Return each incident of the first list with the one of the second that is about the same loop, if there is one."""
+    """Return each incident of the first list with the one of the second about the same loop, if there is one."""
     by_kind: defaultdict[str, list[Detected]] = defaultdict(list)
     for other in others:
         by_kind[other.kind].append(other)
@@ -54,8 +54,8 @@ class SessionOutcome:
     recorded
         The stored incidents.
     before, after
-        Those of the replays under the current and the changed policy; the same object where both policies treat every call
-        alike.
+        Those of the replays under the current and the changed policy; the same object where both policies treat every
+        call alike.
     settings_now
         The settings of the current policy by recorded incident (`Detected.public_id`), for those not found again.
     is_touched_by_people
@@ -82,8 +82,8 @@ class Findings:
     incidents, decisions, endings
         Incidents, calls by decision, and blocked calls by their ending, before and after the change.
     spent_usd
-        Cost of the incidents before and after the change, without those labelled "not a loop", as in statistics: before,
-        less the lost ones, plus the gained ones, plus what the changed ones cost more, is after.
+        Cost of the incidents before and after the change, without those labelled "not a loop", as in statistics:
+        before, less the lost ones, plus the gained ones, plus what the changed ones cost more, is after.
     gained, lost, changed
         Incidents that only the changed policy finds, that only the current one finds, and that both find with another
         decision, at another call or at another cost: how many of which kind, their cost, and the first `MAX_ITEMS`.
@@ -223,7 +223,7 @@ class Findings:
 
 
 def _cause_of_loss(one: Detected, outcome: SessionOutcome) -> str:
-    """Return why a recorded incident is not found again: other settings than then, a person's decision, or something else."""
+    """Return why a recorded incident is not found again: other settings, a person's decision, or something else."""
     now = outcome.settings_now.get(one.public_id, {})
     if any(name in FIELDS and then.get("value") != now.get(name) for name, then in one.policy.items()):
         return "settings"
@@ -266,8 +266,8 @@ def _continued_costs(
 def _labelled(found: Sequence[Detected], recorded: Sequence[Detected]) -> list[Detected]:
     """Give replayed incidents the id and the label of the recorded one about the same loop.
 
-    Others get the label of the recorded one with the most calls in common: a label is about the calls, whichever detector
-    finds them.
+    Others get the label of the recorded one with the most calls in common: a label is about the calls, whichever
+    detector finds them.
     """
     return [
         replace(one, public_id=other.public_id, label=other.label) if other else _with_label(one, recorded)

@@ -1,7 +1,7 @@
 """The work on what-ifs, in a worker: in steps of about a second, taking projects in turn.
 
-A piece is stored in one statement with the cursor after it. When a worker dies, another one does that piece again. One worker
-at a time works on the what-ifs of a project, under a lock that ends with its connection.
+A piece is stored in one statement with the cursor after it. When a worker dies, another one does that piece again. One
+worker at a time works on the what-ifs of a project, under a lock that ends with its connection.
 """
 
 from __future__ import annotations
