@@ -19,7 +19,7 @@ from django.http.response import HttpResponseBase
 from development.screenshots import CHROMIUM_NAMES
 
 _HERE = Path(__file__).parent
-_LONGEST = ("test_hostile_text", "test_screens", "test_administration")
+_LONGEST = ("test_hostile_text", "test_administration")
 _LAUNCH = ["--disable-gpu", "--disable-quic", "--disable-background-networking", "--disable-component-update"]
 
 

@@ -1,4 +1,4 @@
-"""Everything that agents send stays text: a corpus of payloads in every field, on every screen of a real browser."""
+"""Every screen with a corpus of payloads in every field: all that agents send stays text, and screens stay accessible."""
 
 import json
 from dataclasses import replace
@@ -15,8 +15,9 @@ from detection.services.ingestion.guard import GuardRequest
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
-from tests.browser.pages import sign_in
+from tests.browser.pages import complaints, noise_of, sign_in
 from tests.console.scenes import World, add_gateway, make_world, principal, screens
+from tests.support.alerts import make_incident
 
 HIT = "document.title='HIT'"
 PAYLOADS = [
@@ -66,7 +67,15 @@ INJECTED = (
 """Elements that only a payload would put on a page."""
 OF_A_SESSION = ("session", "session table", "session settings", "incident")
 """Screens of one session; the others show all sessions of the project."""
-UNCHANGED = ("preferences", "policies of a model")
+LIKE_OTHERS = (
+    "policies of a model",
+    "new tool rule",
+    "connect python",
+    "connect mcp",
+    "connect anthropic",
+    "connect litellm",
+)
+"""Screens with the template and the rows of another one: only the long tests open them."""
 
 
 def add_session(world: World, payload: str) -> World:
@@ -135,35 +144,65 @@ def assert_only_text(page: Page, name: str) -> None:
     assert not any(character in shown for character in BAD_CHARACTERS), name
 
 
-def open_every_screen(site, page: Page, payloads: list[str]) -> None:
-    """Open every screen with these payloads on it, and assert that none runs, calls out or becomes an element."""
+def outside_of(site, page: Page) -> list[str]:
+    """Return a list that fills with what the page requests from elsewhere; a dialog fails the test."""
     outside: list[str] = []
     allowed = (site.url, site.live_url, site.live_url.replace("http", "ws", 1), "data:")
     page.on("request", lambda request: request.url.startswith(allowed) or outside.append(request.url))
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
+    return outside
+
+
+def make_hostile_world(payloads: list[str]) -> tuple[World, list[World]]:
+    """Make the world with all that screens can show, and the same world seen from a session of each payload."""
     world = make_world()
     add_gateway(world, model=payloads[0][:200])
+    for _ in range(3):
+        make_incident(world.project, tool="poller", label="false_alarm", label_reason="poll")
+    seen = [add_session(world, payload) for payload in payloads]
+    world.project.name = payloads[-1][:120]
+    world.project.save()
+    return world, seen
+
+
+def open_screen(site, page: Page, name: str, url: str) -> None:
+    """Open a screen, and assert that no payload runs or becomes an element of it."""
+    answer = page.goto(site.url + url)
+    assert answer is not None
+    assert answer.status == 200, name
+    assert_only_text(page, name)
+
+
+# Each half in a process of its own: together they would be the last tests to end.
+@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("views", [1, pytest.param(4, marks=pytest.mark.long)])
+def test_no_screen_runs_a_payload_calls_out_or_has_serious_accessibility_problems(site, page, half, views):
+    noise, outside = noise_of(page), outside_of(site, page)
+    world, seen = make_hostile_world(packed())
+    found: dict[str, list[str]] = {}
+    if half == 0:
+        page.goto(f"{site.url}/sign-in")
+        found["sign-in"] = complaints(page)
     sign_in(page, site, world.user)
-    for number, payload in enumerate(payloads):
-        seen = add_session(world, payload)
-        world.project.name = payload[:120]
-        world.project.save()
-        # One of them for each of many payloads: the templates of calls and texts are the same.
-        for name in OF_A_SESSION if len(payloads) == 1 else [OF_A_SESSION[number % len(OF_A_SESSION)]]:
-            page.goto(site.url + screens(seen)[name])
-            assert_only_text(page, name)
-    for name, url in screens(world).items():
-        if name not in (*OF_A_SESSION, *UNCHANGED):
-            page.goto(site.url + url)
-            assert_only_text(page, name)
+    # One of its screens for each of many sessions: the templates of calls and texts are the same.
+    for number, one in [*enumerate(seen)][half::2]:
+        name = OF_A_SESSION[number // 2 % len(OF_A_SESSION)]
+        open_screen(site, page, name, screens(one)[name])
+    shown = {name: url for name, url in screens(world).items() if views > 1 or name not in LIKE_OTHERS}
+    for number, (name, url) in enumerate([*shown.items()][half::2]):
+        open_screen(site, page, name, url)
+        found[name] = complaints(page, number, count=views)
+    assert {name: problems for name, problems in found.items() if problems} == {}
+    assert noise == []
     assert outside == []
-
-
-def test_no_payload_runs_or_calls_out_on_any_screen(site, page):
-    open_every_screen(site, page, packed())
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("payload", PAYLOADS)
 def test_no_payload_alone_runs_or_calls_out_on_any_screen(site, page, payload):
-    open_every_screen(site, page, [payload])
+    outside = outside_of(site, page)
+    world, (seen,) = make_hostile_world([payload])
+    sign_in(page, site, world.user)
+    for name, url in (screens(world) | {name: screens(seen)[name] for name in OF_A_SESSION}).items():
+        open_screen(site, page, name, url)
+    assert outside == []

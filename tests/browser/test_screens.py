@@ -1,13 +1,12 @@
-"""Every screen in a real browser: accessible in both sizes and themes, strict in its policy, small in bytes."""
+"""Screens in a real browser: small in bytes, from one place, and useful without scripts. Others open every screen."""
 
 import gzip
 
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import complaints, noise_of, sign_in
-from tests.console.scenes import PASSWORD, add_gateway, make_world, screens
-from tests.support.alerts import make_incident
+from tests.browser.pages import sign_in
+from tests.console.scenes import PASSWORD, make_world, screens
 
 MAX_PAGE_BYTES, MAX_SCRIPT_BYTES = 250_000, 90_000
 
@@ -22,29 +21,7 @@ def type_password(page: Page, site, username: str) -> None:
 
 @pytest.fixture
 def world(site):
-    world = make_world()
-    add_gateway(world)
-    for _ in range(3):
-        make_incident(world.project, tool="poller", label="false_alarm", label_reason="poll")
-    return world
-
-
-@pytest.mark.parametrize("half", [0, 1])
-@pytest.mark.parametrize("views", [1, pytest.param(4, marks=pytest.mark.long)])
-def test_no_screen_has_serious_accessibility_problems(site, world, page, half, views):
-    noise = noise_of(page)
-    found: dict[str, list[str]] = {}
-    if half == 0:
-        page.goto(f"{site.url}/sign-in")
-        found["sign-in"] = complaints(page)
-    sign_in(page, site, world.user)
-    for number, (name, url) in enumerate([*screens(world).items()][half::2]):
-        answer = page.goto(site.url + url)
-        assert answer is not None
-        assert answer.status == 200, name
-        found[name] = complaints(page, number, count=views)
-    assert {name: problems for name, problems in found.items() if problems} == {}
-    assert noise == []
+    return make_world()
 
 
 def test_pages_stay_light_and_fetch_nothing_from_elsewhere(site, world, page):
