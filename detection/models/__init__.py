@@ -46,7 +46,13 @@ from detection.models.saved_views import SavedView
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, TrackerState
 from detection.models.sign_ins import SignIn
-from detection.models.statistics import CallCount, CountedSession, CountingCursor, SessionTool
+from detection.models.statistics import (
+    AllowedCall,
+    CallCount,
+    CountedSession,
+    CountingCursor,
+    SessionTool,
+)
 from detection.models.suggestions import Suggestion, SuggestionDecision
 from detection.models.what_ifs import WhatIf, WhatIfState
 
@@ -56,6 +62,7 @@ __all__ = [
     "AlertEventType",
     "AlertRoute",
     "AlertSilence",
+    "AllowedCall",
     "ApiKey",
     "Approval",
     "ApprovalState",

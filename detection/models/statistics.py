@@ -22,7 +22,10 @@ class CallCount(models.Model):
     tool = models.CharField(max_length=128)
     checks = models.BigIntegerField(default=0)
     warned = models.BigIntegerField(default=0)
-    blocked = models.BigIntegerField(default=0)
+    blocked = models.BigIntegerField(default=0, help_text="By their verdict, whatever became of it.")
+    allowed_later = models.BigIntegerField(
+        default=0, db_default=0, help_text="Of these, held and delayed calls that were allowed in the end."
+    )
     token_count = models.BigIntegerField(default=0)
     cost_usd = models.DecimalField(max_digits=18, decimal_places=6, default=0)
 
@@ -52,6 +55,17 @@ class SessionTool(models.Model):
 
     def __str__(self) -> str:
         return f"{self.session_id} {self.tool}"
+
+
+class AllowedCall(models.Model):
+    """A held or delayed call that was allowed in the end, until it no longer counts as blocked."""
+
+    pk = models.CompositePrimaryKey("session_id", "seq")
+    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="+", db_index=False)
+    seq = models.IntegerField()
+
+    def __str__(self) -> str:
+        return f"{self.session_id}/{self.seq}"
 
 
 class CountedSession(models.Model):

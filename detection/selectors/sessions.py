@@ -117,7 +117,7 @@ def get_session(project_id: int, external_id: str) -> Session | None:
 
 @dataclass(frozen=True, slots=True)
 class CalledTool:
-    """Calls of one tool in a session; `blocked` counts verdicts, whatever became of a held call."""
+    """Calls of one tool in a session."""
 
     tool: str
     calls: int

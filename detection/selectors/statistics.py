@@ -47,8 +47,8 @@ class Numbers:
     Attributes
     ----------
     checks, warned, blocked
-        Evaluated calls, those with a warning, and those whose verdict was to block, hold or stop, whatever became of a
-        held call. None for rows that calls cannot be counted for (a detector).
+        Evaluated calls, those with a warning, and those that were blocked, held or stopped, without held and delayed calls
+        that were allowed in the end. None for rows that calls cannot be counted for (a detector).
     cost_usd
         Of all calls.
     loop_calls, loop_cost_usd
@@ -283,7 +283,9 @@ class _Columns:
 _NAMES = {"tool": ("tool",), "model": ("backend", "model"), "backend": ("backend",)}
 _CALLS: Final = _Columns("hour", _NAMES)
 _INCIDENTS: Final = _Columns("opened_at", _NAMES | {"kind": ("kind",)})
-_CALL_NUMBERS: Final = {name: F(name) for name in ("checks", "warned", "blocked", "token_count", "cost_usd")}
+_CALL_NUMBERS: Final = {name: F(name) for name in ("checks", "warned", "token_count", "cost_usd")} | {
+    "blocked": F("blocked") - F("allowed_later")
+}
 _BLOCKED_IN_LOOP = IS_LOOP & Q(calls_blocked__gt=0)
 _SAVED: Final = Case(
     When(

@@ -22,6 +22,7 @@ from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import ServiceError
 from detection.services.incidents import pattern_triage, triage
 from detection.services.maintenance import retention
+from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import ask, make_world
@@ -248,6 +249,10 @@ def check_money(world, api):
     metrics = world.client.get("/metrics").content.decode()
     of_tools = re.findall(r"loopguard_loop_cost_usd_by_tool\{[^}]*\} ([\d.]+)", metrics)
     assert sum(map(float, of_tools)) == spent
+    # Held calls that were allowed count nowhere, whether they were counted before the answer or after it.
+    count_calls()
+    blocked = api.get("/statistics").json()["total"]["blocked"]
+    assert blocked == sum(row["blocked"] for row in listed(api, "/sessions"))
     # No call counts twice: together, the incidents count at most what the sessions cost.
     assert sum(row["cost_usd"] for row in rows) <= sum(row["cost_usd"] for row in listed(api, "/sessions"))
 

@@ -153,7 +153,7 @@ class SessionToolSchema(Schema):
     calls: int = Field(description="Number of calls.")
     warned: int = Field(description="Number of calls with a warning.")
     blocked: int = Field(
-        description="Number of calls whose verdict was to block, hold or stop, whatever became of a held call."
+        description="Number of blocked calls, without held and delayed calls that were allowed in the end."
     )
 
 

@@ -34,7 +34,7 @@ class StatisticsNumbersSchema(Schema):
     checks: int | None = Field(description="Evaluated calls.")
     warned: int | None = Field(description="Calls with a warning.")
     blocked: int | None = Field(
-        description="Calls whose verdict was to block, hold or stop. A held call counts even if it was allowed later."
+        description="Calls that were blocked, held or stopped, without held and delayed calls that were allowed in the end."
     )
     token_count: int | None = Field(description="Tokens used.")
     cost_usd: float | None = Field(description="Cost of all calls in US dollars.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
+from django.db import connection
 from django.db.models import F
 from django.utils import timezone
 
@@ -254,6 +255,7 @@ class OpenApprovals:
             approval.save()
         for approval in self._new:
             approval.save(force_insert=True)
+        self._note_allowed_calls()
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
                 incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]
@@ -267,6 +269,19 @@ class OpenApprovals:
             publish_after_commit(approval.project_id, Hint("approval", approval.public_id, change))
             if not approval.is_open:
                 publish_decision_after_commit(approval.public_id)
+
+    def _note_allowed_calls(self) -> None:
+        """Let the calls that were held and are allowed now no longer count as blocked; they were stored before."""
+        allowed = [one for one in self._changed.values() if one.decision == "allow"]
+        if allowed:
+            first, ids = min(one.seq for one in allowed), [one.public_id for one in allowed]
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "INSERT INTO detection_allowedcall (session_id, seq) SELECT session_id, seq FROM detection_event"
+                    " WHERE session_id = %s AND seq >= %s AND decision = 'hold' AND verdict->>'approval' = ANY(%s)"
+                    " ON CONFLICT DO NOTHING",
+                    [self.session.pk, first, ids],
+                )
 
     def _record_alert_events(self) -> None:
         """Record requests to people and their ends; an approval that is closed at once has no event."""

@@ -36,7 +36,7 @@ counted AS MATERIALIZED (
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
            -- Only guarded calls have a verdict; reported calls had run already.
            count(*) FILTER (WHERE e.type = 'call') AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
-           count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop') AND e.verdict IS NOT NULL) AS blocked,
+           count(*) FILTER (WHERE (e.decision IN ('block', 'hold', 'stop') OR e.verdict->>'ending' = 'delay') AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
     FROM done JOIN detection_session s ON s.id = done.session_id
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
@@ -63,6 +63,25 @@ _MARK = """
 INSERT INTO detection_countedsession (session_id, counted_seq)
 SELECT d.session_id, d.seq FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq) JOIN detection_session s ON s.id = d.session_id
 ON CONFLICT (session_id) DO UPDATE SET counted_seq = excluded.counted_seq
+"""
+
+# Held and delayed calls that were allowed are counted as blocked first, however early the answer came.
+_ALLOW = """
+WITH allowed AS (
+    DELETE FROM detection_allowedcall a USING detection_countedsession c
+    WHERE c.session_id = a.session_id AND a.seq <= c.counted_seq RETURNING a.session_id, a.seq
+), calls AS MATERIALIZED (
+    SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
+           coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool
+    FROM allowed a JOIN detection_session s ON s.id = a.session_id JOIN detection_event e USING (session_id, seq)
+), tools AS (
+    UPDATE detection_sessiontool t SET blocked = greatest(t.blocked - c.number, 0)
+    FROM (SELECT session_id, tool, count(*) AS number FROM calls GROUP BY 1, 2) c
+    WHERE c.session_id = t.session_id AND c.tool = t.tool
+)
+UPDATE detection_callcount t SET allowed_later = least(t.allowed_later + c.number, t.blocked)
+FROM (SELECT project_id, hour, is_demo, backend, model, tool, count(*) AS number FROM calls GROUP BY 1, 2, 3, 4, 5, 6) c
+WHERE (t.project_id, t.hour, t.is_demo, t.backend, t.model, t.tool) = (c.project_id, c.hour, c.is_demo, c.backend, c.model, c.tool)
 """
 
 
@@ -98,6 +117,7 @@ def count_calls() -> int:
             if len(rows) < BATCH_SESSIONS and (not rows or after == (rows[-1][3], rows[-1][0])):
                 place.seen_xid, place.counted_at = horizon or 0, timezone.now()
                 place.save(update_fields=["seen_xid", "counted_at"])
+                cursor.execute(_ALLOW)
                 return total
     return total
 
