@@ -63,7 +63,8 @@ def main() -> None:
         parser.error(f"unknown part {', '.join(sorted(unknown))}")
     load = os.getloadavg()[0]
     print(
-        f"Python {platform.python_version()}, {os.cpu_count()} cores, load before {load:.1f}\n\n{MARKDOWN_HEAD if options.markdown else HEAD}",
+        f"Python {platform.python_version()}, {os.cpu_count()} cores, load before "
+        f"{load:.1f}\n\n{MARKDOWN_HEAD if options.markdown else HEAD}",
         flush=True,
     )
     sys.exit(1 if _run(parts, options) else 0)

@@ -1,9 +1,8 @@
 """What each detector costs, alone and with the others, at any length of a session, beside a bare loop.
 
 The bare loop does what nobody can do without: canonical JSON of the arguments and one keyed digest per call. It runs
-beside them, on the same calls, so that a ratio holds on any machine. Times are of the processor, not of the clock: what else
-the machine does is left out as far as can be. The promises for the engine as a whole belong to
-`engine`.
+beside them, on the same calls, so that a ratio holds on any machine. Times are of the processor, not of the clock: what
+else the machine does is left out as far as can be. The promises for the engine as a whole belong to `engine`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """``python -m benchmarks.flood URL KEY BATCHES_PER_SECOND SECONDS CONNECTIONS``: one tenant's flood, in a process of its own.
 
-Batches leave on a fixed schedule, whatever became of those before: each on a connection without an open request, or on a new one.
+Batches leave on a fixed schedule, whatever became of those before: each on a connection without an open request, or on
+a new one.
 """
 
 from __future__ import annotations

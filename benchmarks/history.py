@@ -153,7 +153,8 @@ def _copy_runs(database: Database) -> None:
         id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
         session_id="c.id",
         session_name=name.format("session_name"),
-        status="(ARRAY['open', 'open', 'resolved', 'resolved', 'resolved', 'acknowledged', 'snoozed'])[c.number % 7 + 1]",
+        status="(ARRAY['open', 'open', 'resolved', 'resolved', "
+        "'resolved', 'acknowledged', 'snoozed'])[c.number % 7 + 1]",
         label="(ARRAY['', '', '', 'true_loop', 'false_alarm'])[c.number % 5 + 1]",
         opened_at=later.format("opened_at"),
         last_seen_at=later.format("last_seen_at"),

@@ -1,7 +1,7 @@
 """``python -m benchmarks.model_server``: a scripted model server in a process of its own; prints its port.
 
-Every POST is answered with a stream of a chat completion: pieces of text, one call of a tool, and the usage. The path says
-how long: ``/EVENTS/PER_SECOND/…``; 0 per second is as fast as the client reads.
+Every POST is answered with a stream of a chat completion: pieces of text, one call of a tool, and the usage. The path
+says how long: ``/EVENTS/PER_SECOND/…``; 0 per second is as fast as the client reads.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Response times of every list of the console and the API on a database with a million events.
 
-A month of work is laid down by `history`; then each page is asked for by one client, one request after the other, signed
-in as the operator (or with a key, for the API), and the time is taken from sending the request to having the whole
-answer; of exports, to having the first bytes. It is thus the server's own time and a local round trip. Each page is asked
-for `WARM` times unseen, so that connections and statements are there as on a server that runs, then `TIMES` times; the
-p95 is what is promised, the p50 stands beside it. The rows lie in the machine's memory: no disk is waited for.
+A month of work is laid down by `history`; then each page is asked for by one client, one request after the other,
+signed in as the operator (or with a key, for the API), and the time is taken from sending the request to having the
+whole answer; of exports, to having the first bytes. It is thus the server's own time and a local round trip. Each page
+is asked for `WARM` times unseen, so that connections and statements are there as on a server that runs, then `TIMES`
+times; the p95 is what is promised, the p50 stands beside it. The rows lie in the machine's memory: no disk is waited
+for.
 """
 
 from __future__ import annotations

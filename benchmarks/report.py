@@ -36,7 +36,10 @@ class Figure:
 
     def line(self) -> str:
         """Return the printed line."""
-        return f"{self.name:<58} {_number(self.value):>10} {self.unit:<9} {_number(self.must):>9} {_number(self.aim):>9}  {self.standing}"
+        return (
+            f"{self.name:<58} {_number(self.value):>10} {self.unit:<9} "
+            f"{_number(self.must):>9} {_number(self.aim):>9}  {self.standing}"
+        )
 
     def row(self) -> str:
         """Return the row of a table in Markdown, as in docs/benchmarks.md."""

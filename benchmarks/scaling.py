@@ -1,8 +1,9 @@
 """What each added process brings: guard and events with one to `MOST` processes of `web` and `worker` against one PostgreSQL.
 
-Every process of `web` has a port of its own, as on machines of their own, and clients of its own. On one machine all processes share its
-cores, so the rates show scaling only where there are more cores than processes; the processor time of each kind of process for a
-thousand calls does not depend on that, and says how many cores of `web` and `worker` one core of the database bears.
+Every process of `web` has a port of its own, as on machines of their own, and clients of its own. On one machine all
+processes share its cores, so the rates show scaling only where there are more cores than processes; the processor time
+of each kind of process for a thousand calls does not depend on that, and says how many cores of `web` and `worker` one
+core of the database bears.
 """
 
 from __future__ import annotations

@@ -35,7 +35,10 @@ from detection.services import audit, keys
 project = Project.objects.create(slug=sys.argv[1], name=sys.argv[1])
 print(keys.create_key(project, "benchmark", audit.SYSTEM)[1])
 """
-_CREATE = "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body text NOT NULL, at timestamptz NOT NULL DEFAULT now())"
+_CREATE = (
+    "CREATE TABLE IF NOT EXISTS bare (id bigserial PRIMARY KEY, body "
+    "text NOT NULL, at timestamptz NOT NULL DEFAULT now())"
+)
 
 
 class Stack:

@@ -2,9 +2,9 @@
 
     python clients/python/added_time.py [--calls 200] [--only WAY]
 
-Address and key as for the client. Each way that is installed is one line: the median without and with LoopGuard, what it
-adds, the 99th percentile of a guarded call, and the ratio to a bare request to the same server, which shows how busy the
-machine is. Every call is another one, so that none is blocked.
+Address and key as for the client. Each way that is installed is one line: the median without and with LoopGuard, what
+it adds, the 99th percentile of a guarded call, and the ratio to a bare request to the same server, which shows how busy
+the machine is. Every call is another one, so that none is blocked.
 """
 
 from __future__ import annotations
@@ -417,7 +417,8 @@ def main() -> int:
         before, after = statistics.median(without), statistics.median(with_)
         last = statistics.quantiles(with_, n=100)[-1]
         print(
-            f"| {name} | {before:.2f} | {after:.2f} | {after - before:.2f} | {last:.2f} | {(after - before) / request:.1f} |",
+            f"| {name} | {before:.2f} | {after:.2f} | {after - before:.2f} "
+            f"| {last:.2f} | {(after - before) / request:.1f} |",
             flush=True,
         )
     if Credentials.stored() != found:

@@ -52,8 +52,8 @@ class Verdict:
         As the API returns them; empty if there are none.
     ending : str
         What a blocked call asks of the agent: ``finish`` (answer with what it has, use no more tools), ``reuse`` (the
-        message contains the known answer of the call) or ``delay`` (the pause is longer than the guard waits). Empty for
-        any other block.
+        message contains the known answer of the call) or ``delay`` (the pause is longer than the guard waits). Empty
+        for any other block.
     retry_after_seconds : float
         Of a ``delay``: the pause after which the call may be made again.
     """

@@ -1,7 +1,7 @@
 """Address and key of the server: given, from the environment, or from a file that only its owner may read.
 
-The key is stored as a configuration file of curl, because the hooks of coding agents are a line of curl: the key then is
-neither in an argument, which other accounts can see, nor in a variable, which hosts remove.
+The key is stored as a configuration file of curl, because the hooks of coding agents are a line of curl: the key then
+is neither in an argument, which other accounts can see, nor in a variable, which hosts remove.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Credentials:
         )
         if missing:
             raise ValueError(
-                f"Missing {missing}. Pass `url` and `key`, set {' and '.join(ENVIRONMENT)}, or run `loopguard login URL`."
+                f"Missing {missing}. Pass `url` and `key`, set "
+                f"{' and '.join(ENVIRONMENT)}, or run `loopguard login URL`."
             )
         return cls(url, key)
 

@@ -117,16 +117,16 @@ class Session:
     def check_calls(self, calls: Sequence[Call], *, round: str = "") -> list[Verdict]:  # noqa: A002
         """Return the verdicts on the calls of one model response, in their order, with one request.
 
-        Takes at most the budget of the guard, and for a held call the time to wait for its approval, for a delayed one its pause. Never raises for a
-        server that is away: the client decides then, and the verdict says so.
+        Takes at most the budget of the guard, and for a held call the time to wait for its approval, for a delayed one
+        its pause. Never raises for a server that is away: the client decides then, and the verdict says so.
 
         Parameters
         ----------
         calls
             Calls that the agent wants to make now.
         round
-            Id of the model response. With it, identical calls of the response count once, and all of them run; without it,
-            each counts.
+            Id of the model response. With it, identical calls of the response count once, and all of them run; without
+            it, each counts.
         """
         steps = self._check(calls, round)
         try:
@@ -234,7 +234,8 @@ class Session:
         Parameters
         ----------
         round
-            Name of the response, as in `check`, where its calls were checked before: it counts for the first of these, once.
+            Name of the response, as in `check`, where its calls were checked before: it counts for the first of these,
+            once.
         """
         counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cost_usd": cost_usd}
         with self._lock:

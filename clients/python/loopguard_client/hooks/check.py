@@ -203,7 +203,10 @@ def _reason(host: Host | PluginHost, url: str, body: str) -> str:
     except (NoAnswer, ValueError) as error:
         return str(error)
     if response.status == 200:
-        return "the same call sent without curl is answered. Run the hook's command by hand, without `-s`, to see what curl says."
+        return (
+            "the same call sent without curl is answered. Run the hook's "
+            "command by hand, without `-s`, to see what curl says."
+        )
     detail = response.document.get("detail") or "no reason given"
     return f"{url} answered {response.status}: {detail}"
 
@@ -267,7 +270,8 @@ def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> 
         written = "calls do not run" if is_closed else "calls run"
         return Finding(
             True,
-            f"Not verified: {written} while the server is unreachable. The plugin is written that way, but only {names} can run it here.",
+            f"Not verified: {written} while the server is unreachable. The "
+            f"plugin is written that way, but only {names} can run it here.",
         )
     with tempfile.TemporaryDirectory(prefix="loopguard-check-") as folder, _nobody() as nowhere:
         (Path(folder) / "loopguard.mjs").write_text(_ADDRESS.sub(nowhere, plugin), encoding="utf-8")

@@ -1,7 +1,7 @@
 """Run an agent that is instrumented for OpenTelemetry and searches the same thing three times.
 
-Usage: ``opentelemetry-instrument python observed_agent.py KIND NAME MODEL_URL [MODULE:INSTRUMENTOR]``, with the exporter's settings
-in the environment.
+Usage: ``opentelemetry-instrument python observed_agent.py KIND NAME MODEL_URL [MODULE:INSTRUMENTOR]``, with the
+exporter's settings in the environment.
 """
 
 from __future__ import annotations
