@@ -40,9 +40,9 @@ class IncidentPage(ReadOnlyMixin, ProjectAdmin):
     inlines = (ActivityInline,)
     actions = ("acknowledge", "resolve", "reopen", "not_a_loop")
     fields = (
-        "public_id", "project", "status", "label", "kind", "tool", "count", "limit", "window_seconds", "confidence", "decision",
-        "rung", "detections", "calls_blocked", "calls_in_loop", "cost_usd", "session_name", "agent", "backend", "model",
-        "opened_at", "last_seen_at", "ended_at", "labelled_at", "recovered", "policy",
+        "public_id", "project", "status", "label", "kind", "tool", "count", "limit", "window_seconds", "confidence",
+        "decision", "rung", "detections", "calls_blocked", "calls_in_loop", "cost_usd", "session_name", "agent",
+        "backend", "model", "opened_at", "last_seen_at", "ended_at", "labelled_at", "recovered", "policy",
     )  # fmt: skip
 
     @admin.display(description="count", ordering="count")

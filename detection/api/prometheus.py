@@ -1,6 +1,7 @@
 """Metrics for Prometheus: counters of the processes of `web` on one port; everything else is queried when scraped.
 
-Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, which the Prometheus client reads by itself.
+Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, which the Prometheus client reads by
+itself.
 """
 
 from __future__ import annotations

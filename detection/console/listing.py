@@ -1,7 +1,7 @@
 """Lists in the console: filter, time range and order are stored in the address only.
 
-A view makes one `Listing` from its request and passes it to the template as `listing`; the templates in `lists/` draw the
-filter bar, the chips, the range picker, the sortable headers and the export menu from it.
+A view makes one `Listing` from its request and passes it to the template as `listing`; the templates in `lists/` draw
+the filter bar, the chips, the range picker, the sortable headers and the export menu from it.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Listing:
             return TimeRange(given.get("range", "")[:80])
 
     def _with_given_term(self, text: str) -> str:
-        """Return the address with the term of a cell of the list; an invalid filter is kept as typed, to be corrected first."""
+        """Return the address with the term of a cell of the list; an invalid filter stays as typed, to be corrected."""
         try:
             terms = () if self.error else language.parse(text)
         except FilterError:
@@ -173,7 +173,7 @@ class Listing:
         return self.url(q=language.write((*(one for one in kept if one not in terms), *terms)))
 
     def url_in(self, spec: ListSpec, path: str, *terms: Term, **changes: str) -> str:
-        """Return the address of another list with additional terms and the terms of this filter for which it has fields."""
+        """Return the address of another list with additional terms and those of this filter that it has fields for."""
         names = {one.name for one in spec.fields} - {"is"}
         kept = (one for one in self.query.terms if one.field in names or not one.field)
         text = language.write(dict.fromkeys((*kept, *terms)))
@@ -353,7 +353,7 @@ class SortHeader:
 
 
 def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> SortHeader:
-    """Return the header of a column: the first click sorts texts ascending and all others descending, the second reverses."""
+    """Return the header of a column: the first click sorts texts ascending, others descending; the second reverses."""
     order = listing.query.order
     key = next(one for one in listing.spec.sorts if one.name == name)
     is_current = order.key.name == name

@@ -148,7 +148,7 @@ def _first_range(project: Project, now: datetime) -> str:
 
 
 def _whole_steps(listing: Listing, project: Project, now: datetime) -> tuple[ListQuery, By]:
-    """Return the query with both ends of its range, the first at the beginning of an hour or day, and which of the two."""
+    """Return the query with both ends of its range, from the beginning of an hour or day on, and which of the two."""
     start, end = listing.range.start or project.created_at, min(listing.range.end or now, now)
     start = max(min(start, end), end - MAX_SPAN)
     step: By = "hour" if end - start <= MAX_HOURLY_SPAN else "day"

@@ -61,7 +61,8 @@ class Incident(models.Model):
     At most one incident per loop and session is active (`ended_at` null). `evidence` and `policy` are copies, so an
     incident stays readable after its calls were deleted and its settings changed.
 
-    Two things change independently: the loop is active or ended (`ended_at`), and the status says what people have to do.
+    Two things change independently: the loop is active or ended (`ended_at`), and the status says what people have to
+    do.
 
     ============  ==========================================================  ========================================
     status        meaning                                                     leaves it
@@ -73,12 +74,12 @@ class Incident(models.Model):
     resolved      closed by a person, and the loop with it                    reopen
     ============  ==========================================================  ========================================
 
-    The rules: an open or snoozed incident becomes `ended` when its loop ends (the agent changed course, the session ended
-    or was abandoned) or when someone labels it "not a loop". Not so while `needs_acknowledgement` is set: a guarded call
-    of it was answered `stop`, its approval expired or ended in a stop, or someone reopened it. Acknowledging,
-    resolving and the label "not a loop" clear that. Such an incident that was snoozed until its loop gets worse is open when
-    the loop ends. Removing the label of an active loop opens the incident again, and undo applies the rules to what it
-    restores.
+    The rules: an open or snoozed incident becomes `ended` when its loop ends (the agent changed course, the session
+    ended or was abandoned) or when someone labels it "not a loop". Not so while `needs_acknowledgement` is set: a
+    guarded call of it was answered `stop`, its approval expired or ended in a stop, or someone reopened it.
+    Acknowledging, resolving and the label "not a loop" clear that. Such an incident that was snoozed until its loop
+    gets worse is open when the loop ends. Removing the label of an active loop opens the incident again, and undo
+    applies the rules to what it restores.
 
     A resolved loop that continues, and an ended one that returns, is a new incident. An incident labelled "not a loop"
     keeps collecting the findings of its loop until that ends, and does not make its session looping.
@@ -102,8 +103,8 @@ class Incident(models.Model):
         on_delete=models.SET_NULL,
         db_index=False,
         related_name="incidents",
-        help_text="The same loop in other sessions, whatever the arguments. Null for incidents of older versions, until a "
-        "worker has assigned them.",
+        help_text="The same loop in other sessions, whatever the arguments. "
+        "Null for incidents of older versions, until a worker has assigned them.",
     )
     group_id = models.CharField(
         max_length=32,

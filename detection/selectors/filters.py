@@ -47,8 +47,8 @@ class FilterField:
     name
         In filters; lower case.
     type
-        ``text``: equal, or with `*` for any characters; ``choice``: one of `choices`; ``number`` and ``time``: also `>`, `>=`,
-        `<`, `<=` and `a..b`.
+        ``text``: equal, or with `*` for any characters; ``choice``: one of `choices`; ``number`` and ``time``: also
+        `>`, `>=`, `<`, `<=` and `a..b`.
     help
         What it is, for completion and documentation.
     column
@@ -60,7 +60,8 @@ class FilterField:
     match
         Returns the condition of a value that is not in a column (`text` only, without `*`).
     also
-        Returns the condition that another table has the value, given the condition on a column of any name (`text` only).
+        Returns the condition that another table has the value, given the condition on a column of any name (`text`
+        only).
     """
 
     name: str
@@ -182,8 +183,8 @@ class ListSpec:
     sorts
         What the list can be sorted by; the first is the default, descending.
     newest
-        Column by which rows are the newest, for completion, where the list does not show rows of `model` as they are. Empty for
-        the column of the first order.
+        Column by which rows are the newest, for completion, where the list does not show rows of `model` as they are.
+        Empty for the column of the first order.
     default_text
         The filter of an address without one.
     default_range
@@ -227,7 +228,7 @@ class ListSpec:
         )
 
     def order(self, text: str) -> Order:
-        """Return the order of an address: a name of `sorts`, with a minus for descending; the default for anything else."""
+        """Return the order of an address: a name of `sorts`, with a minus if descending; otherwise the default."""
         known = {key.name: key for key in self.sorts}
         key = known.get(text.removeprefix("-"))
         return Order(key, is_descending=text.startswith("-")) if key else Order(self.sorts[0])

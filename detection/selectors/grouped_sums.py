@@ -48,7 +48,8 @@ def grouped_sums(
     Returns
     -------
     dict
-        The groups of each grouping, in no order. Values are as the database returns them: times without their zone, JSON as text.
+        The groups of each grouping, in no order. Values are as the database returns them: times without their zone,
+        JSON as text.
     """
     own = {name: [f"by_{name}_{number}" for number in range(len(of))] for name, of in groupings.items()}
     keys = {

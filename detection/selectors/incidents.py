@@ -158,8 +158,8 @@ class StatusCounts:
     Attributes
     ----------
     is_capped
-        The project has more than `COUNTED_INCIDENTS` incidents: all counts but open, acknowledged and snoozed are of the
-        newest of them only.
+        The project has more than `COUNTED_INCIDENTS` incidents: all counts but open, acknowledged and snoozed are of
+        the newest of them only.
     """
 
     all: int

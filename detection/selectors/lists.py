@@ -377,7 +377,7 @@ STATISTICS: Final = ListSpec(
     default_range="7d",
     example="agent:browser -tool:bash demo:no",
 )
-"""Statistics are of the incidents that a query selects, and of the calls under the same terms where calls have such fields."""
+"""Statistics are of the incidents that a query selects, and of the calls under the terms that they have fields for."""
 
 CALL_COUNTS: Final = ListSpec(
     name="calls",

@@ -71,7 +71,9 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         Incident.objects.filter(is_demo=False)
         .values_list("project__slug", by)
         .annotate(
-            number=Count("pk"), left=Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)), reacted=Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
+            number=Count("pk"),
+            left=Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)),
+            reacted=Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
             sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
         )
         .order_by("project__slug", "-number", by)

@@ -46,7 +46,7 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class SessionsBehind:
-    """The sessions whose last event is in the range of a query: all of them, by the start of an hour or day, and by group.
+    """The sessions whose last event is in the range of a query: all, by the start of an hour or day, and by group.
 
     A session counts for its latest model and backend, and for every tool that it called.
     """

@@ -1,4 +1,4 @@
-"""OpenAI Agents SDK: guards every function tool of every agent, including those behind hand-offs and agents used as tools.
+"""OpenAI Agents SDK: guards every function tool of every agent, also behind hand-offs and of agents used as tools.
 
 Needs openai-agents. Tested with 0.24.
 """

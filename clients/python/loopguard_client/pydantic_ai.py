@@ -19,7 +19,7 @@ from loopguard_client.guard import Guard
 
 @dataclass
 class LoopGuard(AbstractCapability[Any]):
-    """Guards every tool call: ``Agent(…, capabilities=[LoopGuard(guard)])``, or for one run ``agent.run(…, capabilities=[…])``.
+    """Guards every tool call: ``Agent(…, capabilities=[LoopGuard(guard)])``, or ``agent.run(…)`` with it for one run.
 
     A blocked call gets the message as its result. ``stop`` raises `RunStopped` out of the run.
 

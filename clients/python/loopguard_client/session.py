@@ -183,7 +183,7 @@ class Session:
         self.guard.wake()
 
     def heartbeat(self, call: Verdict | str) -> None:
-        """Report that a call still runs, so that it is not reported as stalled. Returns at once; it is sent within a second.
+        """Report that a call still runs and is not stalled. Returns at once; the report is sent within a second.
 
         Parameters
         ----------

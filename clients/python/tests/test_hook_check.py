@@ -1,4 +1,4 @@
-"""`loopguard hooks check` and `loopguard login` against a real server, and against everything that keeps hooks from working."""
+"""`loopguard hooks check` and `loopguard login` against a real server, and what keeps hooks from working."""
 
 from __future__ import annotations
 
@@ -55,7 +55,8 @@ for line in sys.stdin:
     if request.get("method") == "hooks/list":
         document = json.load(open({str(tmp_path / ".codex/hooks.json")!r}))
         hooks = [
-            {{"eventName": name, "command": handler["command"], "enabled": True, "trustStatus": "trusted" if trusted else "untrusted"}}
+            {{"eventName": name, "command": handler["command"], "enabled": True,
+              "trustStatus": "trusted" if trusted else "untrusted"}}
             for name, groups in document["hooks"].items() for group in groups for handler in group["hooks"]
         ]
         print(json.dumps({{"id": request["id"], "result": {{"data": [{{"cwd": "/", "hooks": hooks}}]}}}}), flush=True)

@@ -72,8 +72,8 @@ class IncidentSchema(Schema):
         description="Id of the first incident about the same calls. Incidents of several detectors share it."
     )
     pattern_id: str | None = Field(
-        description="Id of the pattern: the same loop in other sessions, whatever the arguments. Null for a few seconds "
-        "after an update from a version without patterns."
+        description="Id of the pattern: the same loop in other sessions, whatever the "
+        "arguments. Null for a few seconds after an update from a version without patterns."
     )
     kind: str = Field(description="Detector.")
     tool: str = Field(description="The tool, or the tools of a cycle.")
@@ -145,8 +145,8 @@ class IncidentDetailSchema(IncidentSchema):
     )
     laps: int = Field(description="Laps of a cycle so far. 0 for other detectors.")
     detection_number: int = Field(
-        description="Number of the latest detection that the ladder reacted to: of this loop or, with `escalation_scope` "
-        "`session`, in the run. 0 if there was only advice."
+        description="Number of the latest detection that the ladder reacted to: of this "
+        "loop or, with `escalation_scope` `session`, in the run. 0 if there was only advice."
     )
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding is based on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")

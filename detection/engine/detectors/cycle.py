@@ -145,7 +145,7 @@ class Cycle(BaseDetector):
 
 
 def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int) -> Reading:
-    """Judge the last `size` calls, each of which equals the one a lap earlier: whole laps and the end of an earlier one."""
+    """Judge the last `size` calls, each equal to the one a lap earlier: whole laps and the end of an earlier one."""
     values, laps = policy.values, size // length
     limit = values["cycle_min_laps"]
     results = "unknown"

@@ -140,7 +140,8 @@ def reopen(project_id: int, public_id: str, actor: Actor, note: str = "") -> Inc
         if incident.status == IncidentStatus.OPEN:
             return incident
         return _change(
-            incident, actor, "reopened", note, status=IncidentStatus.OPEN, needs_acknowledgement=True, resolved_at=None, **_AWAKE
+            incident, actor, "reopened", note, status=IncidentStatus.OPEN, needs_acknowledgement=True,
+            resolved_at=None, **_AWAKE,
         )  # fmt: skip
 
 
@@ -181,7 +182,8 @@ def snooze(
         if until is not None and not now < until <= now + MAX_SNOOZE:
             raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
         return _change(
-            incident, actor, "snoozed", note, status=IncidentStatus.SNOOZED, snoozed_until=until, snoozed_until_worse=until_worse
+            incident, actor, "snoozed", note, status=IncidentStatus.SNOOZED, snoozed_until=until,
+            snoozed_until_worse=until_worse,
         )  # fmt: skip
 
 

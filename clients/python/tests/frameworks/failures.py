@@ -1,4 +1,4 @@
-"""What every adapter does when LoopGuard, the agent or its values make trouble. Each adapter's tests have a class of these."""
+"""What every adapter does when LoopGuard, the agent or its values make trouble: a class for each adapter's tests."""
 
 from __future__ import annotations
 

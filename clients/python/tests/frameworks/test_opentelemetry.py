@@ -1,4 +1,4 @@
-"""Real instrumentations and the real exporter: an agent appears by its environment alone, with a scripted model server."""
+"""Real instrumentations and exporter: an agent appears by its environment alone, with a scripted model server."""
 
 from __future__ import annotations
 
