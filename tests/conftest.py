@@ -39,6 +39,8 @@ _WITHOUT_DJANGO = [
 _SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
 """These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
 _SHARED_FIXTURES = {
+    "tests/console/test_connect_snippets.py",
+    "tests/development/test_package.py",
     "tests/models/test_migrations.py",
     "tests/new_detector/test_new_detector.py",
     "tests/reliability/test_database_rights.py",
