@@ -62,6 +62,8 @@ class FilterField:
     also
         Returns the condition that another table has the value, given the condition on a column of any name (`text`
         only).
+    former
+        The name in addresses and saved views of earlier versions.
     """
 
     name: str
@@ -73,6 +75,7 @@ class FilterField:
     is_whole: bool = False
     match: Callable[[str], Q] | None = None
     also: Callable[[Callable[[str], Q]], Q] | None = None
+    former: str = ""
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
         """Return a term of this field as a condition, including a leading minus.
@@ -216,7 +219,7 @@ class ListSpec:
             Lists the available fields.
         """
         for one in self.fields:
-            if one.name == name:
+            if name and name in (one.name, one.former):
                 return one
         names = [one.name for one in self.fields]
         shown = {one.help.lower(): one.name for one in self.fields}

@@ -63,6 +63,7 @@ _KIND = FilterField(
     help="Detector",
     column="kind",
     choices=tuple(FieldChoice(one.kind, one.label) for one in DETECTORS),
+    former="kind",
 )
 _AGENT = _text("agent", "Agent")
 _BACKEND = _text("backend", "LLM backend")
