@@ -1,4 +1,4 @@
-"""Counts of calls by hour and by session, so that statistics over months read thousands of rows instead of millions of events.
+"""Counts of calls by hour and session, so that statistics over months read thousands of rows, not millions of events.
 
 Written by `services.maintenance.hourly_counts`. Incidents are few and are counted from their own rows.
 """

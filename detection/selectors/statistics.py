@@ -47,8 +47,8 @@ class Numbers:
     Attributes
     ----------
     checks, warned, blocked
-        Evaluated calls, those with a warning, and those that were blocked, held or stopped, without held and delayed calls
-        that were allowed in the end. None for rows that calls cannot be counted for (a detector).
+        Evaluated calls, those with a warning, and those that were blocked, held or stopped, without held and delayed
+        calls that were allowed in the end. None for rows that calls cannot be counted for (a detector).
     cost_usd
         Of all calls.
     loop_calls, loop_cost_usd
@@ -58,9 +58,9 @@ class Numbers:
     recovered, not_recovered
         Ended incidents with a reaction: those whose agent recovered after one, and the others.
     saved_cost_usd_estimate
-        Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident counts,
-        or of those of its loop if that counts none.
-        None if no such cost is known. Calls outside these loops do not change it.
+        Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident
+        counts, or of those of its loop if that counts none. None if no such cost is known. Calls outside these loops do
+        not change it.
     """
 
     checks: int | None = None
@@ -115,7 +115,7 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class JudgeShare:
-    """Consultations of the judge by outcome, see `JudgeOutcome`; `right` and `wrong` count those that people labelled."""
+    """Consultations of the judge by outcome, see `JudgeOutcome`; `right` and `wrong` count what people labelled."""
 
     outcome: str
     count: int
@@ -128,7 +128,7 @@ class JudgeShare:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group: its name (a time, a tool …), its numbers, and the parts of the name: for a model, backend and model."""
+    """One group: its name (a time, a tool …), its numbers, and the parts of the name: of a model, backend and model."""
 
     key: str
     numbers: Numbers
@@ -161,9 +161,9 @@ def statistics(
     Parameters
     ----------
     query
-        Of the list `STATISTICS`, with both ends of the range. Calls are counted by whole hours that begin in it, incidents by when
-        they were opened. Terms that calls have no field for, such as an agent, yield no numbers of calls. Days are
-        those of the query's time zone.
+        Of the list `STATISTICS`, with both ends of the range. Calls are counted by whole hours that begin in it,
+        incidents by when they were opened. Terms that calls have no field for, such as an agent, yield no numbers of
+        calls. Days are those of the query's time zone.
     by
         What to group by; None for the totals only.
     step
@@ -172,8 +172,8 @@ def statistics(
     Returns
     -------
     Statistics
-        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls. Reads the hourly rows and
-        the incidents of the range, each once, and no event.
+        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls. Reads the
+        hourly rows and the incidents of the range, each once, and no event.
     """
     calls, found = _counted(project_id, query)
     of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
@@ -228,7 +228,7 @@ def _false_alarms(alike: Iterable[Group]) -> tuple[tuple[str, int], ...]:
 
 
 def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | None, QuerySet[Incident]]:
-    """Return the counts of calls and the incidents of a query; None for calls under terms that they have no field for."""
+    """Return the counts of calls and the incidents of a query; None for calls under terms without a field in them."""
     found = Incident.objects.filter(query.condition(), project_id=project_id)
     known = {one.name for one in CALL_COUNTS.fields}
     if any(term.field not in known for term in query.terms):
@@ -238,7 +238,7 @@ def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | N
 
 
 def _judge(project_id: int, query: ListQuery) -> tuple[JudgeShare, ...]:
-    """Count the consultations of the range; with terms, those about the incidents that match, whenever they were opened."""
+    """Count the consultations of the range; with terms, those about matching incidents, whenever they were opened."""
     start, end = _ends(query)
     consulted = JudgeCall.objects.filter(project_id=project_id, at__gte=start, at__lt=end)
     if query.terms or query.is_empty:
@@ -333,7 +333,7 @@ def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
 def _saved_elsewhere(
     project_id: int, found: QuerySet[Incident], groupings: Mapping[str, tuple[Any, ...]]
 ) -> dict[str, dict[tuple[Any, ...], float]]:
-    """Return what blocking saved in incidents that count no call: a call costs the average of all incidents of their loop.
+    """Return what blocking saved in incidents that count no call: a call costs the average of their loop's incidents.
 
     They are few and have an index of their own. One or two queries.
     """
@@ -349,7 +349,8 @@ def _saved_elsewhere(
         .order_by()
         .values_list("group_id")
         .annotate(
-            # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for nothing.
+            # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for
+            # nothing.
             average=NullIf(Cast(Sum("cost_usd"), FloatField()), 0.0)
             / Greatest(Sum("counted_calls"), Sum("calls_blocked"), 1)
         )

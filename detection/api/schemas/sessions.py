@@ -164,7 +164,8 @@ class SessionDetailSchema(SessionSchema):
     policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
     exempt_tools: list[str] = Field(description="Tools that a person exempted in this session.")
     tools: list[SessionToolSchema] = Field(
-        description="The 100 tools with the most calls. Calls are counted every 15 seconds, with those of `/statistics`."
+        description="The 100 tools with the most calls. "
+        "Calls are counted every 15 seconds, with those of `/statistics`."
     )
     quarantined_count: int = Field(description="Number of events whose evaluation raised an error.")
     quarantined: list[QuarantinedEventSchema] = Field(description="The newest 100 of them, newest first.")

@@ -34,7 +34,8 @@ class StatisticsNumbersSchema(Schema):
     checks: int | None = Field(description="Evaluated calls.")
     warned: int | None = Field(description="Calls with a warning.")
     blocked: int | None = Field(
-        description="Calls that were blocked, held or stopped, without held and delayed calls that were allowed in the end."
+        description="Calls that were blocked, held or stopped, "
+        "without held and delayed calls that were allowed in the end."
     )
     token_count: int | None = Field(description="Tokens used.")
     cost_usd: float | None = Field(description="Cost of all calls in US dollars.")

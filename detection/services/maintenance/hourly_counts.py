@@ -1,8 +1,8 @@
 """Counts calls by the hour, and by session and tool, in the background, at no cost for guarded calls.
 
-Sessions touched since the last run are found by the transaction that touched them last, and each session's new calls are
-read once, in order, by primary key. How far a session is counted moves in the transaction that adds the numbers, so a run
-that dies, or two at once, count nothing twice. `selectors.statistics` reads the counts.
+Sessions touched since the last run are found by the transaction that touched them last, and each session's new calls
+are read once, in order, by primary key. How far a session is counted moves in the transaction that adds the numbers, so
+a run that dies, or two at once, count nothing twice. `selectors.statistics` reads the counts.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ _ADD = """
 WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)),
 counted AS MATERIALIZED (
     SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
-           coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool,
+           coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model,
+           e.tool,
            -- Only guarded calls have a verdict; reported calls had run already.
-           count(*) FILTER (WHERE e.type = 'call') AS checks, count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
-           count(*) FILTER (WHERE (e.decision IN ('block', 'hold', 'stop') OR e.verdict->>'ending' = 'delay') AND e.verdict IS NOT NULL) AS blocked,
+           count(*) FILTER (WHERE e.type = 'call') AS checks,
+           count(*) FILTER (WHERE e.decision = 'warn' AND e.verdict IS NOT NULL) AS warned,
+           count(*) FILTER (WHERE (e.decision IN ('block', 'hold', 'stop') OR e.verdict->>'ending' = 'delay')
+               AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
     FROM done JOIN detection_session s ON s.id = done.session_id
     LEFT JOIN detection_countedsession c ON c.session_id = s.id
@@ -48,11 +51,13 @@ tools AS (
     SELECT session_id, tool, sum(checks), sum(warned), sum(blocked) FROM counted
     GROUP BY 1, 2 HAVING sum(checks) > 0 ORDER BY 1, 2
     ON CONFLICT (session_id, tool) DO UPDATE SET
-        calls = total.calls + excluded.calls, warned = total.warned + excluded.warned, blocked = total.blocked + excluded.blocked
+        calls = total.calls + excluded.calls, warned = total.warned + excluded.warned,
+        blocked = total.blocked + excluded.blocked
 )
 INSERT INTO detection_callcount AS total
     (project_id, hour, is_demo, backend, model, tool, checks, warned, blocked, token_count, cost_usd)
-SELECT project_id, hour, is_demo, backend, model, tool, sum(checks), sum(warned), sum(blocked), sum(token_count), sum(cost_usd)
+SELECT project_id, hour, is_demo, backend, model, tool, sum(checks), sum(warned), sum(blocked), sum(token_count),
+    sum(cost_usd)
 FROM counted GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
 ON CONFLICT (project_id, hour, is_demo, backend, model, tool) DO UPDATE SET
     checks = total.checks + excluded.checks, warned = total.warned + excluded.warned,
@@ -61,7 +66,8 @@ ON CONFLICT (project_id, hour, is_demo, backend, model, tool) DO UPDATE SET
 """
 _MARK = """
 INSERT INTO detection_countedsession (session_id, counted_seq)
-SELECT d.session_id, d.seq FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq) JOIN detection_session s ON s.id = d.session_id
+SELECT d.session_id, d.seq FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)
+JOIN detection_session s ON s.id = d.session_id
 ON CONFLICT (session_id) DO UPDATE SET counted_seq = excluded.counted_seq
 """
 
@@ -72,7 +78,8 @@ WITH allowed AS (
     WHERE c.session_id = a.session_id AND a.seq <= c.counted_seq RETURNING a.session_id, a.seq
 ), calls AS MATERIALIZED (
     SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
-           coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model, e.tool
+           coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model,
+           e.tool
     FROM allowed a JOIN detection_session s ON s.id = a.session_id JOIN detection_event e USING (session_id, seq)
 ), tools AS (
     UPDATE detection_sessiontool t SET blocked = greatest(t.blocked - c.number, 0)
@@ -81,7 +88,8 @@ WITH allowed AS (
 )
 UPDATE detection_callcount t SET allowed_later = least(t.allowed_later + c.number, t.blocked)
 FROM (SELECT project_id, hour, is_demo, backend, model, tool, count(*) AS number FROM calls GROUP BY 1, 2, 3, 4, 5, 6) c
-WHERE (t.project_id, t.hour, t.is_demo, t.backend, t.model, t.tool) = (c.project_id, c.hour, c.is_demo, c.backend, c.model, c.tool)
+WHERE (t.project_id, t.hour, t.is_demo, t.backend, t.model, t.tool)
+    = (c.project_id, c.hour, c.is_demo, c.backend, c.model, c.tool)
 """
 
 
@@ -91,8 +99,8 @@ def count_calls() -> int:
     Returns
     -------
     int
-        Number of sessions with new calls. Only one process counts at a time; another one returns 0 at once. Takes about a
-        second per 20,000 new calls on a busy machine, and one index look-up per project without new calls.
+        Number of sessions with new calls. Only one process counts at a time; another one returns 0 at once. Takes about
+        a second per 20,000 new calls on a busy machine, and one index look-up per project without new calls.
     """
     total = 0
     after = (0, 0)
@@ -103,7 +111,8 @@ def count_calls() -> int:
                 return total
             place, _ = CountingCursor.objects.get_or_create(pk=1)
             if horizon is None:
-                # Whatever was not committed when the run began was touched by a transaction that is not older than this.
+                # Whatever was not committed when the run began was touched by a transaction that is not older than
+                # this.
                 cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
                 (horizon,) = cursor.fetchone()
             place_after = {"seen": place.seen_xid, "xid": after[0], "id": after[1], "limit": BATCH_SESSIONS}

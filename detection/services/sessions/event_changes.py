@@ -99,7 +99,8 @@ class EventChanges:
                 [call_flags.BLOCKED, self._session.pk, self._delayed],
             )
             writes.add(
-                "INSERT INTO detection_allowedcall (session_id, seq) SELECT %s, unnest(%s::int[]) ON CONFLICT DO NOTHING",
+                "INSERT INTO detection_allowedcall (session_id, seq) SELECT %s, unnest(%s::int[])"
+                " ON CONFLICT DO NOTHING",
                 [self._session.pk, self._delayed],
             )
         self.has_changed_others |= bool(self._delayed or self._evaluated)
