@@ -146,7 +146,7 @@ def test_the_examples_of_bodies_are_accepted(name, method, path, api):
 @pytest.mark.parametrize(
     ("mode", "examples"),
     [
-        (GenerationMode.POSITIVE, 4),
+        (GenerationMode.POSITIVE, 2),
         pytest.param(GenerationMode.POSITIVE, 100, marks=pytest.mark.long),
         pytest.param(GenerationMode.NEGATIVE, 100, marks=pytest.mark.long),
     ],
