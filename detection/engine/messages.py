@@ -167,7 +167,7 @@ def message(
         .safe_substitute(
             what=what,
             sentence=what[:1].upper() + what[1:],
-            advice=detector.advice,
+            advice=(finding.results == "errors" and detector.error_advice) or detector.advice,
             next=f"{detector.again} {_NEXT[next_rung]}." if next_rung in _NEXT else "",
             tool=_shown(str(finding.detail.get("tool", ""))),
             count=finding.count,

@@ -9,7 +9,7 @@ from detection.models.projects import Project
 
 
 class Attempt(models.Model):
-    """A summary of one request to the events or guard route. Housekeeping keeps the newest of each project."""
+    """A summary of requests to the events or guard route. Housekeeping keeps the newest of each project."""
 
     project = models.ForeignKey(Project, null=True, on_delete=models.CASCADE, related_name="attempts")
     at = models.DateTimeField(db_default=Now())
@@ -20,6 +20,9 @@ class Attempt(models.Model):
     status = models.PositiveSmallIntegerField()
     code = models.CharField(max_length=48, blank=True, default="", help_text="Stable code of the error.")
     detail = models.CharField(max_length=300, blank=True, default="")
+    times = models.IntegerField(
+        default=1, db_default=1, help_text="Identical requests within half a second are one row."
+    )
     accepted = models.IntegerField(default=0)
     duplicate = models.IntegerField(default=0)
     altered = models.IntegerField(default=0)

@@ -229,22 +229,22 @@ def intake(project_id: int) -> Intake:
     """Return the totals of the stored requests of a project, whose number is bounded."""
     rows = Attempt.objects.filter(project_id=project_id)
     total = rows.aggregate(
-        requests=Count("pk"),
+        requests=Sum("times"),
         accepted=Sum("accepted"),
         duplicate=Sum("duplicate"),
         altered=Sum("altered"),
         rejected=Sum("rejected"),
-        rejected_requests=Count("pk", filter=Q(status__gte=400)),
+        rejected_requests=Sum("times", filter=Q(status__gte=400)),
         since=Min("at"),
     )
-    codes = rows.exclude(code="").values_list("code", "status").annotate(n=Count("pk")).order_by("-n")[:20]
+    codes = rows.exclude(code="").values_list("code", "status").annotate(n=Sum("times")).order_by("-n")[:20]
     keys = (
         rows.exclude(key_hint="")
         .values("key_hint")
         .annotate(
-            requests=Count("pk"),
+            requests=Sum("times"),
             accepted=Sum("accepted"),
-            rejected_requests=Count("pk", filter=Q(status__gte=400)),
+            rejected_requests=Sum("times", default=0, filter=Q(status__gte=400)),
             last=Max("at"),
         )
         .order_by("-requests")[:20]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from detection.engine import durations
 from detection.engine.calls import Finding, Message, ObservedCall, Usage
@@ -92,6 +92,10 @@ class Example:
     silent_seconds: float = 0
 
 
+FAILS_AGAIN: Final = "It fails the same way each time: find the cause, try another way, or report what fails."
+"""Advice for calls whose results are all errors."""
+
+
 class BaseDetector:
     """Base class of all detectors.
 
@@ -128,6 +132,8 @@ class BaseDetector:
         " within 12 s", and `$among` (" in the last 13 calls" or nothing).
     advice : str
         What the agent should do instead, as sentences.
+    error_advice : str
+        The same where all results were errors; empty if `advice` suits these, too.
     templates : mapping of str to str
         Message templates by rung that replace the defaults, whatever the class of the tool.
     again : str
@@ -177,6 +183,7 @@ class BaseDetector:
     recurrence: ClassVar[str] = "*$tool* is called again and again"
     message: ClassVar[str] = "'$tool' was called $count times$span"
     advice: ClassVar[str] = "Change the approach, or report what you have."
+    error_advice: ClassVar[str] = ""
     templates: ClassVar[Mapping[str, str]] = {}
     again: ClassVar[str] = "Continuing like this"
     settings: ClassVar[tuple[Field, ...]] = ()

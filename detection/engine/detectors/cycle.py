@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    FAILS_AGAIN,
     QUIET,
     BaseDetector,
     Example,
@@ -55,6 +56,7 @@ class Cycle(BaseDetector):
     sentence = "*$tool* ran in a cycle for *$count laps of $period calls$span*"
     recurrence = "*$tool* run in a cycle"
     message = "the same $period calls, including '$tool', were made $count times in a row"
+    error_advice = FAILS_AGAIN
     advice = "The same steps will bring the same results: change the approach, or report what you have."
     presets = ("standard", "balanced", "conservative", "aggressive", "similarity")
     key_settings = ("cycle_ladder", "cycle_min_laps")

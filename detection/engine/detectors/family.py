@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    FAILS_AGAIN,
     QUIET,
     BaseDetector,
     Example,
@@ -57,6 +58,7 @@ class FamilyRepeat(BaseDetector):
     sentence = "*$tool* was repeated *$count times* by $sessions sessions of one family"
     recurrence = "*$tool* is repeated by sessions of one family"
     message = "'$tool' was repeated $count times by the sessions of this family, with the same result"
+    error_advice = FAILS_AGAIN
     advice = "Another agent of this task already has the result: ask for it, or report what you have."
     again = "The same call again"
     key_settings = ("family_ladder", "family_max_repeats", "family_max_errors")

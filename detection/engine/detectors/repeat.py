@@ -43,6 +43,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    FAILS_AGAIN,
     QUIET,
     BaseDetector,
     Example,
@@ -85,6 +86,7 @@ class Repeat(BaseDetector):
     sentence = "*$tool* was called *$calls times$span* with identical arguments"
     recurrence = "*$tool* is called again with identical arguments"
     message = "'$tool' was called with identical arguments $calls times$span"
+    error_advice = FAILS_AGAIN
     advice = (
         "Consider a different approach, use the available information "
         "to provide a final answer, or ask the user for help."

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    FAILS_AGAIN,
     QUIET,
     BaseDetector,
     Example,
@@ -62,6 +63,7 @@ class SessionRepeat(BaseDetector):
         "'$tool' was called with identical arguments in $count turns of this session"
         " and returned the same $result"
     )
+    error_advice = FAILS_AGAIN
     advice = "Use what it returned, or do something that can change the result."
     again = "The same call in another turn"
     presets = ("standard",)

@@ -152,15 +152,15 @@ recorder = AttemptRecorder()
 
 def _row(key: _Key, noted: _Note, project_id: int | None) -> Attempt:
     _, route, status, code, key_hint = key
-    detail = f"{noted.detail} ({noted.times} times)" if code and noted.times > 1 else noted.detail
     return Attempt(
         project_id=project_id,
         at=noted.at,
         route=route[:32],
         status=status,
         code=code[:48],
-        detail=detail[:300],
+        detail=noted.detail,
         key_hint=key_hint[:24],
+        times=noted.times,
         **noted.counts,
     )
 
