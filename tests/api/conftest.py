@@ -36,7 +36,9 @@ def other_project(db):
 
 @pytest.fixture(autouse=True)
 def _nothing_left_over():
-    recorder.clear()  # tests elsewhere leave attempts of projects that are gone
+    # Tests elsewhere leave attempts of projects that are gone, and requests of their keys.
+    recorder.clear()
+    rate_limiter.clear()
     yield
     recorder.clear()
     principal_cache.clear()
