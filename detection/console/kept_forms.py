@@ -15,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.urls import reverse
 
+from detection.engine.fields import FIELDS
 from detection.request_context import IdentifiedRequest
 
 SALT = "kept-form"
@@ -46,13 +47,16 @@ class KeptForm:
     def typed(self) -> list[tuple[str, str]]:
         """The entered values with readable names; secrets are not shown."""
         return [
-            (
-                name.removeprefix("set_").replace("_", " ").capitalize(),
-                "••••••" if _is_secret(name) else value,
-            )
+            (_label(name), "••••••" if _is_secret(name) else value)
             for name, value in self.fields
             if value.strip() and name not in _UNSEEN
         ]
+
+
+def _label(name: str) -> str:
+    """Return the label of a setting, or the name of another field in words."""
+    setting = FIELDS.get(name.removeprefix("set_")) if name.startswith("set_") else None
+    return setting.label if setting else name.replace("_", " ").capitalize()
 
 
 def _is_secret(name: str) -> bool:
