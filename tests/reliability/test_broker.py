@@ -12,6 +12,8 @@ from tests.support.plain_http import PLAIN
 
 from .installation import free_port, looping_events, silent_server, wait_until
 
+pytestmark = pytest.mark.servers
+
 REQUESTS, SESSIONS = 24, 4
 PATIENCE_SECONDS = 60
 # The processes wait up to 5 s for a broker that is silent: a request that waited with them would fail here.

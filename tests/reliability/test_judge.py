@@ -15,6 +15,8 @@ from tests.support.judge_server import JudgeServer, completion, ruling
 
 from .installation import free_port, wait_until
 
+pytestmark = pytest.mark.servers
+
 LIMIT = 3
 
 

@@ -20,6 +20,8 @@ from detection.services.sessions.event_records import EventRecord
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_member
 
+pytestmark = pytest.mark.servers
+
 PASSWORD = "right horse"
 PUBLIC_URL = "http://127.0.0.1:8300"
 

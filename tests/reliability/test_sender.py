@@ -18,6 +18,8 @@ from tests.support.http_receiver import Reply, receiving
 
 from . import installation
 
+pytestmark = pytest.mark.servers
+
 SENDER = "import django; django.setup(); from detection.services.alerting import delivery; delivery.run(budget_seconds=30)"
 
 

@@ -17,6 +17,8 @@ from detection.services.what_if import changes, what_ifs
 
 from .installation import ROOT, looping_events, wait_until
 
+pytestmark = pytest.mark.servers
+
 COPIES = 24
 CALLS = 250
 

@@ -16,6 +16,8 @@ from tests.support.threads import all_results, in_thread
 
 from .installation import wait_until
 
+pytestmark = pytest.mark.servers
+
 SESSIONS, CALLS = 8, 160
 
 
