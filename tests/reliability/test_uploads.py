@@ -93,9 +93,9 @@ def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memor
 ):
     web = installation._running[0].pid
     before = memory_of(web)
-    answer = post(person, project, large(120 * MB))
+    answer = post(person, project, large(60 * MB))
     assert answer.status_code == 302, answer.text
-    assert memory_of(web) - before < 60 * MB
+    assert memory_of(web) - before < 30 * MB
     assert [path.name[:4] for path in imports.iterdir()] == ["imp_"]
     installation.start_worker()
     row = TranscriptImport.objects.get()
