@@ -61,7 +61,7 @@ def test_numbers_and_times_select_what_they_say(project, incident):
     ("text", "detail"),
     [
         ("costs:3", "`costs` is not a field of incidents. Did you mean `cost`? Fields: `active`, `agent`,"),
-        ("detector:cycles", "`detector` is not a field of incidents. Did you mean `kind`?"),
+        ("detector:cycles", "`cycles` is not a value of `detector`. Values: `repeat`, `cycle`,"),
         ("http://x", "`http` is not a field of incidents. Fields: "),
         ("is:broken", "`broken` is not a value of `is`. Values: `open`, `acknowledged`,"),
         ("cost:much", "`much` is not a number. Use `cost:3`, `cost:>3` or `cost:1..3`."),
