@@ -90,7 +90,9 @@ def page(request: ProjectRequest) -> HttpResponse:
             (
                 row,
                 links.of_numbers(row.numbers, *group_terms(by, row.parts))
-                | ({"checks": links.sessions_of_group(sessions.groups, by, row.parts)} if sessions else {}),
+                | links.of_calls(
+                    sessions.groups.get(row.parts) if sessions else None, row.numbers, by, row.parts
+                ),
             )
             for row in found.rows[:SHOWN_GROUPS]
         ],

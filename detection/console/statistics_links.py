@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,6 +13,7 @@ from detection.filtering.language import Term
 from detection.filtering.time_ranges import TimeRange
 from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
 from detection.selectors.statistics import By, Numbers
+from detection.selectors.statistics_rows import Sessions
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,12 +76,18 @@ class Links:
         )
         return Link(url, count, "session")
 
-    def sessions_of_group(
-        self, counts: Mapping[tuple[str, ...], int], by: By, parts: tuple[str, ...]
-    ) -> Link:
-        """Return the link to the sessions behind the calls of a group."""
-        link = self.sessions(counts.get(parts, 0), "", *group_terms(by, parts))
-        return replace(link, which=f" in which {parts[0]} was called") if by == "tool" else link
+    def of_calls(
+        self, found: Sessions | None, numbers: Numbers, by: By, parts: tuple[str, ...]
+    ) -> dict[str, Link]:
+        """Return the links of a group's numbers of calls; blocked calls without an incident lead to their sessions."""
+        if found is None:
+            return {}
+        terms = group_terms(by, parts)
+        which = f" in which {parts[0]} was called" if by == "tool" else ""
+        of = {"checks": replace(self.sessions(found.all, "", *terms), which=which)}
+        if not numbers.blocked_incidents:
+            of["blocked"] = replace(self.sessions(found.blocked, "blocked:>0", *terms), which=which)
+        return of
 
     def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
         """Return the links of the numbers of a group, by name."""

@@ -53,7 +53,7 @@ class SessionsBehind:
 
     total: Sessions
     steps: Mapping[datetime, Sessions]
-    groups: Mapping[tuple[str, ...], int]
+    groups: Mapping[tuple[str, ...], Sessions]
 
 
 def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> SessionsBehind | None:
@@ -76,12 +76,17 @@ def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> Sess
             "warned": one_if(Q(warned_count__gt=0)),
         },
     )
-    groups: dict[tuple[str, ...], int]
+    groups: dict[tuple[str, ...], Sessions]
     if by == "tool":
         tools = SessionTool.objects.filter(session__in=rows).order_by().values_list("tool")
-        groups = {(tool,): count for tool, count in tools.annotate(Count("session_id"))}
+        counted = tools.annotate(
+            Count("session_id"),
+            blocked=Count("session_id", filter=Q(session__blocked_count__gt=0)),
+            warned=Count("session_id", filter=Q(session__warned_count__gt=0)),
+        )
+        groups = {(tool,): Sessions(*counts) for tool, *counts in counted}
     else:
-        groups = {group.values: group.sums["all"] for group in found.get("by", ())}
+        groups = {group.values: _sessions(group.sums) for group in found.get("by", ())}
     steps = {
         timezone.make_aware(group.values[0], query.zone): _sessions(group.sums) for group in found["step"]
     }

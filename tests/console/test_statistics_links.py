@@ -10,6 +10,7 @@ from django.db.models import Sum
 from detection.models import CallCount, Incident, JudgeCall, Session
 from detection.services.incidents import triage
 from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.sessions import actions
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import answer, ask, loop, make_world
 from tests.support.agents import OPERATOR
@@ -111,8 +112,16 @@ def test_no_number_of_a_table_is_without_its_rows(world, by):
 def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(world):
     for number in (100, 101):  # so that its last tool is not bash
         ask(world.project, "more-0", number, tool="grep", agent="coder", arguments=f'{{"n": {number}}}')
+    # In a session that a person has stopped, calls are blocked without an incident.
+    ask(world.project, "by-hand", 1, tool="deploy")
+    actions.stop(world.project.pk, "by-hand", OPERATOR, "enough")
+    ask(world.project, "by-hand", 2, tool="deploy", arguments="{}")
     count_calls()
     page = world.client.get(f"{world.base}/statistics?by=tool").content.decode()
+    assert (
+        'title="1 session in which deploy was called">1<'
+        in page.partition(">deploy<")[2].partition("</tr>")[0]
+    )
     cell = r'<a class="link" href="([^"]+)" title="([^"]+)">([\d,]+)</a>'
     ((url, title, checks),) = re.findall(rf'<span\s+class="mono"\s*>bash</span>.*?{cell}', page, re.DOTALL)
     assert title == "2 sessions in which bash was called"
