@@ -293,7 +293,7 @@ APPROVALS: Final = ListSpec(
             choices=tuple(FieldChoice(one, "") for one in ("allow", "block", "stop")),
         ),
         _text("by", "Who decided", "decided_by"),
-        _number("count", "How often the call, lap or unit was counted"),
+        _number("count", "How often the call, cycle or unit was counted"),
         _time("requested", "When the call was held", "requested_at"),
         _time("decided", "When it was decided", "decided_at"),
     ),

@@ -429,7 +429,7 @@ def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_
     assert "active" not in listed.partition("edit")[2].partition("Export")[0]
     # An exception has to help: with ignored arguments, these edits would only look more alike.
     assert 'value="tool:ignore"' not in labelled.content.decode()
-    assert re.search(r"Raise the limit to \d+ laps", text(labelled))
+    assert re.search(r"Raise the limit to \d+ repetitions", text(labelled))
     assert "Its session is still stopped." in text(labelled)
     resume = {"name": "edits", "action": "resume", "next": page}
     resumed = world.client.post(f"{world.base}/session/act", resume, follow=True)

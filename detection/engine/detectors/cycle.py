@@ -52,8 +52,8 @@ class Cycle(BaseDetector):
     kind = "cycle"
     label = "Cycles"
     headline = "Cycle of calls"
-    unit = "laps"
-    sentence = "*$tool* ran in a cycle for *$count laps of $period calls$span*"
+    unit = "repetitions"
+    sentence = "*$tool* ran in a cycle of $period calls *$count times$span*"
     recurrence = "*$tool* run in a cycle"
     message = "the same $period calls, including '$tool', were made $count times in a row"
     error_advice = FAILS_AGAIN
@@ -68,17 +68,17 @@ class Cycle(BaseDetector):
             "cycle_enabled", False, "Detect cycles", "Detect repeated sequences of calls, such as A-B-A-B.",
             weakens="off",
         ),
-        number("cycle_min_length", 2, 2, 10, "Shortest lap", "Calls in the shortest lap to look for."),
+        number("cycle_min_length", 2, 2, 10, "Shortest cycle", "Calls in the shortest cycle to look for."),
         number(
-            "cycle_max_length", 6, 2, 10, "Longest lap", "Calls in the longest lap to look for.", weakens="down"
+            "cycle_max_length", 6, 2, 10, "Longest cycle", "Calls in the longest cycle to look for.", weakens="down"
         ),
         number(
-            "cycle_min_laps", 3, 2, 20, "Limit for laps",
-            "Fires on the n-th identical lap in a row if results are known.", unit="laps",
+            "cycle_min_laps", 3, 2, 20, "Limit for cycles",
+            "Fires on the n-th repetition of a cycle in a row if results are known.", unit="repetitions",
         ),
         number(
-            "cycle_unknown_laps", 4, 2, 20, "Limit for laps without results",
-            "Fires on the n-th identical lap in a row if results are unknown.", unit="laps",
+            "cycle_unknown_laps", 4, 2, 20, "Limit for cycles without results",
+            "Fires on the n-th repetition of a cycle in a row if results are unknown.", unit="repetitions",
         ),
         ladder("cycle_ladder", "graduated", "Reaction to cycles"),
     )  # fmt: skip

@@ -54,10 +54,12 @@ class Handoff(BaseDetector):
     kind = "handoff"
     label = "Hand-offs"
     headline = "Hand-offs in a cycle"
-    unit = "laps"
-    sentence = "*$agents* handed over to one another for *$count laps* without a new result"
+    unit = "repetitions"
+    sentence = "*$agents* handed over to one another *$count times* in the same order without a new result"
     recurrence = "Agents hand over to one another in a cycle"
-    message = "the same agents have handed over to one another for $count laps without a new result"
+    message = (
+        "the same agents have handed over to one another $count times in the same order without a new result"
+    )
     advice = "Do not hand over again: finish with what you have, or report what is missing."
     again = "The next hand-off"
     key_settings = ("handoff_ladder", "handoff_min_laps")
@@ -71,8 +73,8 @@ class Handoff(BaseDetector):
             "Detect agents that hand over to one another without a new result.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
         number(
-            "handoff_min_laps", 3, 2, 10, "Limit for laps of hand-offs",
-            "Fires on the n-th identical lap of agents without a new result.", unit="laps",
+            "handoff_min_laps", 3, 2, 10, "Limit for hand-offs",
+            "Fires on the n-th repetition of an order of agents without a new result.", unit="repetitions",
         ),
         ladder("handoff_ladder", "warn", "Reaction to hand-offs"),
     )  # fmt: skip
