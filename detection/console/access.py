@@ -12,7 +12,9 @@ from typing import Concatenate, ParamSpec, cast
 import structlog
 from django.conf import settings
 from django.contrib import messages
+from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
+from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -26,6 +28,8 @@ from detection.services.audit import Actor
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
+LAST_PROJECT = "last_project"
+"""The key of the session under which the slug of the project opened last is kept."""
 
 
 class ProjectRequest(IdentifiedRequest):
@@ -94,6 +98,38 @@ def in_project(
         return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)
 
     return decorate
+
+
+def own_page(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponseBase]:
+    """Wrap a page of the person, such as Account; it is shown inside the project opened last.
+
+    So the navigation stays, and held calls are announced there too. Without a project that the person may see now, the
+    page stands alone.
+    """
+
+    @wraps(view)
+    @login_required
+    def wrapped(request: HttpRequest) -> HttpResponseBase:
+        membership = last_opened(request)
+        if membership and not (
+            membership.project.archived_at or lacks_second_factor(request, membership.project)
+        ):
+            inside = cast("ProjectRequest", request)
+            inside.project, inside.membership = membership.project, membership
+        return view(request)
+
+    return wrapped
+
+
+def last_opened(request: HttpRequest) -> Membership | None:
+    """Return the membership in the project opened last, or else in the first one, archived ones last."""
+    rows = (
+        Membership.objects.filter(user_id=request.user.pk or 0)
+        .select_related("project")
+        .order_by(F("project__archived_at").asc(nulls_first=True), "project__name")
+    )
+    last = request.session.get(LAST_PROJECT)
+    return (rows.filter(project__slug=last).first() if last else None) or rows.first()
 
 
 def lacks_second_factor(request: HttpRequest, project: Project) -> bool:

@@ -9,7 +9,6 @@ import structlog
 from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
-from django.contrib.auth.decorators import login_required
 from django.contrib.auth.forms import PasswordChangeForm
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
@@ -19,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from detection.console.access import actor_of
+from detection.console.access import actor_of, own_page
 from detection.console.device_names import device_name
 from detection.console.sign_in import MAX_PASSWORD_CHARACTERS, address_of
 from detection.engine.durations import relative
@@ -35,7 +34,7 @@ WRONG_PASSWORD = "The current password is wrong."  # noqa: S105 (a message)
 
 @sensitive_post_parameters()
 @never_cache
-@login_required
+@own_page
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
     """Show the account, or carry out one of its forms."""

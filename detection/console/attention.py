@@ -1,4 +1,4 @@
-"""What is shown on every page of a project: the numbers of the navigation, and the calls that wait for a person."""
+"""What is shown on every page: the numbers of the navigation, and the calls that wait for a person."""
 
 from __future__ import annotations
 

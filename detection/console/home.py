@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from django.contrib.auth.decorators import login_required
-from django.db.models import F
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.templatetags.static import static
 from django.views.decorators.http import require_safe
 
-from detection.console.access import ProjectRequest, in_project
-from detection.models import Membership
+from detection.console.access import LAST_PROJECT, ProjectRequest, in_project, last_opened
 from detection.services.projects.projects import may_create_projects
-
-LAST_PROJECT = "last_project"
 
 
 def icon(request: HttpRequest) -> HttpResponse:
@@ -25,13 +21,7 @@ def icon(request: HttpRequest) -> HttpResponse:
 @require_safe
 def home(request: HttpRequest) -> HttpResponse:
     """Redirect to the project opened last, or else to the first one."""
-    rows = (
-        Membership.objects.filter(user_id=request.user.pk or 0)
-        .select_related("project")
-        .order_by(F("project__archived_at").asc(nulls_first=True), "project__name")
-    )
-    last = request.session.get(LAST_PROJECT)
-    membership = (rows.filter(project__slug=last).first() if last else None) or rows.first()
+    membership = last_opened(request)
     if membership is None:
         context = {"may_create": may_create_projects(request.user)}
         return render(request, "console/no_project.html", context)

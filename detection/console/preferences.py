@@ -10,11 +10,12 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from django.contrib import messages
 from django.contrib.auth import logout
-from django.contrib.auth.decorators import login_required
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
+
+from detection.console.access import own_page
 
 COOKIE = "loopguard-preferences"
 ZONE_COOKIE = "loopguard-zone"
@@ -75,7 +76,7 @@ def _zone_names() -> frozenset[str]:
     return frozenset(available_timezones())
 
 
-@login_required
+@own_page
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
     """Show or save the preferences."""

@@ -7,7 +7,6 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.core.exceptions import PermissionDenied
 from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse
@@ -17,7 +16,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, own_page
 from detection.models import Membership, Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services.errors import Invalid, ServiceError
@@ -31,7 +30,7 @@ _SEPARATORS = re.compile(r"[,\n]")
 
 
 @never_cache
-@login_required
+@own_page
 @require_http_methods(["GET", "HEAD", "POST"])
 def list_page(request: HttpRequest) -> HttpResponse:
     """List the user's projects, or create one with the user as its admin."""

@@ -8,14 +8,13 @@ from typing import Any
 import segno
 import structlog
 from django.contrib import messages
-from django.contrib.auth.decorators import login_required
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods
 
-from detection.console.access import actor_of
+from detection.console.access import actor_of, own_page
 from detection.console.account import check_password
 from detection.console.sign_in import MAX_PASSWORD_CHARACTERS, address_of
 from detection.engine.durations import relative
@@ -28,7 +27,7 @@ Codes = list[str]
 
 @sensitive_post_parameters()
 @never_cache
-@login_required
+@own_page
 @require_http_methods(["GET", "HEAD", "POST"])
 def page(request: HttpRequest) -> HttpResponse:
     """Show the state of the second factor, or carry out one of the forms."""

@@ -1,4 +1,4 @@
-// On every page of a project: badges, title and icon follow the project, and held calls are answered where one is.
+// On every page: badges, title and icon follow the project, and held calls are answered where one is.
 //
 // The panel never takes the focus. A card that is open, focused or half filled in is left alone; it disappears when the
 // call waits no longer, whoever answered it.

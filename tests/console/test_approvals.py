@@ -5,9 +5,10 @@ from __future__ import annotations
 from urllib.parse import urlencode
 
 import pytest
+from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, JudgeCall, MessageTemplate, Role
+from detection.models import Approval, JudgeCall, Membership, MessageTemplate, Project, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
 from detection.services.ingestion.guard import GuardRequest, guard
@@ -86,6 +87,24 @@ def test_an_invalid_form_shows_an_error(form, as_member, held):
     assert told.status_code == 200
     held.refresh_from_db()
     assert held.is_open or held.choice == "skip"
+
+
+def test_a_held_call_is_answered_on_the_pages_of_the_person_too(as_member, project, held):
+    client = as_member(Role.OPERATOR)
+    card = f'data-held="{held.public_id}"'
+    for path in ("/account", "/account/second-factor", "/preferences", "/projects"):
+        page = client.get(path).content.decode()
+        assert card in page, path
+        assert 'href="/p/support/live"' in page, path
+    Membership.objects.create(
+        project=make_project("quiet"), user=client.get("/account").context["user"], role=Role.VIEWER
+    )
+    client.get("/p/quiet/")
+    page = client.get("/account").content.decode()
+    assert card not in page
+    assert 'href="/p/quiet/live"' in page, "the project opened last"
+    Project.objects.update(archived_at=timezone.now())
+    assert 'href="/p/quiet/live"' not in client.get("/account").content.decode()
 
 
 def test_other_projects_do_not_exist(client, project, held):

@@ -198,7 +198,9 @@ def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, who
     for path in (f"/p/{project.slug}/live/rows", "/admin/login/"):
         part = client.get(path, headers={"HX-Request": "true"})
         assert (part.status_code, part["HX-Redirect"]) == (204, PAGE), path
-    assert b"Set it up to continue." in client.get(PAGE).content
+    page = client.get(PAGE).content.decode()
+    assert "Set it up to continue." in page
+    assert f"/p/{project.slug}/live" not in page
     enrol(client)
     without_code = Client()
     without_code.force_login(ana)
