@@ -88,7 +88,7 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
 """Default message templates by tool class and rung, for repeats; `TEMPLATES` has the others."""
 
 _READ_TEMPLATES: Mapping[str, Mapping[str, str]] = {
-    "unknown": _of_class("Do not read it again: read something else, or answer with what you know."),
+    "unknown": _of_class("Do not repeat it: look for something else, or answer with what you know."),
     "errors": _of_class(
         "Reading it again brings the same error: find its cause, read something else, or report what fails."
     ),

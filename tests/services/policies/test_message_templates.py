@@ -128,7 +128,7 @@ def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, a
 @pytest.mark.parametrize(
     ("tool", "is_reported", "advice"),
     [
-        ("read_file", False, "Do not read it again: read something else"),
+        ("read_file", False, "Do not repeat it: look for something else"),
         ("read_file", True, "Reading it again brings the same error"),
         ("reindex_shop", True, "It fails the same way each time"),
     ],
