@@ -20,6 +20,9 @@ class Attempt(models.Model):
     status = models.PositiveSmallIntegerField()
     code = models.CharField(max_length=48, blank=True, default="", help_text="Stable code of the error.")
     detail = models.CharField(max_length=300, blank=True, default="")
+    decision = models.CharField(
+        max_length=8, blank=True, default="", db_default="", help_text="What a guard request was answered."
+    )
     times = models.IntegerField(
         default=1, db_default=1, help_text="Identical requests within half a second are one row."
     )

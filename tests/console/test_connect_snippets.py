@@ -15,6 +15,7 @@ from django.test import Client
 
 from detection.integrations.hosts import HOSTS
 from detection.models import ApiKey, Incident, Session
+from detection.services.ingestion.attempts import recorder
 from tests.console.scenes import text
 from tests.support.projects import make_key, make_member, make_project
 
@@ -35,6 +36,7 @@ def installed(tmp_path_factory):
 @pytest.fixture
 def connect(installed, live_server, settings, tmp_path):
     settings.PUBLIC_URL, settings.CLIENT_WHEEL = live_server.url, installed[0]
+    recorder.clear()  # attempts of earlier tests, whose projects are gone
     return Connect(installed[1], tmp_path)
 
 
@@ -76,6 +78,9 @@ def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
     polls = [json.loads(line) for line in connect.paste(snippets.pop("results")).splitlines()]
     assert {one["decision"] for one in polls} == {"allow"}
     assert json.loads(connect.paste(snippets.pop("events")))["accepted"] == 2
+    recorder.flush()
+    attempts = text(connect.client.get(f"{connect.base}/attempts"))
+    assert all(said in attempts for said in ("answered “allow”", "answered “block”", "2 accepted"))
     connect.paste(snippets.pop("install"))
     printed = connect.paste(snippets.pop("client"), connect.python(), "-").splitlines()
     assert printed[0] == "0 results"

@@ -301,6 +301,7 @@ def _count_guard(principal: Principal, out: GuardResponse, altered: int, seconds
         "",
         "",
         f"lg_{principal.public_id}",
+        decision=out.decision,
         accepted=len(out.verdicts) - duplicates,
         duplicate=duplicates,
         altered=altered,

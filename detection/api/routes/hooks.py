@@ -144,6 +144,7 @@ def _count(request: ApiRequest, host: str, answer: HookAnswer, seconds: float) -
         f"hooks/{host}",
         200,
         key_hint=f"lg_{request.principal.public_id}",
+        decision=answer.decision if answer.verdict or answer.message else "",
         accepted=int(not is_duplicate),
         duplicate=int(is_duplicate),
     )

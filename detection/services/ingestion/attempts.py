@@ -39,7 +39,7 @@ class _Note:
     )
 
 
-_Key = tuple[int | None, str, int, str, str]
+_Key = tuple[int | None, str, int, str, str, str]
 
 
 class AttemptRecorder:
@@ -66,6 +66,7 @@ class AttemptRecorder:
         detail: str = "",
         key_hint: str = "",
         *,
+        decision: str = "",
         accepted: int = 0,
         duplicate: int = 0,
         altered: int = 0,
@@ -79,10 +80,12 @@ class AttemptRecorder:
             None when the key was not recognised; a readable `key_hint` then still finds the project.
         code, detail
             Code and detail of the error in the response.
+        decision
+            What a guard request was answered; empty for events.
         accepted, duplicate, altered, rejected
             Numbers of events.
         """
-        key = (project_id, route, status, code, key_hint)
+        key = (project_id, route, status, code, key_hint, decision)
         with self._lock:
             known = self._waiting.get(key)
             if known is None:
@@ -151,7 +154,7 @@ recorder = AttemptRecorder()
 
 
 def _row(key: _Key, noted: _Note, project_id: int | None) -> Attempt:
-    _, route, status, code, key_hint = key
+    _, route, status, code, key_hint, decision = key
     return Attempt(
         project_id=project_id,
         at=noted.at,
@@ -160,6 +163,7 @@ def _row(key: _Key, noted: _Note, project_id: int | None) -> Attempt:
         code=code[:48],
         detail=noted.detail,
         key_hint=key_hint[:24],
+        decision=decision,
         times=noted.times,
         **noted.counts,
     )
