@@ -5,6 +5,7 @@ Everything derives from the stored row, so the text stays the same after the cal
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby
@@ -17,7 +18,8 @@ from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import placeholders
 from detection.engine.fields import FIELDS, LADDERS
-from detection.models import Approval, EventType, Incident, call_flags
+from detection.engine.memory import BLOCKING
+from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
 from detection.selectors.incidents import IncidentRow
 
 DID = {
@@ -42,6 +44,7 @@ STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "ende
 ACTIVITY = {
     "opened": "Incident opened",
     "reacted": "Reaction",
+    "reacted_also": "Reaction",
     "escalated": "Escalated",
     "went_on": "The agent continued",
     "recovered": "The agent recovered",
@@ -206,30 +209,31 @@ def _calls_before_evidence(incident: Incident) -> int:
 
 
 def verdicts(incident: Incident) -> str:
-    """Return the verdicts of the calls in the evidence in order, equal ones together: “3rd warn, 4th block”.
+    """Return the reactions to the calls in the evidence in order, equal ones together: “3rd warn, 4th chance”.
 
-    Verdicts of other detectors have their names: “5th block by Repeats”.
+    Reactions of other detectors have their names: “5th block by Repeats”.
     """
     runs: list[tuple[str, int, int]] = []
     for place, call in enumerate(incident.evidence.get("calls", []), _calls_before_evidence(incident) + 1):
-        decision = _decision(call)
+        reaction = _rung(call)
         if call.get("decided_by", incident.kind) != incident.kind:
-            decision += f" by {detector_for(call['decided_by']).label}"
-        first = runs.pop()[1] if runs and runs[-1][0] == decision else place
-        runs.append((decision, first, place))
+            reaction += f" by {detector_for(call['decided_by']).label}"
+        first = runs.pop()[1] if runs and runs[-1][0] == reaction else place
+        runs.append((reaction, first, place))
     return ", ".join(
-        f"{formatting.ordinal(first)}{f'–{formatting.ordinal(last)}' if last > first else ''} {decision}"
-        for decision, first, last in runs
+        f"{formatting.ordinal(first)}{f'–{formatting.ordinal(last)}' if last > first else ''} {reaction}"
+        for reaction, first, last in runs
     )
 
 
 def blocked_by(incident: Incident) -> str:
-    """Return the verdicts of the blocked calls, “4 by block, 1 by stop”; empty for one verdict, or if not known."""
-    decisions = [_decision(call) for call in incident.evidence.get("calls", [])]
-    counts = [(name, decisions.count(name)) for name in ("block", "hold", "stop") if name in decisions]
-    if len(counts) < 2 or sum(count for _, count in counts) != incident.calls_blocked:
+    """Return the rungs that blocked calls with their numbers, as in `ladder`; empty for one rung, or if not known."""
+    counts = Counter(
+        _rung(call) for call in incident.evidence.get("calls", []) if _decision(call) in BLOCKING
+    )
+    if len(counts) < 2 or counts.total() != incident.calls_blocked:
         return ""
-    return ", ".join(f"{count} by {name}" for name, count in counts)
+    return ", ".join(f"{count} × {rung}" for rung, count in counts.items())
 
 
 def ladder(incident: Incident) -> str:
@@ -248,6 +252,18 @@ def _decision(call: dict[str, Any]) -> str:
     decision = str(call.get("decision", "allow"))
     is_warned = decision == "allow" and call_flags.WARNED in call.get("flags", "")
     return "warn" if is_warned else decision
+
+
+def _rung(call: dict[str, Any]) -> str:
+    """Return the rung that blocked a call of the evidence; its verdict if it ran or the rung is not known."""
+    decision = _decision(call)
+    return str(call.get("rung", decision)) if decision in BLOCKING else decision
+
+
+def times(incident: Incident, entry: IncidentActivity) -> int:
+    """Return how often the agent did what an entry says; the activity has the first time after each rung only."""
+    counts = incident.evidence.get("reactions", {}).get(entry.note.removeprefix("after "), {})
+    return int(counts.get(entry.action, 1))
 
 
 def _span(incident: Incident) -> str:
@@ -293,6 +309,7 @@ class EvidenceLine:
     is_error: bool
     decision: str
     chip: str
+    rung: str
 
 
 def evidence(incident: Incident) -> list[EvidenceLine]:
@@ -328,6 +345,7 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
                 is_error=bool(call.get("is_error")),
                 decision=decision,
                 chip=DECISION_CHIPS.get(decision, "plain"),
+                rung="" if (rung := _rung(call)) == decision else rung,
             )
         )
         last[tool] = call

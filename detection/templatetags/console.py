@@ -72,6 +72,14 @@ def activity(action: str) -> str:
     return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
 
 
+@register.simple_tag(takes_context=True)
+def how_often(context: RequestContext, entry: Any) -> str:
+    """Return how often what an entry of an incident's activity tells happened: “, 3 times”, or nothing."""
+    incident = context.get("incident")
+    times = incident_text.times(incident, entry) if incident else 1
+    return f", {times:,} times" if times > 1 else ""
+
+
 @register.filter
 def detector_label(kind: str) -> str:
     """Return the name of a detector for people."""

@@ -195,9 +195,23 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
         in shown
     )
     # All that did not run is counted as blocked, whichever verdict it was; every call is in the summary.
-    assert "6 calls blocked, 4 by block, 2 by stop." in shown
-    assert "1st–2nd allow, 3rd warn, 4th–7th block, 8th–9th stop." in shown
+    assert "6 calls blocked: 1 × chance, 3 × block, 2 × stop." in shown
+    assert "1st–2nd allow, 3rd warn, 4th chance, 5th–7th block, 8th–9th stop." in shown
     assert "They follow Reaction to repeats : chance, 3 × block, stop" in shown
+    # Each of these reactions is in the activity, and what came of it, as often as it came.
+    activity = [(entry.action, entry.note.partition(": ")[0]) for entry in incident.activity.all()]
+    assert activity == [
+        ("opened", ""),
+        ("reacted", "warn"),
+        ("went_on", "after warn"),
+        ("reacted", "chance"),
+        ("went_on", "after chance"),
+        ("reacted_also", "block"),
+        ("went_on", "after block"),
+        ("reacted", "stop"),
+        ("went_on", "after stop"),
+    ]
+    assert "The agent continued after block, 3 times" in shown
 
 
 def test_an_incident_gives_one_time_for_its_loop(world):

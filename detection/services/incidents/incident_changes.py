@@ -237,9 +237,12 @@ def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None
         "at": call.received_at.isoformat(),
         "cost_usd": float(call.cost_usd),
     }
-    decided_by = ((call.verdict or {}).get("finding") or {}).get("kind")
+    verdict = call.verdict or {}
+    decided_by = (verdict.get("finding") or {}).get("kind")
     if decided_by and call.decision != "allow":
         found["decided_by"] = decided_by
+        if verdict.get("rung"):
+            found["rung"] = verdict["rung"]
     if result is not None:
         found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
         found["result_length"] = result.content_length

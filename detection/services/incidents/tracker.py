@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from detection.engine.calls import DECISIONS, Finding, Step
+from detection.engine.calls import DECISIONS, Finding, Step, Verdict
 from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
@@ -211,11 +211,11 @@ class IncidentTracker:
         if self.is_guarded:
             incident.was_guarded = True
             incident.calls_blocked += decision in ("block", "hold", "stop")
-        if DECISIONS.index(decision) > DECISIONS.index(incident.decision) or (
-            is_deciding and not incident.rung
-        ):
-            if incident.rung != (verdict.rung or "") and verdict.rung:
-                self._changes.note(incident, "reacted", f"{verdict.rung}: {verdict.message}"[:1000])
+        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
+        is_stricter = is_stricter or (is_deciding and not incident.rung)
+        if is_deciding and verdict.rung:
+            self._note_rung(incident, verdict, is_stricter=is_stricter)
+        if is_stricter:
             incident.decision = max(decision, incident.decision, key=DECISIONS.index)
             incident.rung = verdict.rung or incident.rung
         if is_deciding and verdict.rung:
@@ -224,6 +224,15 @@ class IncidentTracker:
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._note_stop(incident, decision)
+
+    def _note_rung(self, incident: Incident, verdict: Verdict, *, is_stricter: bool) -> None:
+        """Note the first reaction of each rung; only one that is stricter than those before it is an alert."""
+        rungs = incident.evidence.setdefault("rungs", [incident.rung] if incident.rung else [])
+        if verdict.rung in rungs:
+            return
+        rungs.append(verdict.rung)
+        action = "reacted" if is_stricter else "reacted_also"
+        self._changes.note(incident, action, f"{verdict.rung}: {verdict.message}"[:1000])
 
     def _notice(self, seq: int, tool: str, finding: Finding) -> LimitNotice:
         """Return a notice that a limit is nearly reached. It opens no incident and is for operators only."""
