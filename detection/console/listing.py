@@ -129,6 +129,11 @@ class Listing:
             found = replace(list_query(self.spec, sort=sort), is_empty=True)
         return replace(found, is_empty=True) if self.range_error else found
 
+    @property
+    def is_invalid(self) -> bool:
+        """Whether the filter or the range could not be read."""
+        return bool(self.error or self.range_error)
+
     def page(self, read: Callable[..., Page[Row]], rows: int, **more: Any) -> Page[Row]:
         """Return the rows that the address selects; none for a cursor from another list.
 
@@ -219,10 +224,12 @@ class Listing:
         choices
             Value and words; an empty value stands for all rows.
         counts
-            Has an attribute for each value, `all` and `is_capped`; None for tabs without counts.
+            Has an attribute for each value, `all` and `is_capped`; None for tabs without counts. Not used where nothing
+            could be counted.
         exact
             Values whose count is exact even if `is_capped` is true.
         """
+        counts = None if self.is_invalid else counts
         chosen = self.query.only(field) or ("" if not self._has(field) else None)
         capped = bool(counts) and counts.is_capped
         return [

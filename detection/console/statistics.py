@@ -55,6 +55,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     listing = Listing(request, STATISTICS, kept=("by",), default_range=_first_range(project, now))
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
+    if listing.is_invalid:
+        return render(request, "statistics/invalid_filter.html", {"listing": listing})
     query, step = _whole_steps(listing, project, now)
     found = statistics(project.pk, query, by, step=step)
     points = _filled(found.steps, query, step)

@@ -77,6 +77,11 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
     assert "“soon” is not a time range." in shown(world, range="soon")
+    for screen in ("incidents", "live", "patterns", "statistics", "audit"):
+        page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
+        assert "The filter could not be read" in page, screen
+        assert 'class="kpis"' not in page
+        assert 'class="n"' not in page
 
 
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
