@@ -72,6 +72,7 @@ MIDDLEWARE = [
     "loopguard_site.page_middleware.PageSignInMiddleware",
     "loopguard_site.page_middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "detection.console.error_pages.MethodNotAllowedMiddleware",
 ]
 ROOT_URLCONF = "loopguard_site.urls"
 WSGI_APPLICATION = "loopguard_site.wsgi.application"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import structlog
 from django.contrib.auth import get_user
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import render
 
 from detection.console import kept_forms
@@ -64,6 +66,27 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
         "Form expired",
         "The form was open for too long, or cookies are disabled. Go back, reload the page and submit it again.",
     )
+
+
+class MethodNotAllowedMiddleware:
+    """Gives responses 405 a page: Django's are empty, and have no handler in the URL configuration."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        """Return the response; below ``/api/``, it becomes a problem document instead."""
+        response = self.get_response(request)
+        if not isinstance(response, HttpResponseNotAllowed) or request.path_info.startswith("/api/"):
+            return response
+        page = _answer(
+            request,
+            405,
+            "Method not allowed",
+            f"This address does not support {request.method}. Open the page that has the form, and submit it there.",
+        )
+        page.headers["Allow"] = response.headers["Allow"]
+        return page
 
 
 def server_error(request: HttpRequest) -> HttpResponse:

@@ -177,6 +177,8 @@ def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
         posted = member.post(url)
         if may_post is None:
             assert posted.status_code == 405, name
+            assert b"Method not allowed" in posted.content
+            assert posted.headers["Allow"] == "GET, HEAD"
         else:
             assert (posted.status_code == 403) == (ORDER.index(role) < ORDER.index(may_post)), (
                 name,
