@@ -25,6 +25,8 @@ from detection.selectors.pages import Order, SortKey
 FieldType = Literal["text", "choice", "number", "time"]
 COMPLETED_ROWS: Final = 2_000
 """Newest rows of a list whose values are offered as completions."""
+MAX_OTHER_VALUES: Final = 20_000
+"""Rows of another table that are read for completions."""
 MAX_COMPLETIONS: Final = 50
 _NUMBER = re.compile(r"-?[0-9]{1,12}(\.[0-9]{1,6})?")
 
@@ -62,6 +64,8 @@ class FilterField:
     also
         Returns the condition that another table has the value, given the condition on a column of any name (`text`
         only).
+    also_values
+        Returns what the other table has for some rows, for completion.
     former
         The name in addresses and saved views of earlier versions.
     """
@@ -75,6 +79,7 @@ class FilterField:
     is_whole: bool = False
     match: Callable[[str], Q] | None = None
     also: Callable[[Callable[[str], Q]], Q] | None = None
+    also_values: Callable[[QuerySet[Any]], QuerySet[Any, str]] | None = None
     former: str = ""
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
@@ -341,10 +346,10 @@ def complete(spec: ListSpec, rows: QuerySet[Any], name: str, prefix: str) -> lis
     column = spec.field(name)
     if column.type != "text" or not column.completes:
         return []
-    newest = rows.order_by(f"-{spec.newest or spec.sorts[0].column}", "-id").values(column.column)[
-        :COMPLETED_ROWS
-    ]
-    found = {row[column.column] for row in newest} - {"", None}
+    newest = rows.order_by(f"-{spec.newest or spec.sorts[0].column}", "-id")[:COMPLETED_ROWS]
+    found: set[str | None] = {*newest.values_list(column.column, flat=True)}
+    if column.also_values is not None:
+        found.update(column.also_values(newest)[:MAX_OTHER_VALUES])
     wanted = prefix.lower()
-    near = [value for value in found if wanted in value.lower()]
+    near = [value for value in found if value and wanted in value.lower()]
     return sorted(near, key=lambda value: (not value.lower().startswith(wanted), value))[:MAX_COMPLETIONS]

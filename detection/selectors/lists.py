@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
@@ -206,6 +206,12 @@ def _has_called(condition_on: Callable[[str], Q]) -> Q:
     return Q(Exists(SessionTool.objects.filter(condition_on("tool"), session_id=OuterRef("pk"))))
 
 
+def _called_in(sessions: QuerySet[Any]) -> QuerySet[Any, str]:
+    """Return the tools that sessions called, once for each session."""
+    rows = SessionTool.objects.filter(session__in=sessions.values("pk"))
+    return rows.order_by().values_list("tool", flat=True)
+
+
 SESSIONS: Final = ListSpec(
     name="sessions",
     words="sessions",
@@ -223,7 +229,12 @@ SESSIONS: Final = ListSpec(
         _text("session", "Session", "external_id"),
         _AGENT,
         FilterField(
-            name="tool", type="text", help="A tool that it called", column="last_tool", also=_has_called
+            name="tool",
+            type="text",
+            help="A tool that it called",
+            column="last_tool",
+            also=_has_called,
+            also_values=_called_in,
         ),
         _BACKEND,
         _MODEL,

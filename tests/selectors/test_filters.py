@@ -7,10 +7,10 @@ from django.utils import timezone
 
 from detection.filtering.language import FilterError
 from detection.filtering.time_ranges import parse_range
-from detection.models import Incident
+from detection.models import Incident, Session, SessionTool
 from detection.selectors.filters import complete, given_terms, like_pattern, list_query
 from detection.selectors.incidents import list_incidents
-from detection.selectors.lists import INCIDENTS, LISTS
+from detection.selectors.lists import INCIDENTS, LISTS, SESSIONS
 from detection.selectors.pages import BadCursor
 from tests.support.projects import make_project
 
@@ -105,6 +105,9 @@ def test_completions_are_of_the_project_and_begin_with_the_text_first(project, i
     rows = Incident.objects.filter(project=project)
     assert complete(INCIDENTS, rows, "tool", "GR") == ["grep", "web_grep"]
     assert complete(INCIDENTS, rows, "tool", "") == ["bash", "grep", "web_grep"]
+    session = Session.objects.create(project=project, external_id="s", last_tool="bash")
+    SessionTool.objects.create(session=session, tool="grep", calls=1)
+    assert complete(SESSIONS, Session.objects.filter(project=project), "tool", "") == ["bash", "grep"]
     assert complete(INCIDENTS, rows, "is", "") == complete(INCIDENTS, rows, "pattern", "") == []
 
 
