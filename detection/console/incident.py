@@ -79,6 +79,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "strip": _strip(incident),
         "meter": _meter(incident),
         "unit": incident_text.unit(incident),
+        "uncounted": incident_text.uncounted(incident),
         "window_seconds": incident_text.window_seconds(incident),
         "mute_url": _mute_url(request, incident),
         "silence": routing.matching_silence(
@@ -143,6 +144,8 @@ def _strip(incident: Incident) -> Strip | None:
     if not cells:
         return None
     label = amount(incident.count, incident_text.unit(incident))
+    if incident_text.uncounted(incident):
+        label = f"{incident.calls_in_loop:,} calls"
     first, last = strip_images.span_of(incident, cells)
     return large(cells, cell_width=strip_images.CELL_WIDTH, loops=[(first, last, label, "")])
 

@@ -21,6 +21,7 @@ from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
 from detection.selectors.incidents import IncidentRow
+from detection.services.incidents.tracker import QUIET_CALLS
 
 DID = {
     "allow": "recorded only",
@@ -160,13 +161,41 @@ def did_chip(incident: Incident | IncidentRow, approval: Approval | None = None)
     return OUTCOME_CHIPS[approval.decision] if is_decided and approval else DECISION_CHIPS[incident.decision]
 
 
-def progress(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
-    """Return how far a loop is: active, allowed until it is found again, recovered or ended."""
+def progress(
+    incident: Incident | IncidentRow, approval: Approval | None = None, *, is_stopped: bool = False
+) -> str:
+    """Return how far a loop is: active, stopped, allowed until it is found again, recovered or ended.
+
+    Parameters
+    ----------
+    approval
+        The newest approval of a row, which does not say whether its loop was allowed.
+    is_stopped
+        Whether its session is stopped: no call of the loop runs, but the loop has not ended.
+    """
     if not incident.is_active:
         return "recovered" if incident.recovered else "ended"
+    if is_stopped:
+        return "stopped"
+    if isinstance(incident, Incident):
+        return "allowed" if incident.is_released else "active"
     is_allowed = approval is not None and approval.decision == "allow"
     is_quiet = approval is not None and (approval.decided_at or incident.opened_at) >= incident.last_seen_at
     return "allowed" if is_allowed and is_quiet else "active"
+
+
+def progress_words(word: str, kind: str) -> str:
+    """Return the explanation of a word of `progress` for incidents of a detector."""
+    end = f"It ends after {QUIET_CALLS} calls without the loop, or with its session."
+    if detector_for(kind).is_silence:
+        end = "It ends with the next sign of life, or with its session."
+    return {
+        "active": f"The loop has not ended. {end}",
+        "stopped": f"Its session is stopped. {end}",
+        "allowed": f"Its held call was allowed, and the loop was not detected again. {end}",
+        "recovered": "The agent changed course.",
+        "ended": "The loop has ended without a recovery, or was labelled.",
+    }[word]
 
 
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
@@ -281,6 +310,20 @@ def _span(incident: Incident) -> str:
 def unit(incident: Incident) -> str:
     """Return what the incident counted; for a spent budget, the unit of the limit."""
     return str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
+
+
+def uncounted(incident: Incident) -> str:
+    """Return why the loop has more calls than its count of results; empty if it has not."""
+    known = incident.evidence.get("results") != "unknown"
+    is_blocked = incident.calls_blocked > 0 if incident.was_guarded else incident.decision in BLOCKING
+    if not (detector_for(incident.kind).counts_results and known and is_blocked):
+        return ""
+    if incident.calls_in_loop <= incident.evidence.get("detail", {}).get("calls", incident.count):
+        return ""
+    why = "blocked calls have no result"
+    if not incident.was_guarded:
+        why = "results of calls that would have been blocked do not count"
+    return f"The loop has {incident.calls_in_loop:,} calls: {why}."
 
 
 def window_seconds(incident: Incident) -> float | None:

@@ -16,7 +16,7 @@ from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
-from detection.selectors import approvals, bulk_actions
+from detection.selectors import approvals, bulk_actions, sessions
 from detection.selectors import incidents as selector
 from detection.selectors.lists import INCIDENTS, LOOPS
 from detection.services.incidents import triage as service
@@ -52,6 +52,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     counts = selector.counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts, _EXACT)
     held = approvals.latest_of(row.id for row in found.items if row.decision == "hold")
+    stopped = sessions.stopped_among(project.pk, {row.session_name for row in found.items if row.is_active})
     context = {
         "listing": listing,
         "tabs": tabs,
@@ -60,7 +61,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row,
                 incident_text.title(row),
                 incident_text.STATUS_CHIPS[row.status],
-                incident_text.progress(row, held.get(row.id)),
+                incident_text.progress(row, held.get(row.id), is_stopped=row.session_name in stopped),
                 incident_text.did(row, held.get(row.id)),
                 incident_text.did_chip(row, held.get(row.id)),
             )

@@ -35,7 +35,7 @@ from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
 from detection.forms import OverrideForm, form_settings
-from detection.models import Role, Session, call_flags
+from detection.models import Role, Session, SessionState, call_flags
 from detection.selectors import policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
@@ -111,7 +111,12 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
         "query_text": run.text,
         "refreshed": ",".join(_refreshed(run)),
         "incidents": [
-            (incident, incident_text.title(incident), incident_text.STATUS_CHIPS[incident.status])
+            (
+                incident,
+                incident_text.title(incident),
+                incident_text.STATUS_CHIPS[incident.status],
+                incident_text.progress(incident, is_stopped=session.state == SessionState.STOPPED),
+            )
             for incident in run.incidents
         ],
         "chosen_seq": run.chosen_seq,

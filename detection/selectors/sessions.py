@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from decimal import Decimal
@@ -73,6 +73,14 @@ class SessionRow:
 
 
 _FIELDS = tuple(field.name for field in fields(SessionRow))
+
+
+def stopped_among(project_id: int, names: Collection[str]) -> set[str]:
+    """Return which of these sessions are stopped; one query by index, none without names."""
+    if not names:
+        return set()
+    rows = Session.objects.filter(project_id=project_id, external_id__in=names, state=SessionState.STOPPED)
+    return set(rows.values_list("external_id", flat=True))
 
 
 def row_of(session: Session) -> SessionRow:

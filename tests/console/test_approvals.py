@@ -133,7 +133,7 @@ def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_
     assert f"held, then {outcome}" in page
     rows = " ".join(member.get("/p/support/incidents?q=detector:repeat").content.decode().split())
     assert f"held, then {outcome}</button>" in rows
-    assert (f"· {progress}" in rows) == (progress != "ended")
+    assert (f">{progress}</span>" in rows) == (progress != "ended")
 
 
 def test_templates_are_previewed_saved_and_deleted(as_member, project):

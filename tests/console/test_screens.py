@@ -214,6 +214,46 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
     assert "The agent continued after block, 3 times" in shown
 
 
+def test_a_loop_of_a_stopped_session_is_not_called_active(world):
+    incident = loop(world.project, "hammering", calls=9, model="gpt-5-mini")
+    assert incident.is_active
+    shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
+    assert "Repeats · search_web · stopped" in shown
+    assert "calls 1 to 9, stopped" in text(world.client.get(f"{world.base}/sessions/hammering"))
+    # An allowed call ends the stop, and the loop may go on.
+    ask(world.project, "hammering", 20, tool="read_file")
+    shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
+    assert "Repeats · search_web · active" in shown
+
+
+@pytest.mark.parametrize(
+    ("is_reported", "why"),
+    [
+        (False, "blocked calls have no result"),
+        (True, "results of calls that would have been blocked do not count"),
+    ],
+)
+def test_an_incident_says_which_results_are_not_counted(world, is_reported, why):
+    events = []
+    for number in range(12):
+        arguments = json.dumps({"user": f"user-{number}"})
+        if not is_reported:
+            verdict = ask(world.project, "mail", number, tool="read_mail", arguments=arguments)
+            if verdict.decision in ("allow", "warn"):
+                answer(world.project, "mail", number, "denied", is_error=True)
+            continue
+        about = {"session": "mail", "call_id": f"call-{number}"}
+        events.append(EventRecord(type="call", tool="read_mail", arguments=arguments, **about))
+        events.append(EventRecord(type="result", content="denied", is_error=True, **about))
+    if is_reported:
+        ingest(principal(world.project), events)
+        evaluate(Session.objects.get(external_id="mail").pk)
+    incident = Incident.objects.get(session_name="mail", kind="outcome")
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert (incident.count, incident.calls_in_loop) == (9, 12)
+    assert f"9 counted, limit 4 identical results The loop has 12 calls: {why}." in shown
+
+
 def test_an_incident_gives_one_time_for_its_loop(world):
     incident = loop(world.project, "slowly", calls=8, model="gpt-5-mini")
     page = f"{world.base}/incidents/{incident.public_id}"

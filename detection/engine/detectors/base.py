@@ -171,6 +171,9 @@ class BaseDetector:
         incident ends with the next sign of life.
     describes_results : bool
         The incident's sentence adds what is known about the results.
+    counts_results : bool
+        It counts results, and calls that did not run have none. Results of reported calls that would not have run
+        do not count, either.
     """
 
     kind: ClassVar[str] = ""
@@ -200,6 +203,7 @@ class BaseDetector:
     spans_family: ClassVar[bool] = False
     is_silence: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True
+    counts_results: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

@@ -75,6 +75,7 @@ class Outcome(BaseDetector):
     limit_setting = "outcome_max_results"
     only_warns_fallible = True
     describes_results = False
+    counts_results = True
     settings = (
         switch(
             "outcome_enabled", False, "Detect identical results",

@@ -269,6 +269,7 @@ class Repeat(BaseDetector):
         """Return the finding in words, without arguments."""
         scope = finding.detail.get("scope")
         if scope == "run":
+            # "parameters" is the word of the system that the preset `advisory` reproduces.
             return fill("this is call #$count to '$tool' with identical parameters", finding)
         if scope == "scattered":
             where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"

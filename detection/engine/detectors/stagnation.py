@@ -65,6 +65,7 @@ class Stagnation(BaseDetector):
     limit_setting = "stagnation_max_calls"
     only_warns_fallible = True
     describes_results = False
+    counts_results = True
     settings = (
         switch(
             "stagnation_enabled", False, "Detect stagnation", "Detect series of calls without a new result.",
