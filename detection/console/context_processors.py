@@ -44,6 +44,14 @@ NAVIGATION = (
 )
 """Groups of (URL name, words, icon, second key after g)."""
 
+COUNTED = {
+    "live": "Sessions that are running, held, or looping with a call in the last 5 minutes",
+    "approvals": "Held calls that wait for an answer",
+    "patterns": "Open patterns",
+    "incidents": "Open incidents",
+}
+"""What the numbers of the entries count."""
+
 TAB_BAR = frozenset({"live", "incidents", "approvals", "policies"})
 """Sections in the bottom bar of narrow screens."""
 
@@ -79,6 +87,11 @@ class NavigationItem:
     is_current: bool
     badge: Badge | None
     muted: Badge | None = None
+
+    @property
+    def counted(self) -> str:
+        """What the number of the entry counts."""
+        return COUNTED.get(self.name, "")
 
     @property
     def is_in_tab_bar(self) -> bool:

@@ -205,7 +205,7 @@ def filter_by(
     """
     text = str(language.term(field, str(value)))
     return format_html(
-        '<button class="{}" form="filter-form" name="term" value="{}" title="Filter by {}">{}</button>',
+        '<button class="{}" form="filter-form" name="term" value="{}" title="Show only {}">{}</button>',
         f"term {classes} {f'chip {chip}' if chip else ''}".strip(),
         text,
         formatting.visible(text),

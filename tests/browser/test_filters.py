@@ -58,6 +58,13 @@ def test_a_value_of_a_row_is_a_filter_by_mouse_and_keyboard_and_the_rows_own_lin
     assert page.locator("[data-rows] > tr").count() == 1
     page.get_by_role("link", name="Clear filters").click()
     page.locator("[data-rows] > tr").nth(1).wait_for()
+    # The numbers of the tabs follow the rows.
+    page.locator("#tab-open").focus()
+    loop(world.project, "third", tool="grep", agent="the coder")
+    page.locator("#incident-list").dispatch_event("refresh")
+    page.locator("[data-rows] > tr").nth(2).wait_for()
+    assert page.locator("#tab-open .n").inner_text() == "3"
+    assert page.evaluate("document.activeElement.id") == "tab-open"
     page.locator("[data-rows]").get_by_role("button", name="search_web").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**tool%3Asearch_web*")
