@@ -299,6 +299,17 @@ def test_evidence_is_in_order_of_the_calls_although_results_arrive_in_another():
     assert [(finding.seqs, finding.first_seq) for finding in found] == [((0, 1, 2), 0)]
 
 
+def test_a_cycle_of_changes_begins_with_the_call_that_the_next_one_undid():
+    player = Player()
+    player.call("read_file", {"path": "a.py"})
+    player.answer("x = 0")
+    for number in range(8):
+        step = player.call("edit_file", {"path": "a.py", "text": f"x = {number % 2}"})
+        player.answer("ok")
+    cycle = next(finding for finding in step.verdict.findings if finding.kind == "cycle")
+    assert (cycle.count, cycle.seqs, cycle.first_seq) == (3, tuple(range(1, 9)), 1)
+
+
 def test_one_loop_is_one_finding_however_many_detectors_see_it():
     player = Player()
     verdict = [player.step("t", {}, "the same failure", is_error=True) for _ in range(4)][-1]

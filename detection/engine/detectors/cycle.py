@@ -163,7 +163,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int
     if laps < limit:
         return Reading(laps, limit)
     keys = smallest_rotation([one.key for one in run.records[-length:]])
-    calls = run.records[-size:]
+    calls = _with_first_lap(run, length, size)
     finding = Finding(
         kind="cycle",
         count=laps,
@@ -180,6 +180,20 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int
         laps=laps,
     )
     return Reading(laps, limit, finding)
+
+
+def _with_first_lap(run: RunState, length: int, size: int) -> list[Record]:
+    """Return the last `size` calls, and before them those of a lap that the first of them made obsolete by a change.
+
+    In edit, undo, edit, undo, the second call changes what the first one did. Laps are counted from there.
+    """
+    records = run.records
+    first = max(0, len(records) - size)
+    if records[first].ordinal <= run.epoch:
+        earliest = max(0, first - length + 1)
+        while first > earliest and records[first - 1].key == records[first - 1 + length].key:
+            first -= 1
+    return records[first:]
 
 
 def _lap_results(records: list[Record], length: int, laps: int) -> str:
