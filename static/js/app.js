@@ -40,12 +40,15 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
 });
 
-/** A row opens where its name leads, except by a control of its own or while text is selected. */
+/** A click beside a box is for the box; a row opens where its name leads, except by a control of its own or while text is selected. */
 function openRow({ target, defaultPrevented }) {
   const row = target.closest("[data-rows] > tr");
+  const box = target.closest("td.check, th.check")?.querySelector("input");
+  if (box && box !== target) return box.click();
   const isControl = target.closest("a, button, input, label, select, summary, form, details, textarea");
-  if (!row || isControl || target.closest("td")?.querySelector("form, details") || defaultPrevented) return;
+  if (!row || isControl || target.closest("td")?.querySelector("form, details") || defaultPrevented) return undefined;
   if (!getSelection().toString()) row.querySelector("a.name")?.click();
+  return undefined;
 }
 
 function chooseTab(tab) {

@@ -1,7 +1,7 @@
 // Selection of rows: the bar of bulk actions appears with the first one; Shift selects a range.
 let last = null;
 
-const boxes = () => [...document.querySelectorAll("[data-rows] input[type=checkbox]")];
+const boxes = () => [...document.querySelectorAll("[data-rows] > tr input[type=checkbox]")];
 
 function count() {
   const all_ = boxes();
@@ -30,7 +30,7 @@ export function bindSelection() {
       for (const one of boxes()) one.checked = box.checked;
       return count();
     }
-    if (!box.matches?.("[data-rows] input[type=checkbox]")) return undefined;
+    if (!box.matches?.("[data-rows] > tr input[type=checkbox]")) return undefined;
     const all = boxes();
     if (event.shiftKey && last && all.includes(last)) {
       const [from, to] = [all.indexOf(last), all.indexOf(box)].sort((a, b) => a - b);

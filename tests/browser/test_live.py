@@ -20,7 +20,7 @@ from detection.services.maintenance import retention
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
-from tests.browser.pages import SIZES, sign_in
+from tests.browser.pages import SIZES, complaints, sign_in
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project
 
@@ -121,6 +121,12 @@ def test_on_a_phone_new_rows_wait_for_a_tap(browser, project, site):
     expect(phone.locator("#live-new")).to_have_text("Show 1 newer")
     phone.locator("#live-new").tap()
     assert names(phone) == ["third", "second", "first"]
+    phone.locator('tr[data-session="second"] td.check').tap(position={"x": 3, "y": 3})
+    expect(phone.locator("[data-bulk-count]")).to_have_text("1 selected")
+    phone.locator("th.check").tap()
+    expect(phone.locator("[data-bulk-count]")).to_have_text("3 selected")
+    assert phone.locator("[data-select-all]").is_checked()
+    assert complaints(phone) == []
     phone.context.close()
 
 
