@@ -31,16 +31,36 @@ document.addEventListener("click", (event) => {
   if (tab) chooseTab(tab);
 });
 
+const question = document.getElementById("confirm");
+let asked = null; // the form and the button that wait for the answer
 document.addEventListener("submit", (event) => {
-  const approval = event.target.dataset.confirm;
-  if (approval && !window.confirm(approval)) event.preventDefault();
+  const [form, button] = [event.target, event.submitter];
+  if (!form.dataset.confirm || !question || asked?.isConfirmed) return;
+  event.preventDefault();
+  asked = { form, button };
+  document.getElementById("confirm-text").textContent = form.dataset.confirm;
+  question.querySelector("[value=yes]").replaceChildren(...(button?.cloneNode(true).childNodes ?? ["OK"]));
+  question.returnValue = "";
+  question.showModal();
+});
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (question?.open) event.detail.shouldSwap = false; // the form must still be there
+});
+question?.addEventListener("close", () => {
+  if (question.returnValue !== "yes") return;
+  asked.isConfirmed = true;
+  asked.form.requestSubmit(asked.button);
+  asked = null;
 });
 
 document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.requestSubmit();
 });
 
-/** A click beside a box is for the box; a row opens where its name leads, except by a control of its own or while text is selected. */
+/**
+ * A click beside a box is for the box. A row opens where its name leads, except by a control of its own or while text
+ * is selected.
+ */
 function openRow({ target, defaultPrevented }) {
   const row = target.closest("[data-rows] > tr");
   const box = target.closest("td.check, th.check")?.querySelector("input");

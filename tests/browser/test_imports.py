@@ -38,8 +38,14 @@ def test_the_page_shows_the_end_of_an_import_without_a_reload(site, project, pag
 def test_an_import_is_cancelled_from_its_page(site, project, page):
     choose(page, site, project, lines(claude_code(["make test"] * 8)))
     page.get_by_role("button", name="Upload").click()
-    page.on("dialog", lambda dialog: dialog.accept())
-    page.get_by_role("button", name="Cancel import").click()
+    cancel, question = page.get_by_role("button", name="Cancel import"), page.get_by_role("alertdialog")
+    cancel.press("Enter")
+    expect(question.get_by_role("button", name="Back")).to_be_focused()
+    assert complaints(page) == []
+    page.keyboard.press("Escape")
+    expect(question).to_be_hidden()
+    cancel.click()
+    question.get_by_role("button", name="Cancel import").click()
     expect(page.get_by_text("Nothing was stored.")).to_be_visible()
 
 
