@@ -1,4 +1,4 @@
-"""The page of an incident: summary, evidence, reaction, activity, and exceptions for its tool."""
+"""The page of an incident: summary, evidence, reaction and activity."""
 
 from __future__ import annotations
 
@@ -6,30 +6,25 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
-from django.contrib import messages
 from django.http import Http404, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_safe
 
-from detection.console import approvals, formatting, incident_text
-from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.policies import expiry_of
+from detection.console import approvals, formatting, incident_exceptions, incident_text
+from detection.console.access import ProjectRequest, in_project
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
 from detection.engine.fields import FIELDS
 from detection.engine.scopes import PROJECT, STORED_KINDS
 from detection.forms import PREFIX
-from detection.models import AuditEntry, Incident, IncidentActivity, Role, StoppedByKind
-from detection.models.incidents import LabelReason
+from detection.models import Incident, StoppedByKind
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
-from detection.services.errors import NotFound, ServiceError
 from detection.services.incidents import exceptions
-from detection.services.policies import overrides
 
 METER_SQUARES = 24
 
@@ -85,7 +80,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "silence": routing.matching_silence(
             routing.active_silences(request.project.pk, timezone.now()), event_facts.incident_facts(incident)
         ),
-        **_exception(incident),
+        **incident_exceptions.form_of(incident),
         **of_approvals,
     }
     return render(request, "console/incident.html", context)
@@ -162,77 +157,3 @@ def _meter(incident: Incident) -> dict[str, Any]:
         "limit_x": round(incident.limit * scale) * 15 - 1.5,
         "full": incident.count >= incident.limit,
     }
-
-
-def _exception(incident: Incident) -> dict[str, Any]:
-    """Return the context of the exception form: options, narrowest scope first, and which fit the label's reason."""
-    options = exceptions.options(incident)
-    by_scope: dict[str, list[Any]] = {}
-    for option in options:
-        by_scope.setdefault(option.where, []).append(option)
-    return {
-        "exception_options": by_scope,
-        "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
-        "preselected_expiry": exceptions.expiry_of(incident.label_reason),
-        "exception_reason": exceptions.reason_of(incident),
-        "argument_names": exceptions.varying_arguments(incident),
-        "current_exception": (current := exceptions.current(incident)),
-        "exception_url": _exception_url(incident, current),
-        "label_reasons": [one for one in LabelReason.choices if one[0]],
-        "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
-    }
-
-
-def _exception_url(incident: Incident, current: IncidentActivity | None) -> str:
-    """Return the address of a saved exception's settings: its override, or the history."""
-    entry = AuditEntry.objects.filter(pk=current.before.get("entry")).first() if current else None
-    if entry is None or incident.project is None:
-        return ""
-    slug = incident.project.slug
-    if entry.action == "policy.save":
-        return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': entry.subject})}"
-    return reverse("console:policy_history", args=[slug])
-
-
-def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:
-    """Return the options that still apply: one for a stopped session applies only after it is resumed."""
-    is_stopped = incident.session is None or incident.session.stopped_at is not None
-    return [one for one in options if not (is_stopped and one.change.session)] or options
-
-
-@in_project(Role.ADMIN)
-@require_POST
-def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Save an exception from an incident; the page then offers to undo it."""
-    option = request.POST.get("option", "")
-    try:
-        entry = exceptions.create_exception(
-            request.project.pk,
-            public_id,
-            actor_of(request),
-            option,
-            arguments=request.POST.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None,
-            note=request.POST.get("note", "").strip()[: overrides.MAX_NOTE_CHARACTERS],
-            # An exception of a session ends with it.
-            expires_at=None if option.startswith("session:") else expiry_of(request),
-        )
-        messages.success(request, f"Exception saved. {entry.note}. It takes effect on the next call.")
-    except NotFound:
-        raise Http404 from None
-    except ServiceError as error:
-        messages.error(request, error.detail)
-    return redirect("console:incident", request.project.slug, public_id)
-
-
-@in_project(Role.ADMIN)
-@require_POST
-def undo_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Restore what was stored before the exception of an incident."""
-    try:
-        exceptions.undo_exception(request.project.pk, public_id, actor_of(request))
-        messages.success(request, "Exception undone. It takes effect on the next call.")
-    except NotFound:
-        raise Http404 from None
-    except ServiceError as error:
-        messages.error(request, error.detail)
-    return redirect("console:incident", request.project.slug, public_id)

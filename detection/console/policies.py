@@ -28,6 +28,7 @@ from detection.forms import OverrideForm, form_settings
 from detection.models import Override, Role, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
+from detection.selectors.incidents import list_exceptions
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
@@ -118,6 +119,18 @@ def _tree(
     return [(title, [node(scope) for scope in scopes]) for title, scopes in groups if scopes]
 
 
+def tree_context(
+    request: ProjectRequest, stored: ProjectOverrides | None = None, scope: Scope | None = None
+) -> dict[str, Any]:
+    """Return the context of the tree of scopes, rules and lists."""
+    stored = overrides_of(request.project) if stored is None else stored
+    return {
+        "tree": _tree(request, stored, scope),
+        "rules": _rules(request),
+        "exceptions": len(list_exceptions(request.project.pk)),
+    }
+
+
 def _rules(request: ProjectRequest) -> list[ToolOverride]:
     return list(ToolOverride.objects.filter(project=request.project).select_related("updated_by")[:200])
 
@@ -165,8 +178,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "conflict": form.conflict,
         "changed_by": row.updated_by.get_username() if row and row.updated_by else "",
         "scope": scope,
-        "tree": _tree(request, stored, scope),
-        "rules": _rules(request),
+        **tree_context(request, stored, scope),
         "override": row,
         "stored": row,
         "form": form,
@@ -293,8 +305,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         messages.success(request, SAVED.replace("Override", "Tool rule"))
         return redirect(_rule_url(request, form.cleaned_data["pattern"]))
     context = {
-        "tree": _tree(request, stored, None),
-        "rules": _rules(request),
+        **tree_context(request, stored),
         "rule": rule,
         "stored": rule,
         "version": _version(request, form, service.tool_rule_version(rule)),
@@ -396,8 +407,7 @@ def history(request: ProjectRequest) -> HttpResponse:
         return redirect("console:policy_history", project.slug)
     entries = service.history(project.pk)
     context = {
-        "tree": _tree(request, overrides_of(project), None),
-        "rules": _rules(request),
+        **tree_context(request),
         "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],
     }
     return render(request, "console/policy_history.html", context)

@@ -44,6 +44,7 @@ CAUSES = {
     "people": "people decided about calls",
     "other": "for another reason",
 }
+_BLOCKING = ("block", "hold", "stop")
 _FACTS = ("tool_class", "ignore_arguments", "volatile_result_fields", "exempt")
 
 
@@ -263,6 +264,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "changed": found["changed"],
         "spent": _spent(found),
         "replaced": _replaced(found),
+        "blocked": (_blocked(found, "before"), _blocked(found, "after")),
         "changed_items": _listed(request, found["changed"]["items"]),
         "decisions": [
             (name, found["decisions"]["before"].get(name, 0), found["decisions"]["after"].get(name, 0))
@@ -292,12 +294,18 @@ def _spent(found: dict[str, Any]) -> list[tuple[str, float]]:
     ]
 
 
-def _replaced(found: dict[str, Any]) -> int:
-    """Count the listed gains in sessions that have lost an incident of another detector."""
+def _replaced(found: dict[str, Any]) -> tuple[int, int]:
+    """Count the listed gains in sessions that have lost an incident of another detector: all, and those that block."""
     lost: dict[str, set[str]] = {}
     for one in found["lost"]["items"]:
         lost.setdefault(one["session"], set()).add(one["kind"])
-    return sum(bool(lost.get(one["session"], set()) - {one["kind"]}) for one in found["gained"]["items"])
+    gained = [one for one in found["gained"]["items"] if lost.get(one["session"], set()) - {one["kind"]}]
+    return len(gained), sum(one["decision"] in _BLOCKING for one in gained)
+
+
+def _blocked(found: dict[str, Any], when: str) -> int:
+    """Return how many calls the guard would not have let through at once."""
+    return sum(found["decisions"][when].get(name, 0) for name in _BLOCKING)
 
 
 def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[ReplayedIncident]:

@@ -260,6 +260,9 @@ def shown_end(incident: _HasEnd) -> datetime | None:
     return min(filter(None, (incident.labelled_at, incident.ended_at)), default=None)
 
 
+EXCEPTION_ACTIONS = EXCEPTED, EXCEPTION_UNDONE = "excepted", "exception_undone"
+
+
 class IncidentActivity(models.Model):
     """An action on an incident; written once."""
 
@@ -273,6 +276,13 @@ class IncidentActivity(models.Model):
     class Meta:
         ordering = ("at", "id")
         verbose_name_plural = "incident activity"
+        indexes = (
+            models.Index(
+                fields=("incident", "-id"),
+                name="activity_of_exceptions",
+                condition=models.Q(action__in=EXCEPTION_ACTIONS),
+            ),
+        )
 
     def __str__(self) -> str:
         return f"{self.action} by {self.actor}"

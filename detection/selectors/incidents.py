@@ -9,8 +9,8 @@ from typing import Any
 
 from django.db.models import BooleanField, Count, ExpressionWrapper, F, Max, Q, QuerySet
 
-from detection.models import Incident
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models import Incident, IncidentActivity
+from detection.models.incidents import EXCEPTED, EXCEPTION_ACTIONS, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import Page, cut
@@ -19,6 +19,7 @@ MAX_RELATED = 20
 MAX_READ_PER_NEIGHBOUR = 10
 """Incidents to read for each session to list, because one session may have the loop several times."""
 COUNTED_INCIDENTS = 10_000
+MAX_EXCEPTIONS = 200
 STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
 
@@ -209,3 +210,19 @@ def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
     for row in _fetch(others, limit * MAX_READ_PER_NEIGHBOUR):
         latest.setdefault(row.session_name, row)
     return list(latest.values())[:limit]
+
+
+def list_exceptions(project_id: int) -> list[IncidentActivity]:
+    """List the exceptions that were saved from incidents and not undone, newest first, with their incidents.
+
+    One query on an index of these entries alone; at most `MAX_EXCEPTIONS`.
+    """
+    of_exceptions = IncidentActivity.objects.filter(action__in=EXCEPTION_ACTIONS)
+    latest = (
+        of_exceptions.filter(incident__project_id=project_id)
+        .order_by("incident_id", "-id")
+        .distinct("incident_id")
+        .values("id")
+    )
+    rows = of_exceptions.filter(action=EXCEPTED, id__in=latest).select_related("incident")
+    return [*rows.order_by("-id")[:MAX_EXCEPTIONS]]

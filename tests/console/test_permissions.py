@@ -35,6 +35,7 @@ RIGHTS = {
     "undo_exception": (None, ADMINISTER),
     "policies": (READ, ADMINISTER),
     "tool_rule": (READ, ADMINISTER),
+    "exceptions": (READ, None),
     "policy_history": (READ, ADMINISTER),
     "what_ifs": (READ, None),
     "create_what_if": (None, OPERATE),

@@ -47,7 +47,12 @@ class _Server(uvicorn.Server):
 def serving(application: Any) -> Iterator[str]:
     """Serve an application on a free port, and yield its address."""
     config = uvicorn.Config(
-        application, lifespan="off", log_level="error", log_config=None, server_header=False, date_header=False
+        application,
+        lifespan="off",
+        log_level="error",
+        log_config=None,
+        server_header=False,
+        date_header=False,
     )
     server = _Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:

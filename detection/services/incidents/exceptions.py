@@ -6,7 +6,7 @@ saved, and is saved by the service of its scope, optionally with an expiry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -20,7 +20,13 @@ from detection.engine.fields import FIELDS
 from detection.engine.policy import ToolRule, stored_values
 from detection.engine.scopes import SESSION, Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Override, Session, ToolOverride
-from detection.models.incidents import IncidentLabel, LabelReason
+from detection.models.incidents import (
+    EXCEPTED,
+    EXCEPTION_ACTIONS,
+    EXCEPTION_UNDONE,
+    IncidentLabel,
+    LabelReason,
+)
 from detection.selectors.policies import tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
@@ -31,7 +37,6 @@ from detection.services.what_if.changes import PolicyChange
 from detection.services.what_if.what_ifs import save_change
 from detection.strict_json import JsonProblem, loads
 
-EXCEPTED, UNDONE = "excepted", "exception_undone"
 MAX_ARGUMENTS: Final = 20
 _FOR_A_DAY: Final = "1d"
 _BEST: Mapping[str, tuple[str, ...]] = {
@@ -55,11 +60,14 @@ class ExceptionOption:
         What it does.
     change
         The whole override or tool rule of the scope with the exception; other values are unchanged.
+    settings
+        Labels of the settings that it sets, where the words do not name them.
     """
 
     id: str
     words: str
     change: PolicyChange
+    settings: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
@@ -104,20 +112,23 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
         {detector_for(incident.kind).switch: False},
     )
     label = detector_for(incident.kind).label.lower()
-    effects: list[tuple[str, str, dict[str, Any]]] = []
+    effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
     if raised:
-        effects.append(("raise", _raise_words(incident, raised), raised))
+        effects.append(("raise", _raise_words(incident, raised), raised, _labels(raised)))
     if f"{incident.kind}_enabled" in FIELDS:
-        effects.append(("off", f"Do not detect {label}", off))
+        effects.append(("off", f"Do not detect {label}", off, ()))
     found: list[ExceptionOption] = []
     session = incident.session
     if session is not None and session.ended_at is None:
         own = stored_values(session.policy_values)
         found += [
             ExceptionOption(
-                f"session:{name}", words, PolicyChange(SESSION, {**own, **values}, session.external_id)
+                f"session:{name}",
+                words,
+                PolicyChange(SESSION, {**own, **values}, session.external_id),
+                labels,
             )
-            for name, words, values in effects
+            for name, words, values, labels in effects
         ]
     found += _of_tool(incident, raised, arguments)
     for scope in _scopes(incident):
@@ -126,8 +137,8 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
         ).first()
         own = stored_values(row.values) if row else {}
         found += [
-            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**own, **values}))
-            for name, words, values in effects
+            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**own, **values}), labels)
+            for name, words, values, labels in effects
         ]
     return found
 
@@ -146,6 +157,10 @@ def can_ignore_arguments(incident: Incident) -> bool:
 def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
     unit = str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
     return f"Raise the limit to {durations.amount(max(raised.values()), unit)}"
+
+
+def _labels(settings: Iterable[str]) -> tuple[str, ...]:
+    return tuple(FIELDS[name].label for name in settings)
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
@@ -240,7 +255,7 @@ def create_exception(
 
 def current(incident: Incident) -> IncidentActivity | None:
     """Return the latest exception of an incident that was not undone."""
-    last = incident.activity.filter(action__in=(EXCEPTED, UNDONE)).order_by("-id").first()
+    last = incident.activity.filter(action__in=EXCEPTION_ACTIONS).order_by("-id").first()
     return last if last is not None and last.action == EXCEPTED else None
 
 
@@ -270,10 +285,14 @@ def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentAct
     else:
         overrides.restore(project_id, last.before["entry"], actor)
     audit.record(
-        actor, f"incident.{UNDONE}", public_id, project_id=project_id, before={"exception": last.note}
+        actor,
+        f"incident.{EXCEPTION_UNDONE}",
+        public_id,
+        project_id=project_id,
+        before={"exception": last.note},
     )
     return IncidentActivity.objects.create(
-        incident=incident, actor=actor.name[:150], action=UNDONE, note=last.note
+        incident=incident, actor=actor.name[:150], action=EXCEPTION_UNDONE, note=last.note
     )
 
 
@@ -346,7 +365,12 @@ def _of_tool(
         found["ignore"] = (words, replace(rule, ignore_arguments=tuple(names)))
     found["exempt"] = ("Exempt it from detection", replace(rule, exempt=True))
     return [
-        ExceptionOption(f"tool:{name}", words, PolicyChange(scope, one.values, rule=one))
+        ExceptionOption(
+            f"tool:{name}",
+            words,
+            PolicyChange(scope, one.values, rule=one),
+            _labels(tool_limits) if name == "raise" else (),
+        )
         for name, (words, one) in found.items()
     ]
 
