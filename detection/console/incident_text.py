@@ -49,7 +49,7 @@ ACTIVITY = {
     "escalated": "Escalated",
     "went_on": "The agent continued",
     "recovered": "The agent recovered",
-    "stopped": "The session was stopped",
+    "stopped": "The session ended or was stopped",
     "ended": "Loop ended",
     "woke": "Snooze ended",
     "acknowledged": "Acknowledged",

@@ -27,7 +27,7 @@ REACTIONS = {
     "warn": "the call runs, with a message before its result",
     "delay": "the call does not run until a pause is over",
     "reuse": "the call does not run; the agent gets the earlier result again",
-    "chance": "the call does not run; after a different call the reactions start over, otherwise the run ends",
+    "chance": "the call does not run; after a different call the reactions start over, otherwise they go on",
     "block": "the call does not run; the run continues",
     "finish": "the call does not run; the agent is asked for an answer without tools",
     "ask": "the call is held until a person decides",

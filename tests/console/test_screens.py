@@ -450,11 +450,17 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     assert rule.expires_at is not None
     assert rule.note == f"mock (from {world.incident.public_id})"
     assert 'value="Not a loop: polling"' in labelled.content.decode()
-    assert f'href="{world.base}/policies/history"' in saved.content.decode().partition("Open its settings")[0]
+    rule_page = f"{world.base}/policies/tool-rule?pattern=search_web"
+    assert f'href="{rule_page}"' in saved.content.decode().partition("Open its settings")[0]
+    assert "Exceptions 1" in text(world.client.get(rule_page))
+    listed = world.client.get(f"{world.base}/policies/exceptions")
+    assert "Tool search_web: Exempt it from detection until" in text(listed)
+    assert f'href="{rule_page}"' in listed.content.decode()
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"
     assert "Undo exception" in text(saved)
     assert "Exception undone" in text(world.client.post(f"{page}/exception/undo", follow=True))
+    assert "No exceptions" in text(world.client.get(f"{world.base}/policies/exceptions"))
     assert not ToolOverride.objects.filter(pattern="search_web").exists()
     undo = {"ids": world.incident.public_id, "action": "undo", "next": page}
     world.client.post(f"{world.base}/incidents/act", undo)

@@ -490,11 +490,14 @@ class IncidentTracker:
         """Record the outcome of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
 
         Counted per rung in the evidence; the activity has the first time only, because a loop may continue for long.
+        A run that ends after its held call was allowed was not stopped by the reaction.
         """
         awaiting = incident.evidence.pop("awaiting", None)
         if awaiting is None:
             return
         self._changes.touch(incident, ("evidence",))
+        if outcome == "stopped" and incident.is_released:
+            return
         counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:

@@ -218,6 +218,18 @@ def test_a_held_call_that_is_sent_again_gets_the_answer(asking, agent):
     assert (again.decision, again.duplicate) == ("allow", True)
 
 
+def test_a_run_that_ends_after_its_held_call_was_allowed_was_not_stopped(asking, agent):
+    for number in range(3):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+    held = agent.asks(agent.call(call_id="c-3")).verdicts[0]
+    decisions.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR)
+    agent.asks(agent.call(call_id="c-3"))
+    agent.posts(EventRecord(type="end", session="s-1", content="completed"))
+    incident = Incident.objects.get(public_id=held.incident)
+    assert not incident.evidence.get("reactions")
+    assert not incident.activity.filter(action="stopped").exists()
+
+
 def test_an_answer_after_the_deadline_is_refused_and_changes_nothing(asking, agent):
     held = hold(agent)
     make_overdue(held.approval["id"])
