@@ -2,7 +2,7 @@
 //
 // A row keeps its slot until its session no longer fits the filter, or is quiet while newer ones wait. A session that
 // comes takes the slot of one that left, or enters at the top where that moves little of the page; others wait behind a
-// bar that counts them, and enter one by one. The key . sorts.
+// bar that counts them, and enter one by one. The key . sorts. On a phone, where rows are tall, all wait for a tap.
 // Markup: #live[data-rows-url][data-cursor] with [data-live-rows] inside.
 import { precise, relative } from "./durations.js";
 import { follow, link } from "./link.js";
@@ -121,7 +121,8 @@ function waiting() {
 function settle(isWhole) {
   const shown = [...body.children].map((row) => row.id);
   let fresh = waiting();
-  const keeps = isWhole ? new Set(rows.order.slice(0, rows.limit)) : stays([...body.children], fresh.length);
+  const coming = areTall() ? 0 : fresh.length;
+  const keeps = isWhole ? new Set(rows.order.slice(0, rows.limit)) : stays([...body.children], coming);
   const kept = shown.filter((id) => keeps.has(id));
   fresh = fresh.slice(0, rows.limit - kept.length);
   if (fresh.some((id) => !rows.held.has(id))) {
@@ -168,6 +169,11 @@ function stays(shown, coming) {
     free += 1;
   }
   return new Set(listed.map((row) => row.id));
+}
+
+/** Whether rows are too tall for one to enter at the top: then none takes a slot out of sight either. */
+function areTall() {
+  return (body.children[0]?.offsetHeight ?? 0) / Math.max(innerWidth, innerHeight) > MOST_MOVED;
 }
 
 /** Whether the rows that stay may move to their new places now, without too much movement for the reader. */

@@ -106,7 +106,10 @@ def test_of_several_new_rows_one_enters_and_the_rest_waits_until_rows_may_move_a
     assert names(live)[:3] == ["third", "second", "older-13"]
 
 
-def test_on_a_phone_new_rows_wait_for_a_tap(browser, project, site):
+def test_on_a_phone_new_rows_wait_for_a_tap_also_when_the_list_is_full(browser, project, site):
+    for number in range(49):
+        ask(project, f"older-{number}", 1)
+    Session.objects.update(last_event_at=timezone.now() - timedelta(minutes=1))
     for name in ("first", "second"):
         ask(project, name, 1)
     phone = browser.new_context(viewport=SIZES["narrow"], has_touch=True, is_mobile=True).new_page()
@@ -120,11 +123,11 @@ def test_on_a_phone_new_rows_wait_for_a_tap(browser, project, site):
     ask(project, "third", 1)
     expect(phone.locator("#live-new")).to_have_text("Show 1 newer")
     phone.locator("#live-new").tap()
-    assert names(phone) == ["third", "second", "first"]
+    assert names(phone)[:4] == ["third", "second", "first", "older-48"]
     phone.locator('tr[data-session="second"] td.check').tap(position={"x": 3, "y": 3})
     expect(phone.locator("[data-bulk-count]")).to_have_text("1 selected")
     phone.locator("th.check").tap()
-    expect(phone.locator("[data-bulk-count]")).to_have_text("3 selected")
+    expect(phone.locator("[data-bulk-count]")).to_have_text("50 selected")
     assert phone.locator("[data-select-all]").is_checked()
     assert complaints(phone) == []
     phone.context.close()
