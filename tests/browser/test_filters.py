@@ -58,16 +58,20 @@ def test_a_value_of_a_row_is_a_filter_by_mouse_and_keyboard_and_the_rows_own_lin
     assert page.locator("[data-rows] > tr").count() == 1
     page.get_by_role("link", name="Clear filters").click()
     page.locator("[data-rows] > tr").nth(1).wait_for()
-    # The numbers of the tabs follow the rows.
-    page.locator("#tab-open").focus()
-    loop(world.project, "third", tool="grep", agent="the coder")
-    page.locator("#incident-list").dispatch_event("refresh")
-    page.locator("[data-rows] > tr").nth(2).wait_for()
-    assert page.locator("#tab-open .n").inner_text() == "3"
-    assert page.evaluate("document.activeElement.id") == "tab-open"
     page.locator("[data-rows]").get_by_role("button", name="search_web").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**tool%3Asearch_web*")
     page.keyboard.press("j")
     page.keyboard.press("o")
     page.wait_for_url("**/incidents/*_*")
+
+
+def test_the_numbers_of_tabs_follow_the_rows_and_a_tab_keeps_the_focus(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.locator("[data-rows] > tr").nth(1).wait_for()
+    page.locator("#tab-open").focus()
+    loop(world.project, "third", tool="grep", agent="the coder")
+    page.locator("#incident-list").dispatch_event("refresh")
+    page.locator("[data-rows] > tr").nth(2).wait_for()
+    assert page.locator("#tab-open .n").inner_text() == "3"
+    assert page.evaluate("document.activeElement.id") == "tab-open"
