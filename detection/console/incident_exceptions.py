@@ -19,10 +19,12 @@ from detection.console.policies import expiry_of, tree_context
 from detection.engine.scopes import Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Role
 from detection.models.incidents import LabelReason
-from detection.selectors.incidents import list_exceptions
+from detection.selectors import incidents as selector
 from detection.services.errors import NotFound, ServiceError
 from detection.services.incidents import exceptions
 from detection.services.policies import overrides
+
+MAX_EXCEPTIONS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class SavedException:
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """List the exceptions that were saved and not undone."""
-    found = list_exceptions(request.project.pk)
+    found = selector.exceptions(request.project.pk).select_related("incident")[:MAX_EXCEPTIONS]
     urls = _urls(request.project.slug, found)
     rows = [
         SavedException(one, one.incident, incident_text.title(one.incident), urls.get(one.pk, ""))

@@ -28,7 +28,7 @@ from detection.forms import OverrideForm, form_settings
 from detection.models import Override, Role, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
-from detection.selectors.incidents import list_exceptions
+from detection.selectors import incidents as incident_selector
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
@@ -127,7 +127,7 @@ def tree_context(
     return {
         "tree": _tree(request, stored, scope),
         "rules": _rules(request),
-        "exceptions": len(list_exceptions(request.project.pk)),
+        "exceptions": incident_selector.exceptions(request.project.pk).count(),
     }
 
 

@@ -18,6 +18,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project, missi
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
+from detection.engine.memory import BLOCKING
 from detection.engine.reactions import ENDINGS
 from detection.forms import PREFIX, typed_value
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
@@ -44,7 +45,6 @@ CAUSES = {
     "people": "people decided about calls",
     "other": "for another reason",
 }
-_BLOCKING = ("block", "hold", "stop")
 _FACTS = ("tool_class", "ignore_arguments", "volatile_result_fields", "exempt")
 
 
@@ -300,12 +300,12 @@ def _replaced(found: dict[str, Any]) -> tuple[int, int]:
     for one in found["lost"]["items"]:
         lost.setdefault(one["session"], set()).add(one["kind"])
     gained = [one for one in found["gained"]["items"] if lost.get(one["session"], set()) - {one["kind"]}]
-    return len(gained), sum(one["decision"] in _BLOCKING for one in gained)
+    return len(gained), sum(one["decision"] in BLOCKING for one in gained)
 
 
 def _blocked(found: dict[str, Any], when: str) -> int:
     """Return how many calls the guard would not have let through at once."""
-    return sum(found["decisions"][when].get(name, 0) for name in _BLOCKING)
+    return sum(found["decisions"][when].get(name, 0) for name in BLOCKING)
 
 
 def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[ReplayedIncident]:

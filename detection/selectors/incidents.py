@@ -19,7 +19,6 @@ MAX_RELATED = 20
 MAX_READ_PER_NEIGHBOUR = 10
 """Incidents to read for each session to list, because one session may have the loop several times."""
 COUNTED_INCIDENTS = 10_000
-MAX_EXCEPTIONS = 200
 STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
 
@@ -212,10 +211,10 @@ def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
     return list(latest.values())[:limit]
 
 
-def list_exceptions(project_id: int) -> list[IncidentActivity]:
-    """List the exceptions that were saved from incidents and not undone, newest first, with their incidents.
+def exceptions(project_id: int) -> QuerySet[IncidentActivity]:
+    """Return the exceptions that were saved from incidents and not undone, newest first.
 
-    One query on an index of these entries alone; at most `MAX_EXCEPTIONS`.
+    Reads an index of these entries alone.
     """
     of_exceptions = IncidentActivity.objects.filter(action__in=EXCEPTION_ACTIONS)
     latest = (
@@ -224,5 +223,4 @@ def list_exceptions(project_id: int) -> list[IncidentActivity]:
         .distinct("incident_id")
         .values("id")
     )
-    rows = of_exceptions.filter(action=EXCEPTED, id__in=latest).select_related("incident")
-    return [*rows.order_by("-id")[:MAX_EXCEPTIONS]]
+    return of_exceptions.filter(action=EXCEPTED, id__in=latest).order_by("-id")
