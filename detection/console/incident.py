@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -134,7 +133,7 @@ def _counted_detections(incident: Incident) -> str:
 def _strip(incident: Incident) -> Strip | None:
     """Draw the calls around the loop."""
     cells = [
-        replace(cell, tool=formatting.visible(cell.tool)) for cell in strip_images.cells_around(incident)
+        cell._replace(tool=formatting.visible(cell.tool)) for cell in strip_images.cells_around(incident)
     ]
     if not cells:
         return None

@@ -36,7 +36,7 @@ from detection.engine.scopes import Scope
 from detection.filtering import language
 from detection.forms import OverrideForm, form_settings
 from detection.models import Role, Session, SessionState, call_flags
-from detection.selectors import policies
+from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
 from detection.selectors.prices import price_cache
@@ -49,6 +49,7 @@ MAX_ROWS = {"timeline": 200, "table": 100}
 """Maximum number of calls in a view."""
 COMPARED_BACK = 400
 SHOWN_REPLIES = 10
+SHOWN_LOOPS = 10
 SHOWN_TOOLS = 8
 TABS = ("timeline", "table", "settings")
 
@@ -117,8 +118,9 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
                 incident_text.STATUS_CHIPS[incident.status],
                 incident_text.progress(incident, is_stopped=session.state == SessionState.STOPPED),
             )
-            for incident in run.incidents
+            for incident in dashboard.newest_incidents_of_session(session.pk, SHOWN_LOOPS)
         ],
+        "all_incidents_url": _incidents_url(request, session) if len(run.incidents) > SHOWN_LOOPS else "",
         "chosen_seq": run.chosen_seq,
         "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
         "shown": (rows[0].number, rows[-1].number) if rows else None,
@@ -136,6 +138,13 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
         lines = [_line(row, before, run.colours) for row, before in _with_previous(calls)]
         context["lines"] = sorted([*lines, *compactions], key=lambda line: line.seq, reverse=True)
     return context
+
+
+def _incidents_url(request: ProjectRequest, session: Session) -> str:
+    query = urlencode(
+        {"q": language.write([language.Term("session", (language.exact(session.external_id),))])}
+    )
+    return f"{reverse('console:incidents', args=[request.project.slug])}?{query}"
 
 
 def _refreshed(run: Navigator) -> list[str]:

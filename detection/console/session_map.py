@@ -152,8 +152,9 @@ def lay_out(
     colours: Mapping[str, int],
     loops: Sequence[MappedLoop] = (),
     hits: Sequence[int] = (),
+    unmarked: frozenset[int] = frozenset(),
 ) -> SessionMap:
-    """Draw the calls of a run from place `first` up to before `last`.
+    """Draw the calls of a run from place `first` up to before `last`, without the decisions of `unmarked` ones.
 
     Time is linear in the calls, the result bounded: `MAX_COLUMNS` columns with four shapes each at most.
     """
@@ -163,12 +164,11 @@ def lay_out(
     for column in range(columns):
         inside = cells[column * len(cells) // columns : (column + 1) * len(cells) // columns]
         drawing.column(column, _segments(inside, colours))
-        flags = "".join([cell.flags for cell in inside])
-        mark = call_flags.outline(flags)
+        mark = call_flags.outline("".join([cell.flags for cell in inside if cell.seq not in unmarked]))
         if mark:
             height = _TICK_HEIGHTS[mark]
             drawing.add(f"tick {_TICK_CLASSES[mark]}", f"M{column + 0.5} 20v-{height}")
-        if call_flags.ERROR in flags:
+        if call_flags.ERROR in "".join([cell.flags for cell in inside]):
             drawing.add("tick error", f"M{column + 0.5} {_FLOOR + 2}v4")
     seqs = run.seqs[first:last]
     for column in sorted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from django.http import QueryDict
@@ -139,7 +139,7 @@ class Navigator:
             return ""
         return self._to(Move(rows[-1].number + 1, len(rows)))
 
-    @property
+    @cached_property
     def calls_query(self) -> str:
         """The query string to which the number of a selected call is appended."""
         values = self.query.copy()
@@ -236,20 +236,14 @@ class Navigator:
     def _draw(self, first: int, last: int) -> SessionMap:
         hits = self.hits.seqs if self.hits else ()
         return session_map.lay_out(
-            self._marked, first, last, colours=self.colours, loops=self._map_loops(), hits=hits
+            self.run,
+            first,
+            last,
+            colours=self.colours,
+            loops=self._map_loops(),
+            hits=hits,
+            unmarked=self.unmarked,
         )
-
-    @cached_property
-    def _marked(self) -> CallRun:
-        if not self.unmarked:
-            return self.run
-        cells = tuple(
-            Cell(cell.seq, cell.key, call_flags.without_decision(cell.flags), number=cell.number)
-            if cell.seq in self.unmarked
-            else cell
-            for cell in self.run.cells
-        )
-        return replace(self.run, cells=cells)
 
     @cached_property
     def whole(self) -> SessionMap:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import NamedTuple
 
 from detection.models import call_flags
 
@@ -23,9 +24,11 @@ CELL_HEIGHT = 44.0
 """Of a cell of the large strip."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One call of a session, the `number`-th; `flags` as stored, see `call_flags`."""
+class Cell(NamedTuple):
+    """One call of a session, the `number`-th; `flags` as stored, see `call_flags`.
+
+    A tuple, because a page creates one for each of up to 50,000 calls.
+    """
 
     seq: int
     key: str

@@ -1,5 +1,6 @@
 """The navigator of a session's page: a run of any length, windows by address, loops, search, budgets and the session tree."""
 
+import html
 import re
 
 import pytest
@@ -9,6 +10,7 @@ from detection.console import session_navigator
 from detection.models import Session
 from detection.selectors import session_runs
 from tests.console.scenes import text
+from tests.support.alerts import make_incident
 from tests.support.runs import make_long_run
 
 CALLS = 10_000
@@ -99,3 +101,20 @@ def test_sessions_that_started_one_another_are_a_tree(world):
     assert "leaf" in page
     assert "started by gone" in text(show(world, session="other"))
     assert "Session tree" not in text(show(world, session="s-1"))
+
+
+def test_a_session_of_many_loops_lists_the_newest_and_leads_to_all(world, long_run):
+    for number in range(12):
+        first = 12_001 + 100 * number
+        make_incident(
+            world.project, session=long_run, session_name="long", kind="repeat", tool=f"tool-{number}", count=4,
+            limit=4, first_seq=first, last_seq=first + 10, loop_id=f"many-{number}",
+        )  # fmt: skip
+    page = show(world).content.decode()
+    listed = re.search(r'id="session-loops".*?</table>', page, re.DOTALL)[0]
+    assert re.findall(r"tool-(\d+)", listed) == [str(number) for number in range(11, 1, -1)]
+    link = html.unescape(re.search(r'href="([^"]+)">All incidents of this session', page)[1])
+    counted = world.client.get(link)
+    assert "tool-0" not in listed
+    assert "tool-0" in text(counted)
+    assert "All incidents" not in text(show(world, session="s-1"))
