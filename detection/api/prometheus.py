@@ -188,7 +188,7 @@ def _incident_totals() -> list[Metric]:
     labels = ("project", "kind")
     recovery = GaugeMetricFamily(
         "loopguard_incidents_by_recovery",
-        "Ended incidents with a reaction by detector and whether the agent recovered after one.",
+        "Incidents with a reaction that ended or were stopped, by detector and whether the agent recovered after one.",
         labels=(*labels, "recovered"),
     )
     confidence = GaugeMetricFamily(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +16,8 @@ from detection.console import incident_text, list_actions
 from detection.console.access import ProjectRequest, in_project
 from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
+from detection.engine.detectors import detector_for
+from detection.filtering import language
 from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
 from detection.selectors import approvals, bulk_actions, sessions
@@ -22,6 +26,7 @@ from detection.selectors.lists import INCIDENTS, LOOPS
 from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
+_FIRST = language.term("first", "yes")
 TABS = (
     ("open", "Open"),
     ("acknowledged", "Acknowledged"),
@@ -53,6 +58,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     tabs = listing.tabs(TABS, counts, _EXACT)
     held = approvals.latest_of(row.id for row in found.items if row.decision == "hold")
     stopped = sessions.stopped_among(project.pk, {row.session_name for row in found.items if row.is_active})
+    groups = selector.found_by(project.pk, {row.group_id for row in found.items})
+    is_first_only = listing.query.only(_FIRST.field) == "yes"
     context = {
         "listing": listing,
         "tabs": tabs,
@@ -64,9 +71,12 @@ def page(request: ProjectRequest) -> HttpResponse:
                 incident_text.progress(row, held.get(row.id), is_stopped=row.session_name in stopped),
                 incident_text.did(row, held.get(row.id)),
                 incident_text.did_chip(row, held.get(row.id)),
+                _other_detectors(row, groups[row.group_id]),
             )
             for row in found.items
         ],
+        "is_first_only": is_first_only,
+        "first_url": listing.with_terms(*(() if is_first_only else (_FIRST,)), without=(_FIRST.field,)),
         "costly_url": listing.url(q=LOOPS, range="7d", sort="-cost"),
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,
@@ -79,6 +89,12 @@ def page(request: ProjectRequest) -> HttpResponse:
         ),
     }
     return render(request, "console/incidents.html", context)
+
+
+def _other_detectors(row: selector.IncidentRow, group: Mapping[str, int]) -> str:
+    """Return the detectors of the other incidents of a row's loop."""
+    others = Counter(group) - Counter((row.kind,))
+    return ", ".join(detector_for(kind).label for kind in sorted(others))
 
 
 def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, Any]:

@@ -96,7 +96,7 @@ class Links:
             "incidents": self.incidents(numbers.incidents, "", *terms),
             "true_loops": self.incidents(numbers.true_loops, "label:true_loop", *terms),
             "false_alarms": self.incidents(numbers.false_alarms, "label:false_alarm", *terms),
-            "recovered": self.incidents(numbers.recovered, "recovered:yes active:no", *terms),
+            "recovered": self.incidents(numbers.recovered, "recovery:recovered", *terms),
             "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
             "frequent": self.incidents(numbers.incidents, "", *terms, sort="-count"),
             "loop_calls": self.incidents(loops, LOOPS, *terms, sort="-count"),

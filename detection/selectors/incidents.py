@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass, fields
 from datetime import datetime
 from decimal import Decimal
@@ -199,6 +201,16 @@ def related(incident: Incident) -> list[IncidentRow]:
     """List the other incidents about the same calls, which other detectors found, in the order in which they opened."""
     rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
     return _fetch(rows.exclude(pk=incident.pk).order_by("pk"), MAX_RELATED)
+
+
+def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]]:
+    """Return how many incidents of each detector each group has; one query by index, none without groups."""
+    found: dict[str, Counter[str]] = defaultdict(Counter)
+    if groups:
+        rows = Incident.objects.filter(project_id=project_id, group_id__in=groups).order_by()
+        for group, kind, count in rows.values_list("group_id", "kind").annotate(Count("pk")):
+            found[group][kind] = count
+    return found
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
 from detection.engine.detectors import DETECTORS
 from detection.models import (
@@ -73,12 +73,23 @@ RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "j
 """Of the escalation ladder, as incidents store them."""
 REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
 RECOVERED: Final = REACTED & Q(recovered=True)
+_HAS_ENDED: Final = Q(ended_at__isnull=False)
+OUTCOMES: Final = {
+    "recovered": RECOVERED & _HAS_ENDED,
+    # A stop leaves no call that could end the loop.
+    "not_recovered": REACTED & ~Q(recovered=True) & (_HAS_ENDED | Q(session__state=SessionState.STOPPED)),
+}
+"""How an incident with a reaction ended; none of them while that is open."""
 REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
 """What the agent did after a reaction: as incidents store it, and in filters."""
 
 
 def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
     return Q(**{f"reactions__{rung}__{outcome}__gt": 0})
+
+
+def _came_out(condition: Q, now: datetime) -> Q:
+    return condition
 
 
 def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
@@ -120,6 +131,8 @@ INCIDENTS: Final = ListSpec(
             completes=False,
         ),
         _text("loop", "Identity of the loop: the same calls in other sessions", "loop_id", completes=False),
+        _text("group", "Group: the incidents of one loop in one session", "group_id", completes=False),
+        _flag("first", "Whether it is the first incident of its loop", Q(group_id=F("public_id"))),
         FilterField(
             name="label",
             type="choice",
@@ -149,6 +162,14 @@ INCIDENTS: Final = ListSpec(
                 FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
                 for rung in RUNGS
                 for outcome, words in REACTION_OUTCOMES.items()
+            ),
+        ),
+        FilterField(
+            name="recovery",
+            type="choice",
+            help="How an incident with a reaction ended; one whose session is stopped has not recovered",
+            choices=tuple(
+                FieldChoice(name, "", partial(_came_out, condition)) for name, condition in OUTCOMES.items()
             ),
         ),
         FilterField(
@@ -408,7 +429,7 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-_NOT_OF_PATTERNS = ("is", "pattern", "label", "reason", "reaction", "judge")
+_NOT_OF_PATTERNS = ("is", "pattern", "group", "first", "label", "reason", "reaction", "recovery", "judge")
 
 PATTERNS: Final = ListSpec(
     name="patterns",

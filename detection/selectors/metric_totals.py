@@ -6,11 +6,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, Sum
 
 from detection.models import CallCount, Incident, JudgeCall
 from detection.models.incidents import IS_LOOP
-from detection.selectors.lists import REACTED, RECOVERED
+from detection.selectors.lists import OUTCOMES
 
 
 def judge_calls_by_outcome() -> list[tuple[str, str, int]]:
@@ -72,8 +72,7 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         .values_list("project__slug", by)
         .annotate(
             number=Count("pk"),
-            left=Count("pk", filter=RECOVERED & Q(ended_at__isnull=False)),
-            reacted=Count("pk", filter=REACTED & Q(ended_at__isnull=False)),
+            **{f"number_{name}": Count("pk", filter=condition) for name, condition in OUTCOMES.items()},
             sure=Sum("confidence"), calls=Sum("counted_calls", filter=IS_LOOP), cost=Sum("cost_usd", filter=IS_LOOP),
         )
         .order_by("project__slug", "-number", by)
@@ -87,6 +86,6 @@ def incident_totals(by: Literal["kind", "tool", "model"]) -> list[IncidentTotals
         for index, value in enumerate(values):
             own[index] += float(value or 0)
     return [
-        IncidentTotals(project, name, int(a), int(b), int(c - b), d, int(e), f)
+        IncidentTotals(project, name, int(a), int(b), int(c), d, int(e), f)
         for (project, name), (a, b, c, d, e, f) in sums.items()
     ]

@@ -34,7 +34,7 @@ from detection.models import CallCount, CountingCursor, Incident, JudgeCall, Jud
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
-from detection.selectors.lists import CALL_COUNTS, REACTED, RECOVERED, RUNGS
+from detection.selectors.lists import CALL_COUNTS, OUTCOMES, RUNGS
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -56,7 +56,7 @@ class Numbers:
     incidents, loops
         A loop that several detectors find is one loop and several incidents.
     recovered, not_recovered
-        Ended incidents with a reaction: those whose agent recovered after one, and the others.
+        Incidents with a reaction that ended, or whose session is stopped: those whose agent recovered, and the others.
     saved_cost_usd_estimate
         Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident
         counts, or of those of its loop if that counts none. None if no such cost is known. Calls outside these loops do
@@ -90,7 +90,7 @@ class Numbers:
 
     @property
     def recovery(self) -> float | None:
-        """Share of ended incidents with a reaction after which the agent recovered; None if there are none."""
+        """Share of `recovered` among the two; None if both are 0."""
         ended = self.recovered + self.not_recovered
         return self.recovered / ended if ended else None
 
@@ -312,8 +312,7 @@ _INCIDENT_NUMBERS: Final = {
     "true_loops": one_if(Q(label=IncidentLabel.TRUE_LOOP)),
     "false_alarms": one_if(Q(label=IncidentLabel.FALSE_ALARM)),
     "confidence": F("confidence"),
-    "recovered": one_if(RECOVERED & Q(ended_at__isnull=False)),
-    "reacted": one_if(REACTED & Q(ended_at__isnull=False)),
+    **{name: one_if(condition) for name, condition in OUTCOMES.items()},
     "loop_calls": Case(When(IS_LOOP, then=F("counted_calls"))),
     "loop_calls_blocked": F("calls_blocked"),
     "loop_cost_usd": Case(When(IS_LOOP, then=F("cost_usd"))),
@@ -389,7 +388,7 @@ def _merged(
         one.loops, one.findings = sums.get("group_loops" if group.values else "loops", 0), sums["findings"]
         one.true_loops, one.false_alarms = sums["true_loops"], sums["false_alarms"]
         one.average_confidence = sums["confidence"] / one.incidents if one.incidents else None
-        one.recovered, one.not_recovered = sums["recovered"], sums["reacted"] - sums["recovered"]
+        one.recovered, one.not_recovered = sums["recovered"], sums["not_recovered"]
         one.loop_calls, one.loop_calls_blocked = sums["loop_calls"], sums["loop_calls_blocked"]
         one.loop_cost_usd = float(sums["loop_cost_usd"])
         known = [part for part in (group.sums["saved"], saved.get(group.values)) if part is not None]

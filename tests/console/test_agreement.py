@@ -213,6 +213,27 @@ def check(world, api):
         assert int(title[1] or 0) == badges["approvals"]
 
 
+def check_recovery(world, api):
+    """Compare who recovered, in total, in each group and in the metrics, with the lists of these incidents."""
+    listed_now = {
+        name: len(listed(api, "/incidents", q=f"recovery:{name}")) for name in ("recovered", "not_recovered")
+    }
+    for by in ("kind", "tool", "model", "backend", "day"):
+        found = api.get("/statistics", by=by).json()
+        for name, count in listed_now.items():
+            assert found["total"][name] == sum(row[name] for row in found["items"]) == count, (by, name)
+    page = world.client.get(f"{world.base}/statistics").content.decode()
+    url, title = re.search(
+        r'<a href="([^"]+)" title="(\d+) incidents?">\s*<b>[^<]*</b><span>recovered', page
+    ).groups()
+    assert int(title) == listed_now["recovered"]
+    assert "recovery%3Arecovered" in url
+    metrics = world.client.get("/metrics").content.decode()
+    of_kinds = re.findall(r'loopguard_incidents_by_recovery\{[^}]*recovered="(\w+)"\} ([\d.]+)', metrics)
+    for name, flag in (("recovered", "true"), ("not_recovered", "false")):
+        assert sum(float(number) for one, number in of_kinds if one == flag) == listed_now[name]
+
+
 def money_of(text):
     return float(text.replace("$", "").replace(",", ""))
 
@@ -269,7 +290,9 @@ def test_every_tile_tab_badge_and_count_agrees_whatever_happens():
                 check(world, api)
             if step == STEPS // 2:
                 check_money(world, api)
+                check_recovery(world, api)
         check(world, api)
         check_money(world, api)
+        check_recovery(world, api)
     seen = set(Session.objects.values_list("state", flat=True))
     assert len(seen) >= 2, seen  # the draw reached different states

@@ -8,12 +8,15 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from detection.engine.detectors import detector_for
 from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
-from detection.models import AlertDestination, AuditEntry, Notification, Role, SavedView
+from detection.models import AlertDestination, AuditEntry, Incident, Notification, Role, SavedView
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
@@ -130,6 +133,44 @@ def check_terms(world, name, kept="-zebra"):
         assert "range=7d" in moved, name
     ignored = world.client.get(f"{world.base}/{name}", sent | {"term": 'agent:"'}, follow=True)
     assert f'value="{kept}"' in unescape(ignored.content.decode())
+
+
+def test_rows_of_one_loop_name_each_other_and_can_be_one_row(world):
+    settings = {"mode": "warn", "outcome_max_results": 3}
+    overrides.save_override(world.project.pk, PROJECT, settings, SYSTEM, "for the test")
+    loop(world.project, "run", calls=10, content="same")
+    first, *others = Incident.objects.filter(session_name="run").order_by("pk")
+    assert others
+    assert {one.group_id for one in others} == {first.public_id}
+    page = shown(world)
+    links = re.findall(r'<a\s+class="link"\s+href="([^"]+)"[^>]*>(also found by [^<]+)</a>', page)
+    assert len(links) == 1 + len(others) == rows(page).count("run")
+    assert {url for url, _ in links} == {f"{world.base}/incidents?q=group:{first.public_id}"}
+    labels = [detector_for(row.kind).label for row in (first, *others)]
+    assert sorted(sorted(words.removeprefix("also found by ").split(", ")) for _, words in links) == sorted(
+        sorted(labels[:place] + labels[place + 1 :]) for place in range(len(labels))
+    )
+    assert rows(unescape(world.client.get(links[0][0]).content.decode())) == ["run"] * len(links)
+
+    narrowed = shown(world, q="is:open agent:researcher", range="7d")
+    to_one = re.search(r'href="([^"]+)"\s*>One row per loop<', narrowed)[1]
+    assert to_one == f"{world.base}/incidents?q=is%3Aopen+agent%3Aresearcher+first%3Ayes&range=7d"
+    one_row = unescape(world.client.get(to_one).content.decode())
+    assert sorted(rows(one_row)) == ["run", "s-1"]
+    assert re.search(r'href="([^"]+)"\s*>All detectors<', one_row)[1] == to_one.replace("+first%3Ayes", "")
+    assert rows(shown(world, q="first:no")) == ["run"] * len(others)
+
+
+def test_the_detectors_of_a_page_of_rows_take_one_query(world):
+    def queries():
+        with CaptureQueriesContext(connection) as found:
+            shown(world)
+        return len(found)
+
+    before = queries()
+    for session in ("more", "even-more"):
+        loop(world.project, session, tool=session)
+    assert queries() == before
 
 
 def test_headers_sort_and_a_second_click_reverses(world):

@@ -105,3 +105,25 @@ def test_only_an_agent_that_left_the_loop_after_a_reaction_has_recovered(world, 
     told = api.get("/statistics", by="kind").json()
     assert (told["total"]["recovered"], sum(row["recovered"] for row in told["recovery"])) == (1, 1)
     assert sum(row["recovered"] for row in told["items"]) == 1
+
+
+def test_an_agent_that_was_stopped_in_its_loop_has_not_recovered(world, api):
+    def numbers():
+        total = api.get("/statistics").json()["total"]
+        return [total[name] for name in ("recovered", "not_recovered")]
+
+    def listed(name):
+        rows = api.get("/incidents", q=f"recovery:{name}").json()["items"]
+        return {row["session"] for row in rows}
+
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "block_then_stop"}, SYSTEM, "because")
+    loop(world.project, "warned", calls=3)
+    assert numbers() == [0, 0]
+    loop(world.project, "stopped", calls=9)
+    stopped = Incident.objects.get(session_name="stopped")
+    assert (Session.objects.get(external_id="stopped").state, stopped.ended_at) == ("stopped", None)
+    assert numbers() == [0, 1]
+    assert (listed("recovered"), listed("not_recovered")) == (set(), {"stopped"})
+    assert "0 of 1 ended or stopped" in " ".join(page_of(world).split())
+    assert api.post("/sessions/stopped/resume", {}).status_code == 200
+    assert numbers() == [0, 0]

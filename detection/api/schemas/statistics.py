@@ -48,7 +48,9 @@ class StatisticsNumbersSchema(Schema):
     precision: float | None = Field(description="Share of loops among the labelled incidents.")
     average_confidence: float | None = Field(description="Average confidence of the incidents, 0 to 1.")
     recovered: int = Field(description="Ended incidents with a reaction after which the agent recovered.")
-    not_recovered: int = Field(description="The other ended incidents with a reaction.")
+    not_recovered: int = Field(
+        description="The others with a reaction that ended or whose session is stopped."
+    )
     recovery: float | None = Field(description="Share of `recovered` among the two. Null if both are 0.")
     loop_calls: int = Field(description="Counted calls of the incidents that nobody labelled false alarms.")
     loop_calls_blocked: int = Field(
