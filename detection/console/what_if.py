@@ -76,6 +76,11 @@ class ReplayedIncident:
         )
 
     @property
+    def is_other_limit(self) -> bool:
+        """Whether its limit is another one under the changed policy, which is why it may find it at another call."""
+        return bool(self.item["limit"] != self.item.get("limit_after", self.item["limit"]))
+
+    @property
     def is_other_cost(self) -> bool:
         """Whether it counts calls of another cost under the changed policy."""
         return bool(self.item["cost_usd"] != self.item.get("cost_usd_after", self.item["cost_usd"]))

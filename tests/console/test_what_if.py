@@ -48,6 +48,12 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     assert "A setting of this project was changed" in again
 
 
+def test_an_incident_that_a_change_finds_at_another_call_names_both_limits(world):
+    later = {"set_repeat_warn_at": "4", "set_scattered_run_repeats": "6"}
+    answer = tried(world, {"scope": "agent:researcher", **later, "note": ""})
+    assert "3 → 4 limit 5 → 6 warn at call 3 → warn at call 4" in text(world.client.get(answer["Location"]))
+
+
 def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(world):
     pk, agent, ben = world.project.pk, Scope("agent", agent="researcher"), Actor("ben")
     session = Session.objects.filter(project=world.project).first().external_id
