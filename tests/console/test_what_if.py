@@ -49,9 +49,11 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
 
 
 def test_an_incident_that_a_change_finds_at_another_call_names_both_limits(world):
-    later = {"set_repeat_warn_at": "4", "set_scattered_run_repeats": "6"}
-    answer = tried(world, {"scope": "agent:researcher", **later, "note": ""})
-    assert "3 → 4 limit 5 → 6 warn at call 3 → warn at call 4" in text(world.client.get(answer["Location"]))
+    answer = tried(
+        world, {"scope": "session", "session": "s-1", "set_repeat_warn_at": "4", "set_max_repeats": "6"}
+    )
+    words = text(world.client.get(answer["Location"]))
+    assert "3 → 4 limit 5 → 6 warn at call 3 → warn at call 4" in words
 
 
 def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(world):
