@@ -19,6 +19,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.scopes import PROJECT, STORED_KINDS
 from detection.forms import PREFIX
 from detection.models import Incident, StoppedByKind
+from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
@@ -58,6 +59,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "is_silence": detector_for(incident.kind).is_silence,
         "detections_of": _counted_detections(incident),
         "did_chip": incident_text.did_chip(incident, newest),
+        # Its label has ended it; removing the label is what can still be done.
+        "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
         "activity_summary": incident_text.verdicts(incident),
@@ -101,13 +104,17 @@ def _mute_url(request: ProjectRequest, incident: Incident) -> str:
     return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
 
 
-def _ladder(incident: Incident) -> dict[str, str]:
+def _ladder(incident: Incident) -> dict[str, Any]:
     """Return the reactions that the incident's came from, with the setting; nothing for silence, which has none."""
     name = detector_for(incident.kind).ladder
     if name not in FIELDS:
         return {}
+    ladder = incident_text.ladder(incident)
+    gap = incident.policy.get("rung_gap_calls", {}).get("value", 1)
     return {
-        "ladder": incident_text.ladder(incident),
+        "ladder": ladder,
+        # Until then, calls run, because the warning has time to work.
+        "call_after_warning": formatting.ordinal(gap) if gap > 1 and "warn" in ladder else "",
         "ladder_label": FIELDS[name].label,
         "ladder_url": _setting_url(incident, name),
     }

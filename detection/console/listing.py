@@ -320,6 +320,17 @@ class Listing:
         first, last = (self._shown(end) for end in (self.range.start, self.range.end))
         return f"{first} – {last}" if first and last else f"Since {first}" if first else f"Until {last}"
 
+    @property
+    def range_dates(self) -> str:
+        """Both ends of the chosen range, for a tooltip; empty for all time."""
+        if self.range_error or not self.range.text:
+            return ""
+        first, last = (
+            f"{end.astimezone(self.zone):%-d %b %Y, %H:%M}" if end else missing
+            for end, missing in ((self.range.start, "…"), (self.range.end, "now"))
+        )
+        return f"{first} – {last}, {self.zone}"
+
     def _shown(self, instant: datetime | None) -> str:
         if instant is None:
             return ""

@@ -129,7 +129,7 @@ def loop_identity(kind_family: str, keys: Iterable[str]) -> str:
 
 def smallest_rotation(keys: Sequence[str]) -> tuple[str, ...]:
     """Return the rotation that sorts first: A-B-A-B and B-A-B-A are one loop. Costs quadratic time in a few keys."""
-    return min(tuple(keys[i:]) + tuple(keys[:i]) for i in range(len(keys)))
+    return min(tuple(keys[i:]) + tuple(keys[:i]) for i in range(len(keys) or 1))
 
 
 def parse(text: str) -> Any:

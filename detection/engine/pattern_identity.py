@@ -22,6 +22,7 @@ from detection.engine.tool_classes import shipped_traits
 
 DIGEST_HEX = 32
 SEVERAL_TOOLS = ""
+_ARROW, _MAX_CYCLE_NAME = " → ", 128
 _SORTS_OF_RESULTS = ("errors", "empty")
 _DETAILS = ("trouble", "unit")
 """Details of findings that tell patterns apart: the trouble of a provider, the unit of a spent budget."""
@@ -92,11 +93,15 @@ def identify(
         return PatternIdentity(kind, detail=told_apart)
     sort = results if results in _SORTS_OF_RESULTS else ""
     if detector.spans_tools:
-        lap = tool.split(" → ")
-        return PatternIdentity(kind, " → ".join(smallest_rotation(lap)), results=sort, detail=told_apart)
+        return PatternIdentity(kind, cycle_name(tool.split(_ARROW)), results=sort, detail=told_apart)
     if len({str(call.get("tool", tool)) for call in calls}) > 1:
         return PatternIdentity(kind, SEVERAL_TOOLS, results=sort, detail=told_apart)
     return PatternIdentity(kind, tool, _program(tool, calls), sort, told_apart)
+
+
+def cycle_name(lap: Iterable[str]) -> str:
+    """Return the different tools of a lap joined by arrows, the same whichever call of the cycle came first."""
+    return _ARROW.join(smallest_rotation([*dict.fromkeys(lap)]))[:_MAX_CYCLE_NAME]
 
 
 def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:

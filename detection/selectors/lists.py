@@ -84,6 +84,11 @@ REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "s
 """What the agent did after a reaction: as incidents store it, and in filters."""
 
 
+def _has_reaction(rung: str, now: datetime) -> Q:
+    # The outcome of the strictest one may still be open.
+    return Q(reactions__has_key=rung) | REACTED & Q(rung=rung)
+
+
 def _after_reaction(rung: str, outcome: str, now: datetime) -> Q:
     return Q(**{f"reactions__{rung}__{outcome}__gt": 0})
 
@@ -157,11 +162,17 @@ INCIDENTS: Final = ListSpec(
         FilterField(
             name="reaction",
             type="choice",
-            help="What the agent did after a reaction",
+            help="A reaction, and what the agent did after it",
             choices=tuple(
-                FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
+                choice
                 for rung in RUNGS
-                for outcome, words in REACTION_OUTCOMES.items()
+                for choice in (
+                    FieldChoice(rung, "", partial(_has_reaction, rung)),
+                    *(
+                        FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
+                        for outcome, words in REACTION_OUTCOMES.items()
+                    ),
+                )
             ),
         ),
         FilterField(

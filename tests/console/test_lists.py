@@ -95,6 +95,12 @@ def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
     page = unescape(world.client.get(moved).content.decode())
     assert rows(page) == ["second"]
     assert "1 Jan 2026 – 30 Jun 2099, 12:00" in page
+    assert 'title="1 Jan 2026, 00:00 – 30 Jun 2099, 12:00, Europe/Berlin"' in page
+    last_week = re.search(r'href="([^"]+)"\s*>Last week<', page)[1]
+    week = r"\d+ \w{3} \d{4}, 00:00"
+    listed = unescape(world.client.get(last_week).content.decode())
+    assert re.search(rf'title="{week} – {week}, Europe/Berlin">', listed)
+    assert re.search(r'title="\d+ \w{3} \d{4}, \d\d:\d\d – now, Europe/Berlin">', shown(world, range="7d"))
     assert "Times in Europe/Berlin" in page
     assert 'value="2026-01-01T00:00"' in page
     assert rows(shown(world, range="2026-01-01/2026-01-02")) == []
@@ -143,7 +149,7 @@ def test_rows_of_one_loop_name_each_other_and_can_be_one_row(world):
     assert others
     assert {one.group_id for one in others} == {first.public_id}
     page = shown(world)
-    links = re.findall(r'<a\s+class="link"\s+href="([^"]+)"[^>]*>(also found by [^<]+)</a>', page)
+    links = re.findall(r'<a\s+class="term"\s+href="([^"]+)"[^>]*>(also found by [^<]+)</a>', page)
     assert len(links) == 1 + len(others) == rows(page).count("run")
     assert {url for url, _ in links} == {f"{world.base}/incidents?q=group:{first.public_id}"}
     labels = [detector_for(row.kind).label for row in (first, *others)]
@@ -180,6 +186,23 @@ def test_headers_sort_and_a_second_click_reverses(world):
     assert re.search(r'aria-sort="descending"\s*>\s*<a href="[^"]+sort=count">Count', page)
     assert re.search(r'>\s*<a href="[^"]+sort=session">Session', page)
     assert rows(shown(world, sort="nonsense")) == ["second", "s-1"]
+
+
+def test_a_reaction_is_a_value_with_any_outcome(world):
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask"}, SYSTEM, "for the test")
+    loop(world.project, "held", calls=5)  # nobody has decided, so the reaction has no outcome yet
+    page = shown(world, q="reaction:ask")
+    assert rows(page) == ["held"]
+    assert rows(shown(world, q="reaction:ask_continued,ask_recovered,ask_stopped")) == []
+    assert "held" not in rows(shown(world, q="-reaction:ask"))
+    world.incident.evidence = {"reactions": {"delay": {"went_on": 1}}}
+    world.incident.save()
+    assert (
+        rows(shown(world, q="reaction:delay")) == rows(shown(world, q="reaction:delay_continued")) == ["s-1"]
+    )
+    fields = world.client.get(f"{world.base}/filter-values/incidents").json()["fields"]
+    values = next(field["values"] for field in fields if field["name"] == "reaction")
+    assert next(value for value, _ in values if value.startswith("ask")) == "ask"
 
 
 def test_completions_stay_in_the_project(world):

@@ -381,8 +381,12 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     incident = Incident.objects.get(session_name="cycling", kind="cycle")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     # Markup between two words leaves a space before a comma or a point.
-    assert "Cycle read_file → edit_file , repeated 4 times" in shown
+    assert "Cycle edit_file → read_file , repeated 4 times" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
+    # However the cycle began, the incident and its pattern have one name for it.
+    assert "Cycle of calls: edit_file → read_file" in shown
+    assert "edit_file → read_file" in text(world.client.get(f"{world.base}/patterns"))
+    assert "last one repeats. After a warning, the next one comes at the 3rd call at the earliest." in shown
     # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.
     assert "They follow Reaction to cycles : 2 × warn, block, stop" in shown
     assert "Rungs of the graduated ladder warn → warn → block → stop" in shown
@@ -745,3 +749,35 @@ def test_a_compaction_is_shown_between_its_calls(is_first):
 def test_a_session_without_compactions_shows_none(world):
     url = f"{world.base}/sessions/{world.session.external_id}"
     assert "ompacted" not in world.client.get(url).content.decode()
+
+
+def test_an_incident_that_is_not_a_loop_offers_only_to_remove_the_label(world):
+    page = f"{world.base}/incidents/{world.incident.public_id}"
+    act = {"ids": world.incident.public_id, "next": page}
+    world.client.post(f"{world.base}/incidents/act", act | {"action": "label:poll", "label": "false_alarm"})
+    shown = text(world.client.get(page))
+    assert "Nothing is left to do." in shown
+    header = (
+        world.client.get(page)
+        .content.decode()
+        .partition('<header class="page-head">')[2]
+        .partition("</header>")[0]
+    )
+    assert set(re.findall(r'name="action"\s+value="(\w+)"', header)) == {"label"}
+    world.client.post(f"{world.base}/incidents/act", act | {"action": "resolve"})
+    assert "Nothing is left to do." not in text(world.client.get(page))
+    assert 'value="reopen"' in world.client.get(page).content.decode()
+
+
+def test_a_session_shows_unknown_tokens_as_a_dash_and_can_be_kept_stopped(world):
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "block_then_stop"}, SYSTEM, "because")
+    page = f"{world.base}/sessions/stuck"
+    loop(world.project, "stuck", calls=3)
+    shown = text(world.client.get(page))
+    assert "– tokens" in shown
+    assert "Stop… " in shown
+    loop(world.project, "stuck", calls=9)
+    assert Session.objects.get(external_id="stuck").stopped_by_kind == "detection"
+    shown = text(world.client.get(page))
+    assert "Keep stopped… " in shown
+    assert "Stop… " not in shown

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from detection.engine.detectors import detector_for
+from detection.engine.pattern_identity import cycle_name
 from detection.models import (
     Event,
     EventType,
@@ -208,7 +209,7 @@ class IncidentChanges:
             incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
             if detector_for(incident.kind).spans_tools:
                 lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
-                incident.tool = " → ".join(dict.fromkeys(call["tool"] for call in lap))[:128]
+                incident.tool = cycle_name(call["tool"] for call in lap)
 
 
 def _message_of(event: Event) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from detection.engine import commands as grammar
 from detection.engine import fold
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
+from detection.engine.pattern_identity import cycle_name
 from detection.engine.policy import Policy, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
 from detection.models.incidents import IncidentLabel
@@ -295,7 +296,7 @@ class SessionReplay:
 
 def _detected(incident: Incident, at_call: int) -> Detected:
     evidence = incident.evidence
-    lap = " → ".join(dict.fromkeys(evidence.get("pattern", ())))[:128]
+    lap = cycle_name(evidence.get("pattern", ()))
     return Detected(
         kind=incident.kind,
         loop_id=incident.loop_id,
