@@ -68,7 +68,8 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
             for row in rows
         ]
         context["kinds"] = DestinationKind.choices
-        context["unrouted"] = selector.unrouted_today(project_id)
+        context["has_route"] = selector.has_enabled_route(project_id)
+        context["unrouted"] = selector.unrouted_today(project_id) if context["has_route"] else 0
     elif tab == "routes":
         context["routes"] = [
             (row, route_sentence(row), alert_routes.route_version(row))

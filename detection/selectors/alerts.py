@@ -158,13 +158,19 @@ def get_notification(project_id: int, public_id: str) -> WithAnnotations[Notific
     )
 
 
+def has_enabled_route(project_id: int) -> bool:
+    """Return whether any alert can be sent."""
+    return AlertRoute.objects.filter(project_id=project_id, is_enabled=True).exists()
+
+
 def unrouted_today(project_id: int) -> int:
-    """Return how many events of the last 24 hours matched no route or failed in routing."""
-    return AlertEvent.objects.filter(
+    """Return how many events of the last 24 hours, without those of the demo, matched no route or failed in routing."""
+    events = AlertEvent.objects.filter(
         project_id=project_id,
         at__gte=timezone.now() - DAY,
         state__in=(OutboxState.UNROUTED, OutboxState.FAILED),
-    ).count()
+    )
+    return events.exclude(facts__is_demo=True).count()
 
 
 def health() -> AlertHealth:

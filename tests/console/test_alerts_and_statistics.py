@@ -13,7 +13,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import AlertDestination, AlertRoute, AlertSilence, Project, Role
+from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Project, Role
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
 from detection.services.maintenance.hourly_counts import count_calls
@@ -121,6 +121,29 @@ def test_a_route_is_made_edited_and_removed(world, hook):
     )
     act(world, "delete_route", id=row.public_id)
     assert AlertRoute.objects.count() == 0
+
+
+def test_destinations_say_which_alerts_no_route_sends(world, hook):
+    no_route, missed = (
+        "No alert is sent, because no route is enabled.",
+        "1 alert in the last 24 hours matched no route",
+    )
+
+    def banners(expected, *others):
+        shown = text(world.client.get(url(world, "alerts")))
+        assert expected in shown
+        assert not [one for one in others if one in shown]
+
+    AlertEvent.objects.all().delete()
+    for is_demo in (False, True):
+        AlertEvent.objects.create(
+            project=world.project, type="opened", actor="system", facts={"is_demo": is_demo}, state="unrouted"
+        )
+    banners(no_route, "matched no route")
+    route = make_route(world.project, hook)
+    banners(missed, no_route)
+    AlertRoute.objects.filter(pk=route.pk).update(is_enabled=False)
+    banners(no_route, "matched no route")
 
 
 def test_a_new_route_goes_to_the_destination_that_works_and_shows_what_it_would_have_sent(world, hook):
