@@ -21,7 +21,8 @@ from urllib.parse import urlsplit
 import httpx
 
 from benchmarks.report import Figure, percentile
-from benchmarks.stack import ROOT, Stack, free_port
+from benchmarks.stack import ROOT, Stack
+from loopguard_site.supervisor.addresses import free_port
 
 LITELLM = "LOOPGUARD_BENCHMARK_LITELLM"
 """Names the command of an installed LiteLLM proxy; without it, LoopGuard is measured alone."""

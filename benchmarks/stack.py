@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ import psycopg
 from benchmarks.processor_time import processor_seconds
 from loopguard_site.env import web_processes
 from loopguard_site.supervisor import children
+from loopguard_site.supervisor.addresses import free_port
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 
@@ -216,10 +216,3 @@ class Stack:
         self._valkey.stop()
         self._postgres.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    """Return a port on which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

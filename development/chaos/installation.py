@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -22,7 +21,7 @@ import httpx
 import psycopg
 
 from development.chaos.runs import ASKING_BACKEND, SETTINGS
-from loopguard_site.supervisor import children
+from loopguard_site.supervisor import addresses, children
 from loopguard_site.supervisor.data_folder import DataFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -84,7 +83,7 @@ class Installation:
         self.has_clock = _built(self._clock_library)
         self._ready = self.folder / "ready.json"
         self._up: subprocess.Popen[bytes] | None = None
-        self._port = _free_ports()
+        self._port = addresses.two_free_ports("127.0.0.1", 0)
         self.url, self.live_url = f"http://127.0.0.1:{self._port}", f"http://127.0.0.1:{self._port + 1}"
         self.username = self.password = ""
 
@@ -249,15 +248,6 @@ def _built(library: Path) -> bool:
         bool(compiler)
         and subprocess.run(command, timeout=60, check=False, capture_output=True).returncode == 0
     )
-
-
-def _free_ports() -> int:
-    """Return a free port whose neighbour is free too."""
-    while True:
-        with socket.create_server(("127.0.0.1", 0)) as first:
-            port = int(first.getsockname()[1])
-            with contextlib.suppress(OSError, OverflowError), socket.create_server(("127.0.0.1", port + 1)):
-                return port
 
 
 def _command(pid: int) -> str:

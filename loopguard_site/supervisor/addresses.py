@@ -1,5 +1,6 @@
 """Hosts and ports: free ports, URLs and reachability."""
 
+import random
 import socket
 import urllib.error
 import urllib.request
@@ -8,6 +9,8 @@ from .errors import SupervisorError
 
 _EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 (compared with, not bound)
 _ATTEMPTS = 50
+_PORTS = range(10_000, 32_767)
+"""Below those that Linux gives to outgoing connections, one of which could take a port before its server binds it."""
 
 
 def url(host: str, port: int) -> str:
@@ -32,13 +35,20 @@ def two_free_ports(host: str, port: int) -> int:
                     "with --port; the one after it must be free, too."
                 )
         return port
+    return _free_ports(host, 2)
+
+
+def free_port() -> int:
+    """Return a port of the loopback address that nothing uses at the moment."""
+    return _free_ports("127.0.0.1", 1)
+
+
+def _free_ports(host: str, count: int) -> int:
     for _ in range(_ATTEMPTS):
-        with socket.socket(_family(host)) as probe:
-            probe.bind((host, 0))
-            candidate = int(probe.getsockname()[1])
-        if candidate < 65535 and _is_free(host, candidate) and _is_free(host, candidate + 1):
-            return candidate
-    raise SupervisorError(f"No two consecutive free ports were found on {host}.")
+        first = random.choice(_PORTS)  # noqa: S311 (not a secret)
+        if all(_is_free(host, port) for port in range(first, first + count)):
+            return first
+    raise SupervisorError(f"No {count} consecutive free ports were found on {host}.")
 
 
 def answers(host: str, port: int, path: str) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from . import children
 from .accounts import unprivileged_account
+from .addresses import free_port
 from .binaries import valkey_server
 from .data_folder import open_private_log
 from .errors import SupervisorError
@@ -23,13 +24,6 @@ from .homes import reachable_home
 _START_ATTEMPTS = 5
 _START_TIMEOUT_SECONDS = 20.0
 _STOP_TIMEOUT_SECONDS = 10.0
-
-
-def free_port() -> int:
-    """Return a port of the loopback address that no process listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class EmbeddedValkey:

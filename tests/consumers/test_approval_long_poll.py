@@ -24,7 +24,7 @@ from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
-from loopguard_site.supervisor.valkey import free_port
+from loopguard_site.supervisor.addresses import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPERATOR = Actor("ana")

@@ -13,7 +13,7 @@ from detection.consumers import live
 from detection.models import Membership, Project, Role
 from detection.stream.hints import Hint, project_group
 from detection.stream.publisher import publish_now
-from loopguard_site.supervisor.valkey import free_port
+from loopguard_site.supervisor.addresses import free_port
 
 from .conftest import open_page, sign_in, socket_to
 

@@ -9,7 +9,7 @@ import pytest
 
 from development import advisories
 from development.commands import ROOT
-from loopguard_site.supervisor.valkey import free_port
+from loopguard_site.supervisor.addresses import free_port
 
 
 @contextmanager

@@ -13,8 +13,8 @@ import redis
 import yaml
 
 from development import images
+from loopguard_site.supervisor.addresses import free_port
 from loopguard_site.supervisor.binaries import valkey_server
-from loopguard_site.supervisor.valkey import free_port
 
 SERVICES = yaml.safe_load((Path(__file__).resolve().parents[2] / "docker-compose.yml").read_text())[
     "services"

@@ -18,16 +18,11 @@ from urllib.parse import quote
 import httpx
 from django.db import connection
 
+from loopguard_site.supervisor.addresses import free_port
 from tests.support.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
 START_SECONDS = 40.0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_database_url() -> str:

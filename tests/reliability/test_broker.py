@@ -8,9 +8,10 @@ import pytest
 from django.db.models import F
 
 from detection.models import Event, Incident, Session
+from loopguard_site.supervisor.addresses import free_port
 from tests.support.plain_http import PLAIN
 
-from .installation import free_port, looping_events, silent_server, wait_until
+from .installation import looping_events, silent_server, wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -11,9 +11,10 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
+from loopguard_site.supervisor.addresses import free_port
 from tests.support.judge_server import JudgeServer, completion, ruling
 
-from .installation import free_port, wait_until
+from .installation import wait_until
 
 pytestmark = pytest.mark.servers
 

@@ -65,3 +65,10 @@ def test_only_an_answer_that_all_is_well_counts(server_port, monkeypatch):
     assert addresses.answers("127.0.0.1", server_port, "/healthz")
     assert not addresses.answers("127.0.0.1", server_port, "/readyz")
     assert not addresses.answers("127.0.0.1", addresses.two_free_ports("127.0.0.1", 0), "/healthz")
+
+
+def test_a_chosen_port_is_none_that_an_outgoing_connection_may_get():
+    lowest = 32_768  # on Linux, unless an administrator has changed `ip_local_port_range`
+    for _ in range(20):
+        assert addresses.two_free_ports("127.0.0.1", 0) + 1 < lowest
+        assert addresses.free_port() < lowest

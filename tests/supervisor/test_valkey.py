@@ -11,8 +11,9 @@ import pytest
 import redis
 
 from loopguard_site.supervisor import binaries, homes
+from loopguard_site.supervisor.addresses import free_port
 from loopguard_site.supervisor.data_folder import DataFolder
-from loopguard_site.supervisor.valkey import EmbeddedValkey, free_port
+from loopguard_site.supervisor.valkey import EmbeddedValkey
 
 
 @pytest.fixture
