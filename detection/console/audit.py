@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -9,10 +11,12 @@ from django.views.decorators.http import require_safe
 from detection.console.access import ProjectRequest, in_project
 from detection.console.listing import Listing
 from detection.console.policies import changes_of
+from detection.filtering import language
 from detection.selectors import audit
 from detection.selectors.lists import AUDIT
 
 PAGE_ROWS = 50
+_NOT_PEOPLE = replace(language.term("actor", "system", "command"), is_negated=True)
 KINDS = (
     ("", "All"),
     ("policy.*", "Settings"),
@@ -30,8 +34,13 @@ def page(request: ProjectRequest) -> HttpResponse:
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     found = listing.page(audit.list_entries, PAGE_ROWS, with_server=True)
+    terms = listing.query.terms
+    is_people = _NOT_PEOPLE in terms
+    others = [term for term in terms if term != _NOT_PEOPLE]
     context = {
         "listing": listing,
+        "is_people": is_people,
+        "people_url": listing.url(q=language.write(others if is_people else (*terms, _NOT_PEOPLE))),
         "tabs": listing.tabs(KINDS, None, field="action"),
         "entries": [(entry, changes_of(entry)[:12]) for entry in found.items],
         "next_page": listing.next_page(found.next_cursor),

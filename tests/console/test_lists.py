@@ -17,7 +17,8 @@ from detection.engine.detectors import detector_for
 from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
 from detection.models import AlertDestination, AuditEntry, Incident, Notification, Role, SavedView
-from detection.services.audit import SYSTEM
+from detection.services import audit
+from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
 from tests.support.projects import make_member, make_project
@@ -295,3 +296,17 @@ def test_approvals_are_filtered_below_those_that_wait(world):
         assert page.count('class="panel pad approval"') == 2  # never hidden
         assert page.partition('id="approval-rows"')[2].count("<tr>") - 1 == listed, query
     assert "No matching approvals" in shown(world, "approvals", q="is:decided")
+
+
+def test_the_audit_shows_what_people_did_without_what_the_system_did(world):
+    audit.record(SYSTEM, "project.create", "project", project_id=world.project.pk)
+    audit.record(Actor("ana"), "policy.save", "agent:coder", project_id=world.project.pk)
+    shown = world.client.get(f"{world.base}/audit?q=-action:key.*").content.decode()
+    url = unescape(re.search(r'href="([^"]+)">Only people and\s+keys', shown)[1])
+    people = world.client.get(url).content.decode()
+    for page, has_system in ((shown, True), (people, False)):
+        assert ("project.create" in page) is has_system
+        assert "agent:coder" in page
+    back = unescape(re.search(r'href="([^"]+)">All authors', people)[1])
+    assert "project.create" in world.client.get(back).content.decode()
+    assert "-action:key.*" in world.client.get(back).content.decode()
