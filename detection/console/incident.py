@@ -16,6 +16,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
 from detection.engine.fields import FIELDS
+from detection.engine.identity import smallest_rotation
 from detection.engine.scopes import PROJECT, STORED_KINDS
 from detection.forms import PREFIX
 from detection.models import Incident, StoppedByKind
@@ -61,6 +62,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.did_chip(incident, newest),
         # Its label has ended it; removing the label is what can still be done.
         "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
+        "cycle": smallest_rotation(incident.evidence.get("pattern", ())),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
         "activity_summary": incident_text.verdicts(incident),

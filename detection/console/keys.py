@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import ApiKey, KeyScope, Role
-from detection.selectors.integrations import heard_keys
+from detection.selectors.integrations import heard_key
 from detection.services import keys as service
 from detection.services.errors import ServiceError
 
@@ -41,10 +41,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         except ServiceError as error:
             messages.error(request, error.detail)
     now = timezone.now()
-    heard = heard_keys(request.project.pk)
     rows = ApiKey.objects.filter(project=request.project).select_related("created_by")[:200]
     context = {
-        "keys": [(key, _state(key, now), heard.get(key.public_id)) for key in rows],
+        "keys": [(key, _state(key, now), heard_key(key)) for key in rows],
         "token": token,
         "made": made,
         "scopes": KeyScope.choices,

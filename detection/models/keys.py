@@ -45,6 +45,11 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
+    routes = models.JSONField(
+        default=dict,
+        editable=False,
+        help_text="When each route last accepted a request with it, to the minute.",
+    )
 
     class Meta:
         ordering = ("-created_at",)

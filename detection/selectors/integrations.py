@@ -8,14 +8,12 @@ from datetime import datetime, timedelta
 from django.db.models import Count, Exists, Max, OuterRef, Q, Sum
 from django.utils import timezone
 
-from detection.models import Attempt, Event, EventType, Session
+from detection.models import ApiKey, Event, EventType, Session
 from detection.models.sessions import OTLP
 
 HEARD_DAYS = 7
 _REPORTING = frozenset(("events", OTLP))
 """Integrations, and routes of the same names, that only report calls."""
-PREFIX = "lg_"
-"""Length of the readable part of a key in the record of a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +69,14 @@ def is_observed_only(session: Session) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class HeardKey:
-    """Recent use of a key, according to the stored requests of its project.
+    """Recent use of a key: accepted requests of the seven days before the latest one.
 
     Attributes
     ----------
     routes
         The routes it was used on, the latest first: `events`, `guard`, `otlp` or `hooks/<host>`.
     last_heard_at
-        The latest request that was accepted.
+        The latest request that was accepted, to the minute.
     """
 
     routes: tuple[str, ...]
@@ -90,18 +88,14 @@ class HeardKey:
         return {*self.routes} <= _REPORTING
 
 
-def heard_keys(project_id: int) -> dict[str, HeardKey]:
-    """Return the recent use of each key of a project, by the key's public id; one query."""
-    accepted = Attempt.objects.filter(project_id=project_id, status__lt=400, key_hint__startswith=PREFIX)
-    rows = accepted.values("key_hint", "route").annotate(heard=Max("at")).order_by("-heard")
-    heard: dict[str, HeardKey] = {}
-    for row in rows:
-        name = row["key_hint"].removeprefix(PREFIX)
-        known = heard.get(name)
-        heard[name] = HeardKey(
-            (*(known.routes if known else ()), row["route"]), known.last_heard_at if known else row["heard"]
-        )
-    return heard
+def heard_key(key: ApiKey) -> HeardKey | None:
+    """Return the recent use of a key; None if nothing was accepted with it."""
+    used = {route: datetime.fromisoformat(at) for route, at in key.routes.items()}
+    if not used:
+        return None
+    last = max(used.values())
+    recent = (route for route, at in used.items() if last - at <= timedelta(days=HEARD_DAYS))
+    return HeardKey(tuple(sorted(recent, key=lambda route: (last - used[route], route))), last)
 
 
 _RESULTS = Event.objects.filter(session_id=OuterRef("pk"), type=EventType.RESULT)

@@ -1,6 +1,10 @@
 """GET /api/v1/integrations and GET /api/v1/keys."""
 
-from detection.models import ApiKey
+from datetime import timedelta
+
+from django.utils import timezone
+
+from detection.models import ApiKey, Attempt
 from detection.services.ingestion.attempts import recorder
 
 CALL = {"type": "call", "session": "told", "tool": "t"}
@@ -35,6 +39,28 @@ def test_keys_tell_what_came_with_them_and_never_their_token(api, with_scopes, p
     assert (other["heard_on"], other["observed_only"]) == (["events"], True)
     assert own["last_heard_at"]
     assert key.rpartition("_")[2] not in str(items)
+
+
+def test_what_a_key_was_used_for_outlives_the_record_of_its_requests(api, project, key):
+    api.call()
+    recorder.flush()
+    Attempt.objects.all().delete()
+    api.post("/events", CALL)
+    api.post("/events", {"type": "unknown"})
+    recorder.flush()
+    (item,) = api.get("/keys").json()["items"]
+    assert (sorted(item["heard_on"]), item["observed_only"]) == (["events", "guard"], False)
+
+
+def test_a_key_that_stopped_to_ask_a_week_before_only_observes(api):
+    now = timezone.now()
+    routes = {"events": now, "guard": now - timedelta(days=8), "hooks/codex": now - timedelta(days=6)}
+    ApiKey.objects.update(routes={route: at.isoformat() for route, at in routes.items()})
+    (item,) = api.get("/keys").json()["items"]
+    assert (item["heard_on"], item["observed_only"]) == (["events", "hooks/codex"], False)
+    ApiKey.objects.update(routes={route: routes[route].isoformat() for route in ("events", "guard")})
+    (item,) = api.get("/keys").json()["items"]
+    assert (item["heard_on"], item["observed_only"]) == (["events"], True)
 
 
 def test_a_key_that_was_never_used_was_never_heard(api):

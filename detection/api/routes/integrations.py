@@ -13,7 +13,7 @@ from detection.api.responses import list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.integrations import IntegrationSchema, KeySchema
 from detection.models import ApiKey
-from detection.selectors.integrations import HeardKey, heard_integrations, heard_keys
+from detection.selectors.integrations import heard_integrations, heard_key
 
 router = Router(tags=["integrations"])
 MAX_KEYS = 200
@@ -43,12 +43,12 @@ def list_integrations(request: ApiRequest) -> HttpResponse:
 @router.get("/keys", auth=ADMIN, response={200: PageSchema[KeySchema]}, summary="List keys")
 def list_keys(request: ApiRequest) -> HttpResponse:
     """List the project's latest 200 keys, the newest first. Their tokens are not stored."""
-    heard = heard_keys(request.principal.project_id)
     keys = ApiKey.objects.filter(project_id=request.principal.project_id).order_by("-created_at", "-pk")
-    return list_response(_key_document(key, heard.get(key.public_id)) for key in keys[:MAX_KEYS])
+    return list_response(_key_document(key) for key in keys[:MAX_KEYS])
 
 
-def _key_document(key: ApiKey, heard: HeardKey | None) -> dict[str, Any]:
+def _key_document(key: ApiKey) -> dict[str, Any]:
+    heard = heard_key(key)
     return {
         "name": key.name,
         "public_id": key.public_id,

@@ -33,9 +33,10 @@ class KeySchema(Schema):
     revoked_at: datetime | None = Field(description="When it was revoked.")
     last_used_at: datetime | None = Field(description="Time of its last request, to the minute.")
     last_heard_at: datetime | None = Field(
-        description="Time of its last accepted events or calls, among the recent requests that are kept."
+        description="Time of its last accepted events or calls, to the minute."
     )
     heard_on: list[str] = Field(
-        description="Where they arrived: `events`, `guard` or `hooks/<host>`, latest first."
+        description="Where they arrived in the seven days before: `events`, `guard`, `otlp` or `hooks/<host>`, "
+        "latest first."
     )
     observed_only: bool = Field(description="Whether it only reports calls, so that nothing can be blocked.")

@@ -14,7 +14,6 @@ from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step, Verdict
 from detection.engine.detectors import detector_for
-from detection.engine.identity import smallest_rotation
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
     Approval,
@@ -313,7 +312,7 @@ class IncidentTracker:
             "results": finding.results,
             "period": finding.period,
             "window_calls": finding.window_calls,
-            "pattern": [*smallest_rotation(finding.pattern)],
+            "pattern": [*finding.pattern],
             "laps": finding.laps,
             "detail": dict(finding.detail),
         }

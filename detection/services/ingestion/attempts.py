@@ -8,23 +8,27 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from datetime import datetime
 
 import structlog
 from django.conf import settings
 from django.db import DatabaseError, IntegrityError, connection
+from django.db.models import F, JSONField, Value
+from django.db.models.expressions import CombinedExpression
 from django.utils import timezone
 
 from detection.background_publisher import BackgroundPublisher
 from detection.models import ApiKey, Attempt
-from detection.services.keys import PREFIX
+from detection.services.keys import LAST_USED_STEP, PREFIX
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_now
 
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 0.5
 MAX_WAITING = 500
+MAX_NOTED_ROUTES = 10_000
 
 
 @dataclass(slots=True)
@@ -32,7 +36,7 @@ class _Note:
     """Identical attempts since the last write."""
 
     detail: str
-    at: Any = field(default_factory=timezone.now)
+    at: datetime = field(default_factory=timezone.now)
     times: int = 0
     counts: dict[str, int] = field(
         default_factory=lambda: {"accepted": 0, "duplicate": 0, "altered": 0, "rejected": 0}
@@ -54,6 +58,7 @@ class AttemptRecorder:
     def __init__(self, max_waiting: int = MAX_WAITING) -> None:
         self._max_waiting = max_waiting
         self._waiting: dict[_Key, _Note] = {}
+        self._noted_routes: dict[tuple[str, str], datetime] = {}
         self._lock = threading.Lock()
         self._publisher = BackgroundPublisher("attempts")
 
@@ -120,7 +125,24 @@ class AttemptRecorder:
             raise
         for project_id in {row.project_id for row in rows if row.project_id}:
             publish_now(project_id, Hint("attempt"))
+        self._note_routes(notes)
         return len(rows)
+
+    def _note_routes(self, notes: dict[_Key, _Note]) -> None:
+        """Note with each key when its routes accepted a request, at most once a minute."""
+        used: defaultdict[str, dict[str, datetime]] = defaultdict(dict)
+        for (project_id, route, status, _, key_hint, _), noted in notes.items():
+            known_at = self._noted_routes.get((key_hint, route))
+            if project_id is None or status >= 400 or (known_at and noted.at - known_at < LAST_USED_STEP):
+                continue
+            used[key_hint][route] = noted.at
+        for key_hint, routes in used.items():
+            added = Value({route: at.isoformat() for route, at in routes.items()}, JSONField())
+            keys = ApiKey.objects.filter(public_id=key_hint.removeprefix(PREFIX))
+            keys.update(routes=CombinedExpression(F("routes"), "||", added, output_field=JSONField()))
+            self._noted_routes.update({(key_hint, route): at for route, at in routes.items()})
+        if len(self._noted_routes) > MAX_NOTED_ROUTES:
+            self._noted_routes.clear()
 
     def _keep(self, notes: dict[_Key, _Note]) -> None:
         """Keep attempts for the next write, as this one failed."""
@@ -136,9 +158,9 @@ class AttemptRecorder:
                     self._waiting[key] = noted
 
     def clear(self) -> None:
-        """Drop the collected attempts."""
+        """Drop the collected attempts, and forget which routes were noted."""
         with self._lock:
-            self._waiting = {}
+            self._waiting, self._noted_routes = {}, {}
 
     def _flush_soon(self) -> None:
         time.sleep(FLUSH_SECONDS)
