@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
@@ -16,7 +14,7 @@ from detection.selectors import audit
 from detection.selectors.lists import AUDIT
 
 PAGE_ROWS = 50
-_NOT_PEOPLE = replace(language.term("actor", "system", "command"), is_negated=True)
+(_NOT_PEOPLE,) = language.parse(AUDIT.default_text)
 KINDS = (
     ("", "All"),
     ("policy.*", "Settings"),

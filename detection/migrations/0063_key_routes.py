@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='apikey',
             name='routes',
-            field=models.JSONField(default=dict, editable=False, help_text='When each route last accepted a request with it, to the minute.'),
+            field=models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict, editable=False, help_text='When each route last accepted a request with it, to the minute.'),
         ),
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
+from django.db.models import Value
 
 from detection.models.projects import Project
 
@@ -47,6 +48,7 @@ class ApiKey(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
     routes = models.JSONField(
         default=dict,
+        db_default=Value({}, models.JSONField()),
         editable=False,
         help_text="When each route last accepted a request with it, to the minute.",
     )

@@ -366,6 +366,7 @@ AUDIT: Final = ListSpec(
     time="at",
     time_words="Time",
     sorts=(SortKey("time", "at"),),
+    default_text="-actor:system,command",
     example="actor:ana action:policy.*",
 )
 
