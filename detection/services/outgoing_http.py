@@ -185,7 +185,12 @@ def resolve(target: HttpTarget) -> list[Address]:
     try:
         found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        raise Unreachable("The host name does not resolve.") from error
+        https = (
+            ""
+            if target.scheme == "https"
+            else " Outside allowed networks, the address must start with https://."
+        )
+        raise Unreachable(f"The host name does not resolve.{https}") from error
     addresses = list(dict.fromkeys(ipaddress.ip_address(entry[4][0]) for entry in found))
     for address in addresses:
         check_address(address)

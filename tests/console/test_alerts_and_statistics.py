@@ -69,6 +69,15 @@ def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(worl
     assert AlertDestination.objects.count() == 0
 
 
+def test_an_address_that_does_not_resolve_names_both_mistakes_at_once(world):
+    does_not, start = "The host name does not resolve.", "the address must start with https://."
+    plain = text(act(world, "create", name="n", kind="webhook", address="http://unknown.invalid/x"))
+    assert f"{does_not} Outside allowed networks, {start}" in plain
+    secure = text(act(world, "create", name="n", kind="webhook", address="https://unknown.invalid/x"))
+    assert does_not in secure
+    assert start not in secure
+
+
 def test_the_test_button_leads_to_its_attempt(world, receiver, hook):
     receiver.replies = [Reply(500, body=b"<b>broken</b>")]
     told = world.client.post(url(world, "alerts_act"), {"action": "test", "id": hook.public_id}, follow=True)
