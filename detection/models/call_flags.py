@@ -83,5 +83,6 @@ def has_result(flags: str) -> bool:
 
 
 def in_words(flags: str) -> list[str]:
-    """Return each letter in words."""
-    return [WORDS[flag] for flag in flags if flag in WORDS]
+    """Return each letter in words; a call that was not run has no result to wait for."""
+    shown = flags.replace(PENDING, "") if has_not_run(flags) else flags
+    return [WORDS[flag] for flag in shown if flag in WORDS]

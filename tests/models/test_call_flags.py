@@ -12,7 +12,7 @@ PRODUCT = Path(detection.__file__).parent
 def test_a_call_has_a_letter_of_its_result_and_one_of_its_decision():
     assert call_flags.of_call("pending", "hold") == "?h"
     assert call_flags.of_call("same", "allow") == ""
-    assert call_flags.in_words("?h") == ["no result yet", "held"]
+    assert call_flags.in_words("?h") == ["held"]
 
 
 def test_a_result_takes_the_place_of_what_was_pending_and_keeps_the_decision():
