@@ -21,6 +21,7 @@ from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
 from detection.selectors.incidents import IncidentRow
+from detection.services.incidents.exceptions import uncounted_calls
 from detection.services.incidents.tracker import QUIET_CALLS
 
 DID = {
@@ -314,11 +315,7 @@ def unit(incident: Incident) -> str:
 
 def uncounted(incident: Incident) -> str:
     """Return why the loop has more calls than its count of results; empty if it has not."""
-    known = incident.evidence.get("results") != "unknown"
-    is_blocked = incident.calls_blocked > 0 if incident.was_guarded else incident.decision in BLOCKING
-    if not (detector_for(incident.kind).counts_results and known and is_blocked):
-        return ""
-    if incident.calls_in_loop <= incident.evidence.get("detail", {}).get("calls", incident.count):
+    if not uncounted_calls(incident):
         return ""
     why = "blocked calls have no result"
     if not incident.was_guarded:

@@ -252,6 +252,8 @@ def test_an_incident_says_which_results_are_not_counted(world, is_reported, why)
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     assert (incident.count, incident.calls_in_loop) == (9, 12)
     assert f"9 counted, limit 4 identical results The loop has 12 calls: {why}." in shown
+    # Without blocks, all twelve would have counted.
+    assert "Raise the limit to 16 identical results" in shown
 
 
 def test_an_incident_gives_one_time_for_its_loop(world):

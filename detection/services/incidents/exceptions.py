@@ -17,6 +17,7 @@ from django.db.models import Max
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
+from detection.engine.memory import BLOCKING
 from detection.engine.policy import ToolRule, stored_values
 from detection.engine.scopes import SESSION, Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Override, Session, ToolOverride
@@ -107,10 +108,10 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
     arguments = varying_arguments(incident) if arguments is None else arguments
     if not can_ignore_arguments(incident):
         arguments = ()
-    raised, off = (
-        raised_settings(incident, incident.count + incident.limit),
-        {detector_for(incident.kind).switch: False},
-    )
+    # An exception does not block what the limit blocked, so those results will count, too.
+    whole = incident.count + uncounted_calls(incident) // max(1, incident.evidence.get("period", 1))
+    raised = raised_settings(incident, whole + incident.limit)
+    off = {detector_for(incident.kind).switch: False}
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
     if raised:
@@ -141,6 +142,16 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
             for name, words, values, labels in effects
         ]
     return found
+
+
+def uncounted_calls(incident: Incident) -> int:
+    """Return how many calls of a loop are not in its count of results, as they were blocked or would have been."""
+    known = incident.evidence.get("results") != "unknown"
+    is_blocked = incident.calls_blocked > 0 if incident.was_guarded else incident.decision in BLOCKING
+    if not (detector_for(incident.kind).counts_results and known and is_blocked):
+        return 0
+    counted = int(incident.evidence.get("detail", {}).get("calls", incident.count))
+    return max(0, incident.calls_in_loop - counted)
 
 
 def can_ignore_arguments(incident: Incident) -> bool:
