@@ -101,6 +101,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         return HttpResponseRedirect(listing.moved)
     found = listing.page(selector.list_approvals, PAGE_ROWS)
     context = {
+        "has_any": selector.has_any(project.pk),
         "waiting": waiting(selector.waiting(project.pk)),
         "listing": listing,
         "tabs": listing.tabs((("", "All"), *ApprovalState.choices), None),

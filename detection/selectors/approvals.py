@@ -43,6 +43,11 @@ def list_approvals(
     return cut(found, limit, query.order.cursor)
 
 
+def has_any(project_id: int) -> bool:
+    """Return whether a call of the project was ever held, as far as approvals are kept."""
+    return Approval.objects.filter(project_id=project_id).exists()
+
+
 def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> list[Approval]:
     """Return the open approvals, most urgent first, without overdue ones, which are about to be closed.
 

@@ -58,6 +58,16 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
     assert "<script>alert" not in page
 
 
+def test_the_page_explains_how_calls_are_held_until_one_was(as_member, project, request):
+    person, page = as_member(Role.OPERATOR), f"/p/{project.slug}/approvals"
+    assert "Reaction to repeats" in person.get(page).content.decode()
+    held = request.getfixturevalue("held")
+    person.post(f"{page}/decision", {"id": held.public_id, "choice": "allow_once"})
+    shown = person.get(page).content.decode()
+    assert "No approvals waiting" in shown
+    assert "Reaction to repeats" not in shown
+
+
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
     form = {"id": held.public_id, "choice": "raise", "raise_by": "3"}
     viewer = as_member(Role.VIEWER)
