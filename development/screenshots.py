@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 START_SECONDS, DEMO_SECONDS, SETTLE_MS = 120.0, 40.0, 1_500
 SIZES = {1440: {"width": 1440, "height": 900}, 390: {"width": 390, "height": 844}}
 QUALITY = 82
+USAGE = {"input_tokens": 2400, "output_tokens": 60, "cost_usd": 0.004}
 MAX_TOTAL_BYTES = 1_500_000
 LONG_RUN, LONG_RUN_CALLS, BATCH, ATTEMPTS = "nightly/migration", 1_800, 200, 10
 CHROMIUM_NAMES = (
@@ -150,7 +152,15 @@ def _send_long_run(client: httpx.Client) -> None:
         names = {"session": LONG_RUN, "agent": "migrator", "backend": "openai", "model": "gpt-5"}
         call_id = f"m{number}"
         events.append(
-            {"type": "call", **names, "tool": tool, "arguments": arguments, "call_id": call_id, "id": call_id}
+            {
+                "type": "call",
+                **names,
+                "tool": tool,
+                "arguments": arguments,
+                "call_id": call_id,
+                "id": call_id,
+                "usage": USAGE,
+            }
         )
         events.append(
             {
@@ -212,7 +222,7 @@ def _repeat(
     """Ask for the same call again and again, and report the same result while it may run."""
     results: list[dict[str, Any]] = []
     for number in range(1, times + 1):
-        call = {"tool": tool, "arguments": arguments, "call_id": f"c{number}"}
+        call = {"tool": tool, "arguments": arguments, "call_id": f"c{number}", "usage": USAGE}
         body = {
             "session": session,
             "agent": agent,
@@ -255,8 +265,12 @@ def _photograph(
 def _as_webp(page: Page, *, is_whole: bool) -> bytes:
     """Return the page as WebP, a quarter of the bytes of a PNG; only the debugger's protocol offers it."""
     session = page.context.new_cdp_session(page)
-    options: dict[str, Any] = {"format": "webp", "quality": QUALITY}
-    if is_whole:
-        size = session.send("Page.getLayoutMetrics")["cssContentSize"]
-        options |= {"captureBeyondViewport": True, "clip": {**size, "scale": 1}}
-    return base64.b64decode(session.send("Page.captureScreenshot", options)["data"])
+    usual = page.viewport_size
+    if is_whole and usual:
+        # A window of the whole height: what stays at its bottom is at that of the page.
+        height = session.send("Page.getLayoutMetrics")["cssContentSize"]["height"]
+        page.set_viewport_size({"width": usual["width"], "height": ceil(height)})
+    data = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY})["data"]
+    if is_whole and usual:
+        page.set_viewport_size(usual)
+    return base64.b64decode(data)

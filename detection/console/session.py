@@ -209,12 +209,13 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
 
 
 def _cost_words(session: Session) -> str:
-    """Return the cost; it is unknown, not zero, if tokens have no price."""
-    if session.token_count and not session.cost_usd:
-        price = price_cache.get(session.project_id).find(session.backend, [session.model])
-        if price is None:
-            return "unknown"
-    return formatting.money(session.cost_usd)
+    """Return the cost; without one it is unknown, not zero, if no tokens were reported or they have no price."""
+    if session.cost_usd:
+        return formatting.money(session.cost_usd)
+    if not session.token_count:
+        return "–"
+    price = price_cache.get(session.project_id).find(session.backend, [session.model])
+    return "unknown" if price is None else formatting.money(session.cost_usd)
 
 
 def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:

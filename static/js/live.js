@@ -251,7 +251,8 @@ function showBar() {
   if (!newBar) return;
   const count = waiting().length;
   newBar.hidden = count === 0;
-  const keys = document.documentElement.dataset.shortcuts !== "off" && matchMedia("(hover: hover)").matches;
+  const keys =
+    document.documentElement.dataset.shortcuts !== "off" && matchMedia("(hover: hover) and (min-width: 861px)").matches;
   write(newBar, keys ? `${count} newer \u2013 press . to show` : `Show ${count} newer`);
 }
 

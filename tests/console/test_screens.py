@@ -771,12 +771,12 @@ def test_an_incident_that_is_not_a_loop_offers_only_to_remove_the_label(world):
     assert 'value="reopen"' in world.client.get(page).content.decode()
 
 
-def test_a_session_shows_unknown_tokens_as_a_dash_and_can_be_kept_stopped(world):
+def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stopped(world):
     overrides.save_override(world.project.pk, PROJECT, {"mode": "block_then_stop"}, SYSTEM, "because")
     page = f"{world.base}/sessions/stuck"
     loop(world.project, "stuck", calls=3)
     shown = text(world.client.get(page))
-    assert "– tokens" in shown
+    assert "– tokens – cost" in shown
     assert "Stop… " in shown
     loop(world.project, "stuck", calls=9)
     assert Session.objects.get(external_id="stuck").stopped_by_kind == "detection"
