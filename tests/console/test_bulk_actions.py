@@ -28,8 +28,8 @@ def shared_world(django_db_setup, django_db_blocker):
 
 @pytest.fixture(autouse=True)
 def long_enough(monkeypatch):
-    for name in ("IN_REQUEST_SECONDS", "IN_WORKER_SECONDS"):
-        monkeypatch.setattr(bulk_actions, name, 60.0)
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 60.0)
+    monkeypatch.setattr(bulk_actions, "IN_WORKER_SECONDS", 60.0)
 
 
 def labels():
