@@ -7,6 +7,7 @@ beside the packages. Does not belong here: Django.
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -44,17 +45,31 @@ def data_folder() -> Path:
     SystemExit
         LoopGuard is installed, the variable is not set, and the account has no home folder.
     """
-    if named := os.environ.get("LOOPGUARD_DATA"):
-        return Path(named)
+    named = os.environ.get("LOOPGUARD_DATA")
+    folder = Path(named) if named else _default_data_folder()
+    if folder is None:
+        raise SystemExit("This account has no home folder. Set LOOPGUARD_DATA to a data folder.")
+    return folder
+
+
+def program_with_data() -> str:
+    """Return `program`, with the data folder in its environment unless that is the default one."""
+    folder = data_folder().absolute()
+    return (
+        program()
+        if folder == _default_data_folder()
+        else f"LOOPGUARD_DATA={shlex.quote(str(folder))} {program()}"
+    )
+
+
+def _default_data_folder() -> Path | None:
     if is_checkout():
         return ROOT / ".loopguard"
     # Relative paths are invalid there, by the XDG specification.
     base = Path(os.environ.get("XDG_DATA_HOME", ""))
     if not base.is_absolute():
         base = Path(os.path.expanduser("~/.local/share"))  # noqa: PTH111 (Path.expanduser raises without a home)
-    if not base.is_absolute():
-        raise SystemExit("This account has no home folder. Set LOOPGUARD_DATA to a data folder.")
-    return base / "loopguard"
+    return base / "loopguard" if base.is_absolute() else None
 
 
 def collected_static_folder() -> Path:

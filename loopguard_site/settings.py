@@ -179,7 +179,7 @@ FORMAT_MODULE_PATH = "loopguard_site.formats"
 STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
 STATICFILES_DIRS = [layout.asset_folder("static")]
 CLIENT_WHEEL = layout.client_wheel()
-PROGRAM = layout.program()
+PROGRAM = layout.program_with_data()
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {

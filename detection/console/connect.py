@@ -37,6 +37,8 @@ SAMPLE_CALLS = (
     ("search_web", '{"q":"reset admin password","limit":10}', "0 results"),
 )
 
+IMPORT_COMMAND = "import_transcripts claude-code ~/.claude/projects --usd-per-million-tokens 3 15"
+
 
 @never_cache
 @in_project(write_role=Role.ADMIN)
@@ -47,7 +49,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     integrations = heard_integrations(project.pk)
     context: dict[str, Any] = {
         "public_url": settings.PUBLIC_URL,
-        "program": settings.PROGRAM,
+        "import_command": f"{settings.PROGRAM} {IMPORT_COMMAND} --project {project.slug}",
         "client_requirement": client_wheel.requirement(),
         "guides": GUIDES.values(),
         "base_url_guides": BASE_URL_GUIDES.values(),

@@ -101,10 +101,11 @@ def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeyp
     folder = tmp_path / ".claude" / "projects"
     folder.mkdir(parents=True)
     (folder / "past.jsonl").write_text(json.dumps(line))
-    *program, command, kind, place, option, slug = shlex.split(connect.snippets()["import"])
-    assert program == ["python3", "manage.py"]
+    program, _, words = connect.snippets()["import"].partition(" import_transcripts ")
+    assert program.endswith("python3 manage.py")
+    kind, place, *options = shlex.split(words)
     monkeypatch.setenv("HOME", str(tmp_path))
-    call_command(command, kind, Path(place).expanduser(), option, slug)
+    call_command("import_transcripts", kind, Path(place).expanduser(), *options)
     assert Session.objects.filter(project=connect.project, external_id="past").exists()
 
 

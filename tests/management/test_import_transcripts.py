@@ -52,7 +52,8 @@ def test_without_prices_the_report_says_how_to_name_them_and_nothing_is_logged(t
     written(tmp_path / "a.jsonl", claude_code(["make test"] * 8))
     call_command("import_transcripts", "claude-code", str(tmp_path))
     said = capsys.readouterr()
-    assert "add --usd-per-million-tokens" in said.out
+    assert "imported without prices" in said.out
+    assert "import them again with --usd-per-million-tokens" in said.out
     assert "loop_detected" not in said.out + said.err
 
 

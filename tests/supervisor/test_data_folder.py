@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from loopguard_site import layout
 from loopguard_site.supervisor import children, data_folder
 from loopguard_site.supervisor.data_folder import DataFolder, write_private
 from loopguard_site.supervisor.errors import AlreadyRunning, SupervisorError
@@ -118,3 +119,10 @@ def test_a_private_file_is_replaced_whole(tmp_path):
     write_private(file, "new")
     assert (file.read_text(), mode(file)) == ("new\n", 0o600)
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_commands_name_a_data_folder_that_is_not_the_default(tmp_path, monkeypatch):
+    monkeypatch.setenv("LOOPGUARD_DATA", str(tmp_path / "my data"))
+    assert layout.program_with_data() == f"LOOPGUARD_DATA='{tmp_path}/my data' python3 manage.py"
+    monkeypatch.setenv("LOOPGUARD_DATA", str(layout.ROOT / ".loopguard"))
+    assert layout.program_with_data() == "python3 manage.py"

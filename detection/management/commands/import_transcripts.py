@@ -40,21 +40,21 @@ class Command(BaseCommand):
 
     def handle(self, *_: object, **options: Any) -> None:
         """Import the files, then print the summary."""
+        # What it finds is in the summary, and why it cannot connect in the error; more lines would bury them.
+        logs = [logging.getLogger(name) for name in ("detection.services.sessions", "psycopg.pool")]
+        before = [log.level for log in logs]
+        for log in logs:
+            log.setLevel(logging.ERROR)
         try:
-            project = _project(options["project"])
+            self._import(_project(options["project"]), _files(options["path"]), options)
         except OperationalError as error:
             raise CommandError(
-                f"The database does not respond: start LoopGuard first, with `up` in another terminal. {error}"
+                "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
+                f" LOOPGUARD_DATA to its data folder. {error}"
             ) from None
-        files = _files(options["path"])
-        # What it finds is in the summary; a warning for each finding would bury that.
-        log = logging.getLogger("detection.services.sessions")
-        before = log.level
-        log.setLevel(logging.ERROR)
-        try:
-            self._import(project, files, options)
         finally:
-            log.setLevel(before)
+            for log, level in zip(logs, before, strict=True):
+                log.setLevel(level)
 
     def _import(self, project: Project, files: list[Path], options: dict[str, Any]) -> None:
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
@@ -98,7 +98,10 @@ class Command(BaseCommand):
             f" {summary.loop_calls:,} calls{share}{cost}."
         )
         if summary.loops and not cost:
-            write("For their cost, add --usd-per-million-tokens INPUT OUTPUT, such as 3 15.")
+            write(
+                "Their cost is unknown, because they were imported without prices. To know it, erase these sessions and"
+                " import them again with --usd-per-million-tokens INPUT OUTPUT, such as 3 15."
+            )
         for loop in summary.worst:
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
