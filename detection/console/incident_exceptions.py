@@ -58,6 +58,7 @@ def form_of(incident: Incident) -> dict[str, Any]:
         by_scope.setdefault(option.where, []).append(option)
     return {
         "exception_options": by_scope,
+        "has_session_option": any(option.change.session for option in options),
         "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),
         "exception_reason": exceptions.reason_of(incident),

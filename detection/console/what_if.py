@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.reactions import ENDINGS
 from detection.forms import PREFIX, typed_value
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
+from detection.models.incidents import IncidentLabel
 from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
 from detection.selectors.incidents import get_incident
@@ -260,17 +262,20 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
     if not found:
         return context
     recorded = found["recorded"]
+    changed_items = _listed(request, found["changed"]["items"])
+    lists = [
+        (name, words, found[name], found["labels"].get(name, {}), _listed(request, found[name]["items"]))
+        for name, words in (("lost", "Lost"), ("gained", "Gained"))
+    ]
     return context | {
         "found": found,
-        "lists": [
-            (name, words, found[name], found["labels"].get(name, {}), _listed(request, found[name]["items"]))
-            for name, words in (("lost", "Lost"), ("gained", "Gained"))
-        ],
+        "lists": lists,
+        "still_blocking": _still_blocking(lists[0][4], [*lists[1][4], *changed_items]),
         "changed": found["changed"],
         "spent": _spent(found),
         "replaced": _replaced(found),
         "blocked": (_blocked(found, "before"), _blocked(found, "after")),
-        "changed_items": _listed(request, found["changed"]["items"]),
+        "changed_items": changed_items,
         "decisions": [
             (name, found["decisions"]["before"].get(name, 0), found["decisions"]["after"].get(name, 0))
             for name in DECISIONS[1:]
@@ -306,6 +311,20 @@ def _replaced(found: dict[str, Any]) -> tuple[int, int]:
         lost.setdefault(one["session"], set()).add(one["kind"])
     gained = [one for one in found["gained"]["items"] if lost.get(one["session"], set()) - {one["kind"]}]
     return len(gained), sum(one["decision"] in BLOCKING for one in gained)
+
+
+def _still_blocking(
+    lost: Sequence[ReplayedIncident], remaining: Sequence[ReplayedIncident]
+) -> list[ReplayedIncident]:
+    """Return what the changed policy still blocks in the sessions of lost incidents that are not a loop."""
+    spared = {one.item["session"] for one in lost if one.item["label"] == IncidentLabel.FALSE_ALARM}
+    return [
+        one
+        for one in remaining
+        if one.item["session"] in spared
+        and one.item.get("decision_after", one.item["decision"]) in BLOCKING
+        and one.item["label"] != IncidentLabel.TRUE_LOOP
+    ]
 
 
 def _blocked(found: dict[str, Any], when: str) -> int:

@@ -6,12 +6,12 @@ import pytest
 from django.test import Client
 
 from detection.engine.scopes import Scope
-from detection.models import Override, Role, Session, ToolOverride, WhatIf
-from detection.services.audit import Actor
+from detection.models import Incident, Override, Role, Session, ToolOverride, WhatIf
+from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.what_if import worker
-from tests.console.scenes import text
+from tests.console.scenes import loop, text
 from tests.support.projects import make_member
 
 pytestmark = pytest.mark.django_db
@@ -54,6 +54,25 @@ def test_an_incident_that_a_change_finds_at_another_call_names_both_limits(world
     )
     words = text(world.client.get(answer["Location"]))
     assert "3 → 4 limit 5 → 6 warn at call 3 → warn at call 4" in words
+
+
+def test_a_loop_that_is_not_one_but_is_still_blocked_by_another_detector_is_named(world):
+    overrides.save_override(
+        world.project.pk, Scope("agent", agent="researcher"), {"mode": "warn"}, SYSTEM, "a test"
+    )
+    loop(world.project, "s-2", calls=9, content="denied")
+    Incident.objects.filter(session_name="s-2", kind="repeat").update(label="false_alarm")
+    form = {
+        "scope": "agent:researcher",
+        "set_repeat_enabled": "false",
+        "set_outcome_ladder": "block_then_stop",
+    }
+    answer = tried(world, form)
+    words = text(world.client.get(answer["Location"]))
+    still = "Sessions whose loop is “not a loop” would still have blocked calls, because other detectors find them: "
+    assert f"{still}Identical results: search_web" in words
+    spared = tried(world, form | {"set_outcome_enabled": "false", "set_stagnation_enabled": "false"})
+    assert still not in text(world.client.get(spared["Location"]))
 
 
 def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(world):

@@ -6,7 +6,7 @@ saved, and is saved by the service of its scope, optionally with an expiry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -39,6 +39,8 @@ from detection.services.what_if.what_ifs import save_change
 from detection.strict_json import JsonProblem, loads
 
 MAX_ARGUMENTS: Final = 20
+MAX_OTHERS: Final = 20
+"""Incidents about the same calls that are read for an exception."""
 _FOR_A_DAY: Final = "1d"
 _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.POLL: ("tool:poll",),
@@ -62,7 +64,7 @@ class ExceptionOption:
     change
         The whole override or tool rule of the scope with the exception; other values are unchanged.
     settings
-        Labels of the settings that it sets, where the words do not name them.
+        The settings that it sets with their values, where the words do not name them.
     """
 
     id: str
@@ -108,40 +110,57 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
     arguments = varying_arguments(incident) if arguments is None else arguments
     if not can_ignore_arguments(incident):
         arguments = ()
-    # An exception does not block what the limit blocked, so those results will count, too.
-    whole = incident.count + uncounted_calls(incident) // max(1, incident.evidence.get("period", 1))
-    raised = raised_settings(incident, whole + incident.limit)
+    own = _raised(incident)
+    raised = own | _raised_of_others(incident) if own else own
     off = {detector_for(incident.kind).switch: False}
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
     if raised:
-        effects.append(("raise", _raise_words(incident, raised), raised, _labels(raised)))
+        effects.append(("raise", _raise_words(incident, own), raised, _labels(raised)))
     if f"{incident.kind}_enabled" in FIELDS:
         effects.append(("off", f"Do not detect {label}", off, ()))
     found: list[ExceptionOption] = []
     session = incident.session
     if session is not None and session.ended_at is None:
-        own = stored_values(session.policy_values)
+        stored = stored_values(session.policy_values)
         found += [
             ExceptionOption(
                 f"session:{name}",
                 words,
-                PolicyChange(SESSION, {**own, **values}, session.external_id),
+                PolicyChange(SESSION, {**stored, **values}, session.external_id),
                 labels,
             )
             for name, words, values, labels in effects
         ]
-    found += _of_tool(incident, raised, arguments)
+    found += _of_tool(incident, own, raised, arguments)
     for scope in _scopes(incident):
         row = Override.objects.filter(
             project_id=incident.project_id, agent=scope.agent, backend=scope.backend, model=scope.model
         ).first()
-        own = stored_values(row.values) if row else {}
+        stored = stored_values(row.values) if row else {}
         found += [
-            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**own, **values}), labels)
+            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels)
             for name, words, values, labels in effects
         ]
     return found
+
+
+def _raised(incident: Incident) -> dict[str, Any]:
+    """Return the limits of the detector, raised so that it would not have found the loop."""
+    # An exception does not block what the limit blocked, so those results will count, too.
+    whole = incident.count + uncounted_calls(incident) // max(1, incident.evidence.get("period", 1))
+    return raised_settings(incident, whole + incident.limit)
+
+
+def _raised_of_others(incident: Incident) -> dict[str, Any]:
+    """Return the limits of the other detectors that found the loop; they would find it as soon as this one does not."""
+    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
+    raised: dict[str, Any] = {}
+    for other in rows.exclude(group_id="").exclude(kind=incident.kind).order_by("pk")[:MAX_OTHERS]:
+        calls = max(other.count, incident.calls_in_loop)
+        for name, value in raised_settings(other, calls + other.limit, reached=calls).items():
+            raised[name] = max(value, raised.get(name, value))
+    return raised
 
 
 def uncounted_calls(incident: Incident) -> int:
@@ -170,8 +189,8 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
     return f"Raise the limit to {durations.amount(max(raised.values()), unit)}"
 
 
-def _labels(settings: Iterable[str]) -> tuple[str, ...]:
-    return tuple(FIELDS[name].label for name in settings)
+def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(f"{FIELDS[name].label}: {value:,}" for name, value in settings.items())
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
@@ -326,8 +345,9 @@ def _scopes(incident: Incident) -> list[Scope]:
     return found
 
 
-def raised_settings(incident: Incident, amount: int) -> dict[str, Any]:
-    """Return the limits of the detector that this incident reached, raised to an amount above its count."""
+def raised_settings(incident: Incident, amount: int, *, reached: int | None = None) -> dict[str, Any]:
+    """Return the limits of the detector that a count reaches, that of the incident, raised to an amount above it."""
+    reached = incident.count if reached is None else reached
     detector = detector_for(incident.kind)
     then = {name: setting.get("value") for name, setting in incident.policy.items()}
     if detector.is_run_limit:
@@ -341,7 +361,7 @@ def raised_settings(incident: Incident, amount: int) -> dict[str, Any]:
             and field.weakens == "up"
             and field.name in FIELDS
             and isinstance(value := then.get(field.name), int)
-            and 0 < value <= incident.count
+            and 0 < value <= reached
             and (
                 value == incident.limit
                 or field.name == detector.limit_setting
@@ -352,9 +372,15 @@ def raised_settings(incident: Incident, amount: int) -> dict[str, Any]:
 
 
 def _of_tool(
-    incident: Incident, raised: Mapping[str, Any], arguments: Sequence[str]
+    incident: Incident, own: Mapping[str, Any], raised: Mapping[str, Any], arguments: Sequence[str]
 ) -> list[ExceptionOption]:
-    """Return the effects that a rule for exactly this tool can have; none for a loop of several tools."""
+    """Return the effects that a rule for exactly this tool can have; none for a loop of several tools.
+
+    Parameters
+    ----------
+    own, raised
+        Raised limits of the incident's detector, and of all that found the loop.
+    """
     if not incident.tool or "→" in incident.tool:
         return []
     pattern = exactly(incident.tool)
@@ -365,8 +391,9 @@ def _of_tool(
         "fallible": ("Expect it to fail: warn, but never block", replace(rule, tool_class="fallible")),
     }
     tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
-    if tool_limits:
-        words = _raise_words(incident, tool_limits)
+    own_limits = {name: value for name, value in own.items() if name in tool_limits}
+    if own_limits:
+        words = _raise_words(incident, own_limits)
         found["raise"] = (words, replace(rule, values={**rule.values, **tool_limits}))
     if arguments:
         names = [*dict.fromkeys((*rule.ignore_arguments, *arguments[:MAX_ARGUMENTS]))]

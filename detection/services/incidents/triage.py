@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
@@ -53,12 +53,12 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
             locked.incidents.reload()
 
 
-def _related(incident: Incident) -> list[Incident]:
-    """Lock the other incidents of the same group whose loops are active: they are about the same calls."""
-    if incident.session_id is None:
-        return []
-    rows = Incident.objects.select_for_update().filter(session_id=incident.session_id, ended_at=None)
-    return [*rows.filter(group_id=incident.group_id).exclude(pk=incident.pk).order_by("pk")]
+def _related(incident: Incident) -> QuerySet[Incident]:
+    """Return the other incidents of the same group, to be locked: they are about the same calls."""
+    rows = Incident.objects.select_for_update().filter(
+        project_id=incident.project_id, group_id=incident.group_id
+    )
+    return rows.exclude(group_id="").exclude(pk=incident.pk).order_by("pk")
 
 
 def _note_along(incident: Incident, note: str = "") -> str:
@@ -120,7 +120,7 @@ def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> In
     """
     with _locked(project_id, public_id) as incident:
         if incident.status != IncidentStatus.RESOLVED:
-            for one in _related(incident):
+            for one in _related(incident).filter(ended_at=None):
                 _resolve(one, actor, _note_along(incident, note))
             _resolve(incident, actor, note)
         return incident
@@ -190,7 +190,7 @@ def snooze(
 def label(
     project_id: int, public_id: str, actor: Actor, value: str, note: str = "", reason: str = ""
 ) -> Incident:
-    """Set whether an incident was a loop; active incidents about the same calls that had the same label get it, too.
+    """Set whether an incident was a loop; incidents about the same calls that had the same label get it, too.
 
     Parameters
     ----------
