@@ -62,6 +62,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.did_chip(incident, newest),
         # Its label has ended it; removing the label is what can still be done.
         "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
+        "ended_in": incident_text.ended_in(incident),
         "cycle": smallest_rotation(incident.evidence.get("pattern", ())),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,

@@ -99,7 +99,7 @@ class Part:
 def sentence(incident: Incident) -> tuple[Part, ...]:
     """Return the sentence that summarizes the incident and the reaction."""
     evidence = incident.evidence
-    calls, span = evidence.get("calls", []), _span(incident)
+    calls = evidence.get("calls", [])
     values = placeholders(
         incident.tool or "the session",
         incident.count,
@@ -107,15 +107,22 @@ def sentence(incident: Incident) -> tuple[Part, ...]:
         evidence.get("period", 1),
         evidence.get("results", ""),
         evidence.get("detail", {}),
-    )
+    ) | {"span": _span(incident), "arguments": _arguments(incident)}
     pieces = detector_for(incident.kind).sentence.split("*")
     # Split before filling in: names may contain asterisks.
     first = tuple(
-        Part(Template(piece).safe_substitute(values, span=span), strong=bool(place % 2))
+        Part(Template(piece).safe_substitute(values), strong=bool(place % 2))
         for place, piece in enumerate(pieces)
         if piece
     )
     return (*first, Part(_results(incident)), *_reaction(incident, calls), Part("."))
+
+
+def _arguments(incident: Incident) -> str:
+    """Return whether the counted calls had the same arguments; the last call may be one that tried others."""
+    calls = incident.evidence.get("calls", [])
+    most = max(Counter(call.get("call_key") for call in calls).values(), default=0)
+    return "identical" if most >= min(incident.count, len(calls)) else "different"
 
 
 def _results(incident: Incident) -> str:
@@ -199,11 +206,17 @@ def progress_words(word: str, kind: str) -> str:
     }[word]
 
 
+def ended_in(incident: Incident) -> str:
+    """Return in which loop a session ended that did not recover: `the`, or `another` that came after it."""
+    session = incident.session
+    return "another" if session is not None and session.call_count > incident.last_call_number else "the"
+
+
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
     if detector_for(incident.kind).is_silence:
         return (Part("It was reported to operators, and the agent got no message"),)
     if incident.decision == "allow":
-        return (Part("It was recorded only, as the policy requires no reaction"),)
+        return (Part(f"It was recorded only, {_why_no_reaction(incident, calls)}"),)
     if not incident.was_guarded and detector_for(incident.kind).judges_texts:
         return (Part("The agent got no message, because its texts were only reported"),)
     if not incident.was_guarded:
@@ -224,6 +237,17 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
     again = incident.decision != "stop" and [_decision(call) for call in calls].count(incident.decision) > 1
     where = f" {'from' if again else 'at'} the {formatting.ordinal(strict)} call" if strict else ""
     return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}", True))
+
+
+def _why_no_reaction(incident: Incident, calls: list[dict[str, Any]]) -> str:
+    if "observe" in (incident.rung, ladder(incident)):
+        return "as the policy requires no reaction"
+    if any(_decision(call) != "allow" for call in calls):
+        reacts = "reacted" if incident.was_guarded else "would have reacted"
+        return f"because another detector {reacts} to these calls"
+    if incident.is_active:
+        return "because no reaction has been due so far"
+    return "because the loop ended before a reaction was due"
 
 
 def _first(incident: Incident, decision: str) -> int:
@@ -248,6 +272,8 @@ def verdicts(incident: Incident) -> str:
         reaction = _rung(call)
         if call.get("decided_by", incident.kind) != incident.kind:
             reaction += f" by {detector_for(call['decided_by']).label}"
+        elif incident.decision == "allow" != reaction:
+            reaction += " by another detector"
         first = runs.pop()[1] if runs and runs[-1][0] == reaction else place
         runs.append((reaction, first, place))
     return ", ".join(

@@ -67,9 +67,12 @@ def with_code(text: object) -> SafeString:
     )
 
 
-@register.filter
-def activity(action: str) -> str:
-    """Return an action of an incident's activity in words."""
+@register.simple_tag(takes_context=True)
+def activity(context: RequestContext, action: str) -> str:
+    """Return an action of an incident's activity in words; a pattern has no incident."""
+    incident = context.get("incident")
+    if incident and not incident.was_guarded and action in ("reacted", "reacted_also"):
+        return "Reaction with the guard"
     return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
 
 

@@ -5,7 +5,9 @@ from io import BytesIO
 import pytest
 from django.test import Client
 
-from detection.models import Role, Session, TranscriptImport
+from detection.engine.fields import FIELDS
+from detection.models import Incident, Role, Session, TranscriptImport
+from detection.services.incidents import exceptions
 from detection.services.ingestion import import_files, import_worker
 from tests.console.scenes import text
 from tests.support.projects import make_member, make_project
@@ -152,3 +154,82 @@ def test_before_a_large_body_is_read_the_front_asks_for_admission(operator, proj
     for _ in range(5):
         upload(operator, project)
     assert operator.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 409
+
+
+def test_connect_shows_the_command_of_an_import_with_prices_and_data_folder(operator, project, settings):
+    settings.PROGRAM = "LOOPGUARD_DATA=/srv/data python3 manage.py"
+    shown = text(operator.get(f"/p/{project.slug}/connect"))
+    command = (
+        "import_transcripts claude-code ~/.claude/projects --usd-per-million-tokens 3 15 --project support"
+    )
+    assert f"LOOPGUARD_DATA=/srv/data python3 manage.py {command}" in shown
+
+
+def import_cycle(operator, project):
+    """Import a cycle of two tools that ends before the session; its identical results are an incident of their own."""
+    calls = ["cat tax.py", "make test"] * 5 + [f"cat {n}.py" for n in range(3)]
+    content = lines(claude_code(calls)).replace(b"2 failed", b"KeyError: 'GB' in tests/test_tax.py")
+    content = content.replace(b'"Bash", "input": {"command": "cat', b'"Read", "input": {"path": "')
+    upload(operator, project, file(content))
+    work()
+
+
+def test_incidents_say_which_arguments_their_results_had_and_why_nobody_reacted(operator, project):
+    """Of a cycle, the identical errors of one command are found too, after the cycle was warned about."""
+    import_cycle(operator, project)
+    incident = Incident.objects.get(kind="outcome", tool="Read")
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    assert (incident.decision, incident.rung) == ("allow", "")
+    assert "returned the same result" in shown
+    assert "with identical arguments" in shown
+    assert "It was recorded only, because another detector would have reacted to these calls" in shown
+    assert "warn by another detector" in shown
+
+    upload(operator, project, file(lines(claude_code([f"make part{n}" for n in range(8)], "77aa"))))
+    work()
+    incident = Incident.objects.get(kind="outcome", session_name="77aa")
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    assert "with different arguments" in shown
+    assert "would have been warned" in shown
+
+
+def test_not_a_loop_and_its_exception_cover_all_detectors_that_found_an_ended_loop(operator, project):
+    import_cycle(operator, project)
+    cycle, others = Incident.objects.get(kind="cycle"), Incident.objects.exclude(kind="cycle")
+    assert not Incident.objects.filter(ended_at=None).exists()
+    page, act = f"/p/{project.slug}/incidents/{cycle.public_id}", f"/p/{project.slug}/incidents/act"
+    label = {"action": "label", "label": "false_alarm", "ids": cycle.public_id, "next": page}
+    assert others.exists()
+    operator.post(act, label)
+    assert {one.label for one in Incident.objects.all()} == {"false_alarm"}
+    operator.post(act, {"action": "undo", "ids": cycle.public_id, "next": page})
+    assert {one.label for one in Incident.objects.all()} == {""}
+    raised = next(one for one in exceptions.options(cycle) if one.id == "model:raise")
+    names = {"cycle_min_laps", "outcome_max_results"}
+    assert names <= set(raised.change.values)
+    assert raised.change.values["outcome_max_results"] > max(one.count for one in others)
+    operator.force_login(make_member(project, Role.ADMIN))
+    shown = text(operator.get(page))
+    assert all(f"{FIELDS[name].label}: {raised.change.values[name]}" in shown for name in names)
+    assert "An exception for this session" not in shown  # it has ended
+
+
+def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator, project):
+    upload(operator, project)
+    work()
+    incident = Incident.objects.get()
+    assert {entry.at.date().isoformat() for entry in incident.activity.all()} == {"2026-03-01"}
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    assert "Reaction with the guard" in shown
+    assert "the session ended in the loop" in shown
+    assert "Stop…" not in text(operator.get(f"/p/{project.slug}/sessions/{incident.session_name}"))
+
+
+def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, project):
+    commands = ["make test"] * 5 + ["make lint"] * 4
+    upload(operator, project, file(lines(claude_code(commands))))
+    work()
+    first, last = Incident.objects.filter(kind="repeat").order_by("first_seq")
+    shown = [text(operator.get(f"/p/{project.slug}/incidents/{one.public_id}")) for one in (first, last)]
+    assert "The session ended in another loop" in shown[0]
+    assert "The session ended in the loop" in shown[1]

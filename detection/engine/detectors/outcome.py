@@ -66,8 +66,8 @@ class Outcome(BaseDetector):
     label = "Identical results"
     headline = "Same result every time"
     unit = "identical results"
-    sentence = "*$tool* was called with different arguments and returned the same *$result $calls times$span*"
-    recurrence = "*$tool* is called with different arguments and returns the same result"
+    sentence = "*$tool* returned the same *$result $calls times$span* with $arguments arguments"
+    recurrence = "*$tool* keeps returning the same result"
     message = "'$tool' returned the same $result $calls times, whatever the arguments"
     advice = "Find out why the result stays the same before calling again, or report what you have."
     presets = ("standard", "similarity")

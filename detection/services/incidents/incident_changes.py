@@ -80,7 +80,11 @@ class IncidentChanges:
 
     def note(self, incident: Incident, action: str, note: str = "") -> None:
         """Add a line to the activity, with its audit entry and alert event."""
-        self._activity.append(IncidentActivity(incident=incident, actor="system", action=action, note=note))
+        # Of an import, the time at which it happened in the recorded run.
+        at = {"at": self._session.last_event_at} if self._session.is_imported else {}
+        self._activity.append(
+            IncidentActivity(incident=incident, actor="system", action=action, note=note, **at)
+        )
 
     def note_end(self, incident: Incident, seq: int) -> None:
         """Note the last event of a loop that has ended: later results do not belong to its evidence."""

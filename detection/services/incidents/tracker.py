@@ -406,7 +406,12 @@ class IncidentTracker:
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
-        note = "the agent changed course" if recovered else "the session ended inside the loop"
+        if recovered:
+            note = "the agent changed course"
+        elif self.session.call_count > incident.last_call_number:
+            note = "the session ended in another loop"
+        else:
+            note = "the session ended in the loop"
         self._note_end(incident, at, recovered=recovered, note=note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
