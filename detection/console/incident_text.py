@@ -131,7 +131,8 @@ def _results(incident: Incident) -> str:
     if not detector_for(incident.kind).describes_results:
         return ". "
     if results == "equal" and known > 1:
-        return f", and all {known} known results were the same. "
+        each = "each call always had the same result" if detector_for(incident.kind).spans_tools else ""
+        return f", and {each or f'all {known} known results were the same'}. "
     if results == "errors":
         return ", and the results were errors. "
     if results == "alike":
