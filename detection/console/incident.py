@@ -39,6 +39,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
+    loop_after = selector.loop_after(incident) if incident.recovered is False else None
     parts = incident_text.sentence(incident)
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
@@ -62,7 +63,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.did_chip(incident, newest),
         # Its label has ended it; removing the label is what can still be done.
         "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
-        "ended_in": incident_text.ended_in(incident),
+        "loop_after": loop_after,
+        "loop_after_title": incident_text.title(loop_after) if loop_after else "",
         "cycle": smallest_rotation(incident.evidence.get("pattern", ())),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,

@@ -207,12 +207,6 @@ def progress_words(word: str, kind: str) -> str:
     }[word]
 
 
-def ended_in(incident: Incident) -> str:
-    """Return in which loop a session ended that did not recover: `the`, or `another` that came after it."""
-    session = incident.session
-    return "another" if session is not None and session.call_count > incident.last_call_number else "the"
-
-
 def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
     if detector_for(incident.kind).is_silence:
         return (Part("It was reported to operators, and the agent got no message"),)

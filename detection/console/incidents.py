@@ -77,7 +77,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "is_first_only": is_first_only,
         "first_url": listing.with_terms(*(() if is_first_only else (_FIRST,)), without=(_FIRST.field,)),
-        "costly_url": listing.url(q=LOOPS, range="7d", sort="-cost"),
+        "costly_url": listing.url(q=f"{LOOPS} {_FIRST}", range="7d", sort="-cost"),
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,
         "is_narrowed": listing.is_narrowed("is"),

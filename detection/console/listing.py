@@ -321,6 +321,12 @@ class Listing:
         return f"{first} – {last}" if first and last else f"Since {first}" if first else f"Until {last}"
 
     @property
+    def nothing(self) -> str:
+        """That no row is listed: none is open, if the page shows those by itself, or none matches."""
+        is_open_tab = self.text == self.spec.default_text == "is:open" and not self.range.text
+        return f"No {'open' if is_open_tab else 'matching'} {self.spec.words}"
+
+    @property
     def range_dates(self) -> str:
         """Both ends of the chosen range, for a tooltip; empty for all time."""
         if self.range_error or not self.range.text:

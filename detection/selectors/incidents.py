@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
-from django.db.models import BooleanField, Count, ExpressionWrapper, F, Max, Q, QuerySet
+from django.db.models import (
+    BooleanField,
+    Count,
+    ExpressionWrapper,
+    F,
+    Max,
+    OuterRef,
+    Q,
+    QuerySet,
+    Subquery,
+    Sum,
+)
 
 from detection.models import Incident, IncidentActivity
 from detection.models.incidents import EXCEPTED, EXCEPTION_ACTIONS, IncidentLabel, IncidentStatus
@@ -80,15 +91,26 @@ class IncidentRow:
         """Whether the loop continues, and nobody labelled it "not a loop"."""
         return self.ended_at is None and self.status != IncidentStatus.ENDED
 
+    @property
+    def loop_cost_usd(self) -> Decimal:
+        """The cost in lists with one row for each loop, by which these are sorted."""
+        return self.cost_usd
+
 
 _ELSEWHERE = {"acknowledged_by": "acknowledged_by__username", "pattern_id": "pattern__public_id"}
-_COLUMNS = tuple(F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow))
+_COLUMNS = {field.name: F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow)}
+_SAME_LOOP = Incident.objects.filter(
+    group_id=OuterRef("group_id"), project_id=OuterRef("project_id")
+).order_by()
+LOOP_COST: Final = Subquery(_SAME_LOOP.values("group_id").values_list(Sum("cost_usd")))
+"""Cost of the incidents of an incident's loop, each of whose calls counts in one of them."""
+_LOOP_COLUMNS = _COLUMNS | {"cost_usd": F("loop_cost_usd")}
 
 
 def list_incidents(
     project_id: int, query: ListQuery = ALL_INCIDENTS, cursor: str = "", limit: int = 50
 ) -> Page[IncidentRow]:
-    """List a project's incidents.
+    """List a project's incidents; with `first:yes`, one for each loop, with the cost of the whole loop.
 
     Parameters
     ----------
@@ -105,11 +127,16 @@ def list_incidents(
         One query, by index in the default order.
     """
     rows = Incident.objects.filter(query.condition(), project_id=project_id)
-    return cut(_fetch(query.order.page(rows, cursor), limit + 1), limit, query.order.cursor)
+    order, columns = query.order, _COLUMNS
+    if query.only("first") == "yes":
+        rows, columns = rows.annotate(loop_cost_usd=LOOP_COST), _LOOP_COLUMNS
+        if order.key.column == "cost_usd":
+            order = replace(order, key=replace(order.key, column="loop_cost_usd"))
+    return cut(_fetch(order.page(rows, cursor), limit + 1, columns), limit, order.cursor)
 
 
-def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
-    return [IncidentRow(*row) for row in rows.values_list(*_COLUMNS)[:limit]]
+def _fetch(rows: QuerySet[Incident], limit: int, columns: Mapping[str, F] = _COLUMNS) -> list[IncidentRow]:
+    return [IncidentRow(*row) for row in rows.values_list(*columns.values())[:limit]]
 
 
 def newest_key(project_id: int) -> int:
@@ -211,6 +238,16 @@ def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]
         for group, kind, count in rows.values_list("group_id", "kind").annotate(Count("pk")):
             found[group][kind] = count
     return found
+
+
+def loop_after(incident: Incident) -> Incident | None:
+    """Return the loop of the session that was found last, if that was after the last call of this one."""
+    if incident.session_id is None:
+        return None
+    later = Incident.objects.filter(
+        session_id=incident.session_id, last_call_number__gt=incident.last_call_number
+    )
+    return later.order_by("-last_call_number", "-pk").first()
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

@@ -137,7 +137,11 @@ INCIDENTS: Final = ListSpec(
         ),
         _text("loop", "Identity of the loop: the same calls in other sessions", "loop_id", completes=False),
         _text("group", "Group: the incidents of one loop in one session", "group_id", completes=False),
-        _flag("first", "Whether it is the first incident of its loop", Q(group_id=F("public_id"))),
+        _flag(
+            "first",
+            "Whether it is the first incident of its loop; its cost is that of the whole loop",
+            Q(group_id=F("public_id")),
+        ),
         FilterField(
             name="label",
             type="choice",

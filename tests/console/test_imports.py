@@ -200,7 +200,9 @@ def test_not_a_loop_and_its_exception_cover_all_detectors_that_found_an_ended_lo
     page, act = f"/p/{project.slug}/incidents/{cycle.public_id}", f"/p/{project.slug}/incidents/act"
     label = {"action": "label", "label": "false_alarm", "ids": cycle.public_id, "next": page}
     assert others.exists()
-    operator.post(act, label)
+    operator.post(act, label | {"action": "label:poll"})
+    assert "Label changed by" in text(operator.get(page))
+    assert "not a loop: polling" in text(operator.get(page))
     assert {one.label for one in Incident.objects.all()} == {"false_alarm"}
     operator.post(act, {"action": "undo", "ids": cycle.public_id, "next": page})
     assert {one.label for one in Incident.objects.all()} == {""}
@@ -212,6 +214,8 @@ def test_not_a_loop_and_its_exception_cover_all_detectors_that_found_an_ended_lo
     shown = text(operator.get(page))
     assert all(f"{FIELDS[name].label}: {raised.change.values[name]}" in shown for name in names)
     assert "An exception for this session" not in shown  # it has ended
+    operator.post(f"{page}/exception", {"option": raised.id, "note": "a test", "next": page})
+    assert f"{FIELDS['cycle_min_laps'].label}: " in exceptions.current(cycle).note
 
 
 def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator, project):
@@ -231,5 +235,5 @@ def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, projec
     work()
     first, last = Incident.objects.filter(kind="repeat").order_by("first_seq")
     shown = [text(operator.get(f"/p/{project.slug}/incidents/{one.public_id}")) for one in (first, last)]
-    assert "The session ended in another loop" in shown[0]
+    assert "The session ended in another loop Repeated call: Bash" in shown[0]
     assert "The session ended in the loop" in shown[1]

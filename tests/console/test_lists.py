@@ -21,6 +21,7 @@ from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
+from tests.support.alerts import make_incident
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
 
@@ -166,6 +167,35 @@ def test_rows_of_one_loop_name_each_other_and_can_be_one_row(world):
     assert sorted(rows(one_row)) == ["run", "s-1"]
     assert re.search(r'href="([^"]+)"\s*>All detectors<', one_row)[1] == to_one.replace("+first%3Ayes", "")
     assert rows(shown(world, q="first:no")) == ["run"] * len(others)
+
+
+def test_one_row_per_loop_has_the_cost_of_the_loop_and_is_sorted_by_it(world):
+    """Whichever of its detectors counts which call."""
+    for session, costs in {"dear": (2, 5), "cheap": (1, 3), "single": (6,)}.items():
+        ids = [f"inc_{session}{number}" for number in range(len(costs))]
+        for public_id, cost in zip(ids, costs, strict=True):
+            make_incident(
+                world.project, public_id=public_id, group_id=ids[0], loop_id=public_id, kind="repeat",
+                tool="bash", status="open", session_name=session, cost_usd=cost,
+            )  # fmt: skip
+    Incident.objects.filter(session_name__in=("s-1", "second")).delete()
+    assert rows(shown(world, sort="-cost")) == ["single", "dear", "cheap", "dear", "cheap"]
+    page = shown(world, q="first:yes", sort="-cost")
+    assert rows(page) == ["dear", "single", "cheap"]
+    assert re.findall(r"\$(\d\.00)\s*</td>", page) == ["7.00", "6.00", "4.00"]
+    costly = re.search(r'href="([^"]+)"\s*>Most expensive, 7 days<', page)[1]
+    assert "first%3Ayes" in costly
+    assert "sort=-cost" in costly
+    file = world.client.get(f"{world.base}/export/incidents?q=first:yes&sort=-cost&format=jsonl").getvalue()
+    assert [json.loads(line)["cost_usd"] for line in file.splitlines()] == [7, 6, 4]
+
+
+def test_incidents_without_open_ones_say_so_and_lead_to_the_others(world):
+    Incident.objects.update(status="ended", ended_at=timezone.now())
+    page = re.sub(r"\s+", " ", shown(world))
+    assert "No open incidents" in page
+    assert "2 in other tabs." in page
+    assert "No matching incidents" in re.sub(r"\s+", " ", shown(world, q="is:open agent:nobody"))
 
 
 def test_the_detectors_of_a_page_of_rows_take_one_query(world):

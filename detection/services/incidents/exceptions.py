@@ -269,12 +269,13 @@ def create_exception(
     if entry is None:
         raise Conflict("This exception is already stored.", code="unchanged")
     before = {"entry": entry, "session": change.session}
+    settings = f" ({', '.join(chosen.settings)})" if chosen.settings else ""
     until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
     activity = IncidentActivity.objects.create(
         incident=incident,
         actor=actor.name[:150],
         action=EXCEPTED,
-        note=f"{chosen.where}: {chosen.words}{until}"[:1000],
+        note=f"{chosen.where}: {chosen.words}{settings}{until}"[:1000],
         before=before,
     )
     audit.record(

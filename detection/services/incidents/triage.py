@@ -208,11 +208,17 @@ def label(
             raise Invalid(f"`reason` must be one of {words}, with the label false_alarm.", field="reason")
         if (incident.label, incident.label_reason) == (value, reason):
             return incident
+        note = note or _words_of(value, reason)
         if not detector_for(incident.kind).is_run_limit:
             for one in _related(incident):
                 if one.label == incident.label and not detector_for(one.kind).is_run_limit:
                     _label(one, actor, value, _note_along(incident, note), reason)
         return _label(incident, actor, value, note, reason)
+
+
+def _words_of(value: str, reason: str) -> str:
+    why = f": {LabelReason(reason).label.partition(':')[0].lower()}" if reason else ""
+    return f"{IncidentLabel(value).label.lower()}{why}"
 
 
 def _label(incident: Incident, actor: Actor, value: str, note: str, reason: str) -> Incident:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models import Sum
+from django.db.models import F, Sum
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -21,6 +21,7 @@ from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
 from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
+from detection.selectors.incidents import LOOP_COST
 from detection.selectors.prices import PriceList
 from detection.services.ingestion import ingest
 from detection.services.ingestion.call_identity import CallIdentity
@@ -334,12 +335,13 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
     loops = Incident.objects.filter(project=project, session_id__in=ids)
     sums = loops.filter(IS_LOOP).aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
-    worst = loops.order_by("-cost_usd", "-counted_calls", "pk")[:WORST]
+    first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST)
+    worst = first.order_by("-loop_cost_usd", "-counted_calls", "pk")[:WORST]
     return ImportSummary(
         sessions=len(ids),
         calls=rows.aggregate(calls=Sum("call_count"))["calls"] or 0,
         looping_sessions=loops.values("session_id").distinct().count(),
-        loops=loops.count(),
+        loops=loops.values("group_id").distinct().count(),
         loop_calls=sums["calls"] or 0,
         loop_cost_usd=float(sums["cost"] or 0),
         worst=tuple(
@@ -347,7 +349,7 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
                 row.tool[:LONGEST_SHOWN],
                 row.session_name[:LONGEST_SHOWN],
                 row.calls_in_loop,
-                float(row.cost_usd),
+                float(row.loop_cost_usd),
                 f"{base}/incidents/{row.public_id}",
             )
             for row in worst
