@@ -65,13 +65,16 @@ def take(root: Path) -> int:
             time.sleep(DEMO_SECONDS)
             flags = ["--hide-scrollbars", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
             browser = playwright.chromium.launch(executable_path=chromium, args=flags)
-            for old in images.glob("*-*-*.webp"):
-                old.unlink()
+            taken = Path(folder)
             for width in SIZES:
                 for theme in ("light", "dark"):
                     _photograph(browser, site, [one for one in pictures if width in one.widths and theme in one.themes],
-                                width, theme, images)  # fmt: skip
+                                width, theme, taken)  # fmt: skip
             browser.close()
+        for old in images.glob("*-*-*.webp"):
+            old.unlink()
+        for new in taken.glob("*.webp"):
+            shutil.copy(new, images)
     total = sum(path.stat().st_size for path in images.glob("*.webp"))
     print(f"{len([*images.glob('*.webp')])} pictures, {total / 1000:,.0f} kB")
     return int(total > MAX_TOTAL_BYTES)

@@ -138,7 +138,7 @@ def _preview(request: ProjectRequest, row: AlertRoute, form: QueryDict) -> dict[
         found = preview_route(request.project.pk, public_id=row.public_id if row.pk else None, **values)
     except ServiceError as error:
         return {"preview_problem": error.detail}
-    return {"preview": found}
+    return {"preview": found, "excludes_demo": not values["includes_demo"]}
 
 
 def _shown(request: ProjectRequest, row: AlertRoute) -> QueryDict:

@@ -18,6 +18,7 @@ from detection.console.connect_base_urls import BASE_URL_GUIDES
 from detection.console.connect_guides import GUIDES
 from detection.console.connect_keys import key_context
 from detection.models import Role, Session
+from detection.models.sessions import IMPORTED
 from detection.selectors import dashboard
 from detection.selectors.integrations import heard_integrations
 from detection.services.ingestion import guard
@@ -77,8 +78,10 @@ def _attempts(request: ProjectRequest, *, is_own: bool = True) -> dict[str, Any]
 
 
 def _first_session(request: ProjectRequest) -> dict[str, Any]:
-    # Sessions of the demo complete no step: they say nothing about the agents of this project.
-    own = Session.objects.filter(project=request.project, is_demo=False)
+    # Sessions of the demo and of imports complete no step: they say nothing about the agents of this project.
+    own = Session.objects.filter(project=request.project, is_demo=False).exclude(
+        integration__startswith=IMPORTED
+    )
     return {"first_session": own.order_by("id").first()}
 
 

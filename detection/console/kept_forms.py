@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 from django.core import signing
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
-from django.urls import reverse
 
 from detection.engine.fields import FIELDS
 from detection.request_context import IdentifiedRequest
@@ -95,9 +94,9 @@ def _page_of(request: HttpRequest) -> str:
 
 def sign_in_needed(request: IdentifiedRequest) -> HttpResponse:
     """Return the response to a person who is not signed in: the sign-in page, which keeps a form that was sent."""
-    url = reverse("console:sign_in")
     if request.headers.get("HX-Request"):
-        return HttpResponse(status=204, headers={"HX-Redirect": url})
+        # The page decides: it leaves for the sign-in only if nothing was typed.
+        return HttpResponse(status=401, headers={"HX-Trigger": "loopguard:signed-out"})
     if request.headers.get("Accept") == "application/json":
         return JsonResponse({"detail": "You are signed out. Sign in and try again."}, status=401)
     context = {"next": _page_of(request), "kept": keep(request), "username": "", "error": ""}

@@ -1,5 +1,7 @@
-// Selection of rows: the bar of bulk actions appears with the first one; Shift selects a range.
+// Selection of rows: the bar of bulk actions appears with the first one; Shift selects a range. A list whose rows are
+// pointed at, focused or selected keeps them until they are not; what surrounds it, such as the tabs, stays current.
 let last = null;
+let held = "";
 
 const boxes = () => [...document.querySelectorAll("[data-rows] > tr input[type=checkbox]")];
 
@@ -23,7 +25,33 @@ function count() {
   }
 }
 
+function isInHand(part) {
+  // After a tap, a touch screen leaves the hover where the finger was.
+  const hand = matchMedia("(hover: hover)").matches
+    ? ":hover, :focus-within, :has(:checked)"
+    : ":focus-within, :has(:checked)";
+  return part?.querySelector(`[data-rows]:is(${hand})`);
+}
+
+function holdRows(event) {
+  const part = event.detail.target;
+  if (part.dataset?.refreshOn && isInHand(part) && !part.querySelector("progress")) {
+    event.detail.swapOverride = "none";
+    held = part.id;
+  }
+}
+
+function releaseRows() {
+  const part = held && document.getElementById(held);
+  if (!part || isInHand(part)) return;
+  held = "";
+  part.dispatchEvent(new Event("refresh"));
+}
+
 export function bindSelection() {
+  document.addEventListener("htmx:beforeSwap", holdRows);
+  document.addEventListener("htmx:afterSwap", count);
+  setInterval(releaseRows, 500);
   document.addEventListener("click", (event) => {
     const box = event.target;
     if (box.matches?.("[data-select-all]")) {

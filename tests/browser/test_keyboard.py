@@ -54,6 +54,39 @@ def test_rows_are_walked_selected_and_opened(site, world, page):
     page.wait_for_url("**/incidents/inc_*")
 
 
+@pytest.mark.parametrize("name", ["incidents", "patterns"])
+def test_selected_rows_stay_while_new_ones_arrive_and_come_in_afterwards(site, world, page, name):
+    page.goto(f"{site.url}{world.base}/{name}")
+    tab = page.locator("#list-tabs a", has_text="Open")
+    expect(tab).to_contain_text("2")
+    page.locator("[data-select-all]").check()
+    page.mouse.move(5, 5)
+    loop(world.project, "third", tool="grep")
+    expect(tab).to_contain_text("3")  # the number is current, the rows stay
+    assert page.locator("[data-rows] :checked").count() == 2
+    assert page.locator("[data-bulk-count]").inner_text() == "2 selected"
+    assert page.locator("[data-rows] > tr").count() == 2
+    page.locator("[data-select-all]").uncheck()
+    page.mouse.move(5, 5)
+    expect(page.locator("[data-rows] > tr")).to_have_count(3)
+    page.keyboard.press("j")
+    name_ = page.evaluate("document.activeElement.textContent")
+    loop(world.project, "fourth", tool="find")
+    expect(tab).to_contain_text("4")
+    assert page.evaluate("document.activeElement.textContent") == name_  # nothing moves under the focus
+
+
+def test_typing_after_the_sign_in_has_ended_stays_on_the_page(site, world, page):
+    page.goto(f"{site.url}{world.base}/policies")
+    page.context.clear_cookies(name="loopguard")
+    page.fill("[name=set_max_repeats]", "7")
+    with page.expect_response(lambda one: one.status == 401):
+        page.fill("[name=note]", "slow tools")
+    expect(page.locator("#toasts")).to_contain_text("You are signed out. Your input is kept")
+    assert page.url.endswith("/policies")
+    assert page.input_value("[name=set_max_repeats]") == "7"
+
+
 def test_one_key_resolves_and_one_takes_it_back(site, world, page):
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
     page.keyboard.press("r")

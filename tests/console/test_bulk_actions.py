@@ -74,6 +74,19 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
     assert "You have no change to undo." in text(stranger)
 
 
+def test_an_undo_counts_what_it_restores_along_with_another_row(world):
+    """Both rows are of one loop, so undoing the first restores the second, too."""
+    group = {"session": world.session, "group_id": "inc_one"}
+    make_incident(world.project, kind="cycle", loop_id="related", tool="bash", status="open", **group)
+    Incident.objects.filter(loop_id="c-7").update(**group)
+    done = all_that_match(world)
+    assert "61 incidents labelled." in text(done)
+    again = text(undo(world, done))
+    assert "61 incidents restored." in again
+    assert "could not be changed" not in again
+    assert set(labels().values()) == {""}
+
+
 def test_a_filter_of_any_length_is_the_whole_filter(world):
     all_that_match(world, query=f"columns={'a' * 5000}&q=detector:cycle")
     assert labels()["other"] == ""

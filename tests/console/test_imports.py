@@ -226,6 +226,7 @@ def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator,
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
     assert "Reaction with the guard" in shown
     assert "the session ended in the loop" in shown
+    assert "Waiting for an agent's first event" in text(operator.get(f"/p/{project.slug}/connect"))
     assert "Stop…" not in text(operator.get(f"/p/{project.slug}/sessions/{incident.session_name}"))
 
 

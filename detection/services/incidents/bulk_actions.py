@@ -148,6 +148,8 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
         continues = False
         for pk in batch:
             code = "done" if pk in changed else _apply(row, names[pk]) if pk in names else "not_found"
+            if row.reverts is not None and code == "nothing_to_undo" and _changed_of(row, (pk,)):
+                code = "done"  # undone along with another one about the same calls
             row.changed += code == "done"
             if code != "done" and not _is_unreached(row, code):
                 row.failures[code] = row.failures.get(code, 0) + 1
