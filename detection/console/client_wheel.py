@@ -28,5 +28,5 @@ def download(request: HttpRequest, name: str) -> FileResponse:
 def requirement() -> str:
     """Return what pip installs: the address of the wheel or, in a checkout without a wheel, the folder."""
     if settings.CLIENT_WHEEL is None:
-        return "./clients/python  # in the checkout"
+        return "./clients/python"
     return f"{settings.PUBLIC_URL}{reverse('console:client_wheel', args=[settings.CLIENT_WHEEL.name])}"

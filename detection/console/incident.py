@@ -39,7 +39,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
-    loop_after = selector.loop_after(incident) if incident.recovered is False else None
+    last_loop = selector.last_loop(incident)
     parts = incident_text.sentence(incident)
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
@@ -63,8 +63,9 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did_chip": incident_text.did_chip(incident, newest),
         # Its label has ended it; removing the label is what can still be done.
         "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
-        "loop_after": loop_after,
-        "loop_after_title": incident_text.title(loop_after) if loop_after else "",
+        "last_loop": last_loop,
+        "last_loop_title": incident_text.title(last_loop) if last_loop else "",
+        "ended_elsewhere": last_loop is not None and last_loop.group_id != incident.group_id,
         "cycle": smallest_rotation(incident.evidence.get("pattern", ())),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,

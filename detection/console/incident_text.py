@@ -122,7 +122,7 @@ def _arguments(incident: Incident) -> str:
     """Return whether the counted calls had the same arguments; the last call may be one that tried others."""
     calls = incident.evidence.get("calls", [])
     most = max(Counter(call.get("call_key") for call in calls).values(), default=0)
-    return "identical" if most >= min(incident.count, len(calls)) else "different"
+    return "identical" if most >= max(1, min(incident.count, len(calls))) else "different"
 
 
 def _results(incident: Incident) -> str:
@@ -235,7 +235,8 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
 
 
 def _why_no_reaction(incident: Incident, calls: list[dict[str, Any]]) -> str:
-    if "observe" in (incident.rung, ladder(incident)):
+    rungs = ladder(incident)
+    if incident.rung == "observe" or (rungs.endswith("observe") and "," not in rungs):
         return "as the policy requires no reaction"
     if any(_decision(call) != "allow" for call in calls):
         reacts = "reacted" if incident.was_guarded else "would have reacted"

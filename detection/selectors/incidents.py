@@ -22,6 +22,7 @@ from django.db.models import (
     Sum,
 )
 
+from detection.engine.detectors import DETECTORS
 from detection.models import Incident, IncidentActivity
 from detection.models.incidents import EXCEPTED, EXCEPTION_ACTIONS, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
@@ -240,14 +241,21 @@ def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]
     return found
 
 
-def loop_after(incident: Incident) -> Incident | None:
-    """Return the loop of the session that was found last, if that was after the last call of this one."""
-    if incident.session_id is None:
+def last_loop(incident: Incident) -> Incident | None:
+    """Return the loop in which a session ended, if it was found after the last call of this one, which ended with it.
+
+    It is another loop, or the same one as another detector found it.
+    """
+    if incident.session_id is None or incident.ended_at is None or incident.recovered is not False:
         return None
-    later = Incident.objects.filter(
-        session_id=incident.session_id, last_call_number__gt=incident.last_call_number
+    ended_with_it = Incident.objects.filter(
+        session_id=incident.session_id,
+        ended_at=incident.ended_at,
+        recovered=False,
+        last_call_number__gt=incident.last_call_number,
+        kind__in=[one.kind for one in DETECTORS if not (one.is_run_limit or one.is_silence)],
     )
-    return later.order_by("-last_call_number", "-pk").first()
+    return ended_with_it.order_by("-last_call_number", "-pk").first()
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

@@ -139,7 +139,7 @@ INCIDENTS: Final = ListSpec(
         _text("group", "Group: the incidents of one loop in one session", "group_id", completes=False),
         _flag(
             "first",
-            "Whether it is the first incident of its loop; its cost is that of the whole loop",
+            "Whether it is the first incident of its loop; lists then show the cost of the whole loop",
             Q(group_id=F("public_id")),
         ),
         FilterField(

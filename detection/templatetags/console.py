@@ -72,7 +72,7 @@ def activity(context: RequestContext, action: str) -> str:
     """Return an action of an incident's activity in words; a pattern has no incident."""
     incident = context.get("incident")
     if incident and not incident.was_guarded and action in ("reacted", "reacted_also"):
-        return "Reaction with the guard"
+        return "The guard would have reacted"
     return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
 
 

@@ -106,8 +106,10 @@ export function bindForms() {
   addEventListener("pageshow", () => {
     for (const form of document.forms) delete form.dataset.sentAt;
   });
+  let isToldOnce = false; // every part of the page finds out
   document.addEventListener("loopguard:signed-out", () => {
     if (!isDirty()) location.reload();
-    else toast("You are signed out. Your input is kept: submit it and sign in to send it.");
+    else if (!isToldOnce) toast("You are signed out. Your input is kept: submit it and sign in to send it.");
+    isToldOnce = true;
   });
 }

@@ -1,7 +1,10 @@
 // Selection of rows: the bar of bulk actions appears with the first one; Shift selects a range. A list whose rows are
-// pointed at, focused or selected keeps them until they are not; what surrounds it, such as the tabs, stays current.
+// selected keeps them, and for ten seconds one that is pointed at or focused; what surrounds it stays current.
 let last = null;
 let held = "";
+let focused = null;
+let movedAt = 0;
+const IN_HAND_MS = 10_000;
 
 const boxes = () => [...document.querySelectorAll("[data-rows] > tr input[type=checkbox]")];
 
@@ -26,19 +29,19 @@ function count() {
 }
 
 function isInHand(part) {
+  if (part?.querySelector("[data-rows] input:checked")) return true;
   // After a tap, a touch screen leaves the hover where the finger was.
-  const hand = matchMedia("(hover: hover)").matches
-    ? ":hover, :focus-within, :has(:checked)"
-    : ":focus-within, :has(:checked)";
-  return part?.querySelector(`[data-rows]:is(${hand})`);
+  const hand = matchMedia("(hover: hover)").matches ? ":hover, :focus-within" : ":focus-within";
+  return Date.now() - movedAt < IN_HAND_MS && Boolean(part?.querySelector(`[data-rows]:is(${hand})`));
 }
 
 function holdRows(event) {
   const part = event.detail.target;
-  if (part.dataset?.refreshOn && isInHand(part) && !part.querySelector("progress")) {
+  if (!part.dataset?.refreshOn || part.querySelector("progress")) return;
+  if (isInHand(part)) {
     event.detail.swapOverride = "none";
     held = part.id;
-  }
+  } else focused = document.activeElement?.closest("[data-rows]") && document.activeElement.getAttribute("href");
 }
 
 function releaseRows() {
@@ -48,9 +51,19 @@ function releaseRows() {
   part.dispatchEvent(new Event("refresh"));
 }
 
+function rowsReplaced() {
+  count();
+  if (focused) {
+    const same = [...document.querySelectorAll("[data-rows] a")].find((one) => one.getAttribute("href") === focused);
+    same?.focus({ preventScroll: true });
+  }
+  focused = null;
+}
+
 export function bindSelection() {
   document.addEventListener("htmx:beforeSwap", holdRows);
-  document.addEventListener("htmx:afterSwap", count);
+  document.addEventListener("htmx:afterSwap", rowsReplaced);
+  for (const name of ["pointermove", "keydown"]) document.addEventListener(name, () => (movedAt = Date.now()));
   setInterval(releaseRows, 500);
   document.addEventListener("click", (event) => {
     const box = event.target;

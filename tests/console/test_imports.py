@@ -165,9 +165,9 @@ def test_connect_shows_the_command_of_an_import_with_prices_and_data_folder(oper
     assert f"LOOPGUARD_DATA=/srv/data python3 manage.py {command}" in shown
 
 
-def import_cycle(operator, project):
+def import_cycle(operator, project, *then):
     """Import a cycle of two tools that ends before the session; its identical results are an incident of their own."""
-    calls = ["cat tax.py", "make test"] * 5 + [f"cat {n}.py" for n in range(3)]
+    calls = ["cat tax.py", "make test"] * 5 + list(then or (f"cat {n}.py" for n in range(3)))
     content = lines(claude_code(calls)).replace(b"2 failed", b"KeyError: 'GB' in tests/test_tax.py")
     content = content.replace(b'"Bash", "input": {"command": "cat', b'"Read", "input": {"path": "')
     upload(operator, project, file(content))
@@ -224,17 +224,53 @@ def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator,
     incident = Incident.objects.get()
     assert {entry.at.date().isoformat() for entry in incident.activity.all()} == {"2026-03-01"}
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
-    assert "Reaction with the guard" in shown
+    assert "The guard would have reacted" in shown
     assert "the session ended in the loop" in shown
     assert "Waiting for an agent's first event" in text(operator.get(f"/p/{project.slug}/connect"))
     assert "Stop…" not in text(operator.get(f"/p/{project.slug}/sessions/{incident.session_name}"))
 
 
 def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, project):
-    commands = ["make test"] * 5 + ["make lint"] * 4
+    commands = ["make test"] * 5 + ["cat log.txt"] * 4
     upload(operator, project, file(lines(claude_code(commands))))
     work()
     first, last = Incident.objects.filter(kind="repeat").order_by("first_seq")
     shown = [text(operator.get(f"/p/{project.slug}/incidents/{one.public_id}")) for one in (first, last)]
     assert "The session ended in another loop Repeated call: Bash" in shown[0]
     assert "The session ended in the loop" in shown[1]
+
+
+def test_a_session_that_ends_in_a_loop_names_the_detector_that_found_it_last(operator, project):
+    import_cycle(operator, project, "cat 0.py", "make test", "make test")
+    cycle, last = Incident.objects.get(kind="cycle"), Incident.objects.order_by("last_call_number").last()
+    assert last.group_id == cycle.group_id
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}"))
+    assert f"The session ended in the loop Found last: Same result every time: {last.tool}" in shown
+    assert "the session ended in the loop" in shown
+
+
+def test_an_exception_for_a_loop_raises_no_limit_of_its_run(operator, project):
+    import_cycle(operator, project)
+    cycle = Incident.objects.get(kind="cycle")
+    budget = Incident.objects.get(pk=cycle.pk)
+    budget.pk, budget.public_id, budget.kind, budget.loop_id = None, "inc_budget", "budget", "a budget"
+    budget.count, budget.limit, budget.evidence = 10, 10, {"detail": {"unit": "calls"}}
+    budget.policy = {"budget_max_calls": {"value": 10}}
+    budget.save()
+    for one, others in ((cycle, ("budget_",)), (budget, ("cycle_", "outcome_"))):
+        raised = next(option for option in exceptions.options(one) if option.id == "model:raise")
+        assert not [name for name in raised.change.values if name.startswith(others)]
+
+
+def test_an_exception_from_the_smaller_of_two_incidents_of_a_detector_covers_the_larger(operator, project):
+    import_cycle(operator, project, "cat 0.py", "make test", "make test")
+    small, *_ = Incident.objects.filter(kind="outcome").order_by("count")
+    large = max(one.count for one in Incident.objects.all())
+    raised = next(option for option in exceptions.options(small) if option.id == "model:raise")
+    assert min(raised.change.values.values()) > large - small.limit
+    assert all(
+        value > one.count
+        for one in Incident.objects.filter(kind="outcome")
+        for name, value in raised.change.values.items()
+        if name.startswith("outcome")
+    )

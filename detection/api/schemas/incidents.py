@@ -94,7 +94,9 @@ class IncidentSchema(Schema):
     counted_calls: int = Field(
         description="Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once."
     )
-    cost_usd: float = Field(description="Cost of the counted calls, in US dollars.")
+    cost_usd: float = Field(
+        description="Cost of the counted calls, in US dollars; in lists with `first:yes`, of the whole loop."
+    )
     first_call_number: int = Field(
         description="Number of the call in the session at which the loop began, from 1."
     )

@@ -47,11 +47,6 @@ class Command(BaseCommand):
             log.setLevel(logging.ERROR)
         try:
             self._import(_project(options["project"]), _files(options["path"]), options)
-        except OperationalError as error:
-            raise CommandError(
-                "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
-                f" LOOPGUARD_DATA to its data folder. {error}"
-            ) from None
         finally:
             for log, level in zip(logs, before, strict=True):
                 log.setLevel(level)
@@ -109,7 +104,13 @@ class Command(BaseCommand):
 
 
 def _project(slug: str | None) -> Project:
-    found = list(Project.objects.filter(slug=slug) if slug else Project.objects.all()[:2])
+    try:
+        found = list(Project.objects.filter(slug=slug) if slug else Project.objects.all()[:2])
+    except OperationalError as error:
+        raise CommandError(
+            "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
+            f" LOOPGUARD_DATA to its data folder. {error}"
+        ) from None
     if len(found) != 1:
         slugs = ", ".join(Project.objects.values_list("slug", flat=True)[:20])
         raise CommandError(f"Name a project with --project: {slugs or 'there is none yet'}.")

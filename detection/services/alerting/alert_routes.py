@@ -107,7 +107,7 @@ def save_route(
 def checked_destinations(project_id: int, public_ids: Sequence[str]) -> list[AlertDestination]:
     """Return the destinations of a route; `Invalid` if there is none, or an unknown one."""
     if not public_ids:
-        raise Invalid("A route needs at least one destination.", field="destinations")
+        raise Invalid("`destinations` must have at least one id.", field="destinations")
     found = list(AlertDestination.objects.filter(project_id=project_id, public_id__in=public_ids))
     if len(found) != len(set(public_ids)):
         raise Invalid(

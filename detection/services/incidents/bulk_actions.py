@@ -213,7 +213,7 @@ def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
     """Return the rows that an action has changed."""
     if row.list == "patterns":
         return frozenset(_activity_of(row).filter(pattern__in=keys).values_list("pattern", flat=True))
-    by_it = Q(action="undone") if row.reverts is not None else Q(note=_mark_of(row))
+    by_it = Q(action="undone") if row.reverts is not None else Q(note__contains=_mark_of(row))
     own = IncidentActivity.objects.filter(by_it, incident__in=keys, actor=row.actor, at__gte=row.created_at)
     return frozenset(own.values_list("incident", flat=True))
 

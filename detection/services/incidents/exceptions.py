@@ -110,8 +110,8 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
     arguments = varying_arguments(incident) if arguments is None else arguments
     if not can_ignore_arguments(incident):
         arguments = ()
-    own = _raised(incident)
-    raised = own | _raised_of_others(incident) if own else own
+    raised = _raised_of_all(incident)
+    own = {name: raised[name] for name in _raised(incident)}
     off = {detector_for(incident.kind).switch: False}
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
@@ -152,15 +152,27 @@ def _raised(incident: Incident) -> dict[str, Any]:
     return raised_settings(incident, whole + incident.limit)
 
 
-def _raised_of_others(incident: Incident) -> dict[str, Any]:
-    """Return the limits of the other detectors that found the loop; they would find it as soon as this one does not."""
-    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
-    raised: dict[str, Any] = {}
-    for other in rows.exclude(group_id="").exclude(kind=incident.kind).order_by("pk")[:MAX_OTHERS]:
-        calls = max(other.count, incident.calls_in_loop)
-        for name, value in raised_settings(other, calls + other.limit, reached=calls).items():
+def _raised_of_all(incident: Incident) -> dict[str, Any]:
+    """Return the limits of all detectors that found the loop, as another one would find it in place of this one."""
+    raised = _raised(incident)
+    if not raised or _is_of_run(incident):
+        return raised
+    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id).exclude(
+        group_id=""
+    )
+    for other in rows.exclude(pk=incident.pk).order_by("pk")[:MAX_OTHERS]:
+        if _is_of_run(other):
+            continue
+        # It may count all calls that this detector found.
+        reached = max(other.count, -(-incident.calls_in_loop // max(1, other.evidence.get("period", 1))))
+        for name, value in raised_settings(other, reached + other.limit, reached=reached).items():
             raised[name] = max(value, raised.get(name, value))
     return raised
+
+
+def _is_of_run(incident: Incident) -> bool:
+    """Return whether an incident is about a limit of its run or silence, not about the calls of a loop."""
+    return detector_for(incident.kind).is_run_limit or detector_for(incident.kind).is_silence
 
 
 def uncounted_calls(incident: Incident) -> int:
@@ -190,7 +202,10 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
 
 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{FIELDS[name].label}: {value:,}" for name, value in settings.items())
+    return tuple(
+        f"{FIELDS[name].label}: {durations.amount(value, FIELDS[name].unit)}"
+        for name, value in settings.items()
+    )
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:

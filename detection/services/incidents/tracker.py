@@ -391,7 +391,10 @@ class IncidentTracker:
         latest = max((one.last_call_number for one in loops if _is_of_calls(one)), default=0)
         for incident in loops:
             last_found = latest if _is_of_calls(incident) else incident.last_call_number
-            self._end(incident, at, recovered=self.session.call_count > last_found)
+            others = (one for one in loops if _is_of_calls(one) and one.group_id != incident.group_id)
+            is_other = any(one.last_call_number > incident.last_call_number for one in others)
+            recovered = self.session.call_count > last_found
+            self._end(incident, at, recovered=recovered, loop="another" if is_other else "the")
 
     def abandon(self, at: datetime) -> None:
         """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown.
@@ -404,14 +407,9 @@ class IncidentTracker:
             if is_gone or not is_silence:
                 self._note_end(incident, at, recovered=None if is_silence else False, note="abandoned")
 
-    def _end(self, incident: Incident, at: datetime, *, recovered: bool) -> None:
+    def _end(self, incident: Incident, at: datetime, *, recovered: bool, loop: str = "the") -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
-        if recovered:
-            note = "the agent changed course"
-        elif self.session.call_count > incident.last_call_number:
-            note = "the session ended in another loop"
-        else:
-            note = "the session ended in the loop"
+        note = "the agent changed course" if recovered else f"the session ended in {loop} loop"
         self._note_end(incident, at, recovered=recovered, note=note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:

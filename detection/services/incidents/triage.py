@@ -208,7 +208,7 @@ def label(
             raise Invalid(f"`reason` must be one of {words}, with the label false_alarm.", field="reason")
         if (incident.label, incident.label_reason) == (value, reason):
             return incident
-        note = note or _words_of(value, reason)
+        note = "; ".join(filter(None, (_words_of(value, reason), note)))
         if not detector_for(incident.kind).is_run_limit:
             for one in _related(incident):
                 if one.label == incident.label and not detector_for(one.kind).is_run_limit:
