@@ -5,7 +5,7 @@ The work is bounded: long values are compared as a whole and truncated.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
@@ -14,6 +14,7 @@ import orjson
 
 MAX_PATHS, MAX_WORDS, SHOWN_CHARACTERS = 60, 400, 300
 _ABSENT = object()
+_SPACE = "␣"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +90,15 @@ def _word_parts(old: str, new: str) -> tuple[tuple[str, str], ...]:
             parts.append(("same", " ".join(left[i1:i2])))
             continue
         if i2 > i1:
-            parts.append(("old", _cut(" ".join(left[i1:i2]))))
+            parts.append(("old", _cut(_joined(left[i1:i2]))))
         if j2 > j1:
-            parts.append(("new", _cut(" ".join(right[j1:j2]))))
+            parts.append(("new", _cut(_joined(right[j1:j2]))))
     return tuple(parts)
+
+
+def _joined(words: Sequence[str]) -> str:
+    """Return different words; of spaces alone, between which there are no words, a visible sign for each."""
+    return " ".join(words) if any(words) else _SPACE * len(words)
 
 
 def _short(value: Any) -> str:

@@ -84,8 +84,13 @@ class HasKind(Protocol):
 
 def title(incident: HasKind) -> str:
     """Return the title of an incident."""
-    words = detector_for(incident.kind).headline
-    return f"{words}: {incident.tool}" if incident.tool else words
+    detector = detector_for(incident.kind)
+    # A limit of the run is not reached by the tool of its last call.
+    return (
+        f"{detector.headline}: {incident.tool}"
+        if incident.tool and not detector.is_run_limit
+        else detector.headline
+    )
 
 
 @dataclass(frozen=True, slots=True)

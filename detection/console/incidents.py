@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
@@ -93,8 +92,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 def _other_detectors(row: selector.IncidentRow, group: Mapping[str, int]) -> str:
     """Return the detectors of the other incidents of a row's loop."""
-    others = Counter(group) - Counter((row.kind,))
-    return ", ".join(detector_for(kind).label for kind in sorted(others))
+    return ", ".join(detector_for(kind).label for kind in sorted(group) if kind != row.kind)
 
 
 def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, Any]:

@@ -124,6 +124,11 @@ class Navigator:
         )
 
     @property
+    def last_of_run(self) -> int:
+        """Number of the newest call, also while the session waits to be evaluated."""
+        return self.run.cells[-1].number if self.run.cells else 0
+
+    @property
     def first_of_run(self) -> int:
         """Number of the first call of the map."""
         return self.run.cells[0].number if self.run.cells else 0

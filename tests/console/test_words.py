@@ -96,3 +96,9 @@ def test_nothing_else_writes_numbers_with_units_of_time():
 )
 def test_sources_of_settings(source, words):
     assert formatting.source_name(source) == words
+
+
+def test_a_difference_of_spaces_alone_is_visible():
+    old, new = '{"old_string": "def send("}', '{"old_string": "def   send("}'
+    (found,) = differences.between(old, new)
+    assert found.parts == (("same", "def"), ("new", "␣␣"), ("same", "send("))

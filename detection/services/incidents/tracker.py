@@ -381,8 +381,9 @@ class IncidentTracker:
 
     @staticmethod
     def _quiet_key(incident: Incident) -> str:
+        # A spent limit is found at every call. A loop that was found in the same step has its id as group.
         is_run_limit = detector_for(incident.kind).is_run_limit
-        return incident.public_id if is_run_limit else incident.group_id
+        return f"limit {incident.public_id}" if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
         """End all loops, because the session has ended."""

@@ -48,6 +48,15 @@ def test_a_spent_budget_hides_no_loop(agent, project):
     assert budget.ended_at is None
 
 
+def test_a_loop_ends_although_a_limit_of_its_group_is_found_at_every_call(agent, project):
+    limited(project, budget_max_calls=10, mode="block_then_stop", budget_ladder="stop")
+    observe(agent, [*distinct(12), *[("search", "{}")] * 6, *distinct(12, 100)])
+    repeat, budget = Incident.objects.get(kind="repeat"), Incident.objects.get(kind="budget")
+    assert repeat.group_id == budget.public_id
+    assert repeat.ended_at is not None
+    assert budget.ended_at is None
+
+
 @pytest.mark.parametrize("one_by_one", [False, True])
 def test_sums_count_every_call_and_its_cost_once_whatever_the_transactions(agent, project, one_by_one):
     limited(project, budget_max_calls=10)
