@@ -16,6 +16,7 @@ const first = panel?.querySelector("[data-first]");
 const icon = document.querySelector("link[rel=icon]");
 const announcer = document.getElementById("announcer");
 const OPEN = "loopguard-held-open";
+const DOUBLE_CLICK_MS = 700;
 const ANNOUNCE_GAP_MS = 10_000;
 const announced = { at: 0, session: 0, incident: 0 };
 const state = { timer: 0, dueAt: Infinity, isFetching: false, wants: false, cameFrom: null };
@@ -124,7 +125,10 @@ function settle() {
   panel.classList.toggle("is-open", isOpen());
   foldButton.setAttribute("aria-expanded", String(isOpen()));
   write(foldButton, isOpen() ? "Hide" : foldButton.dataset.words);
-  if (all.length && all.every((card) => !card.open)) all[0].open = true;
+  if (all.length && all.every((card) => !card.open)) {
+    all[0].open = true;
+    all[0].followedAt = Date.now();
+  }
   tick();
 }
 
@@ -221,7 +225,9 @@ if (panel) {
   });
   calls.addEventListener("submit", (event) => {
     event.preventDefault();
-    answer(event.target, event.submitter);
+    // The second click of a double click is not for the call that took the place of the answered one.
+    const { followedAt = 0 } = event.target.closest("[data-held]");
+    if (Date.now() - followedAt > DOUBLE_CLICK_MS) answer(event.target, event.submitter);
   });
   foldButton.addEventListener("click", () => open(!isOpen()));
   panel.addEventListener("keydown", (event) => {

@@ -102,6 +102,25 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     assert page.url.endswith("/statistics")
 
 
+def test_a_double_click_answers_one_call_not_the_one_that_follows(statistics, project):
+    page = statistics
+    hold(project)
+    hold(project, "s-2", tool="read_file")
+    cards = page.locator("#attention [data-held]")
+    expect(cards).to_have_count(2)
+    page.keyboard.press("h")
+    place = cards.first.locator("button[value=allow_once]").bounding_box()
+    at = (place["x"] + place["width"] / 2, place["y"] + place["height"] / 2)
+    page.mouse.click(*at)
+    expect(cards).to_have_count(1)
+    page.mouse.click(*at)
+    page.wait_for_timeout(300)
+    assert [one.state for one in Approval.objects.order_by("pk")].count("decided") == 1
+    page.wait_for_timeout(700)
+    page.locator("#attention [data-held][open] button[value=allow_once]").click()
+    expect(cards).to_have_count(0)
+
+
 def test_a_held_call_on_a_phone_survives_a_lost_connection(statistics, project):
     page = statistics
     page.set_viewport_size({"width": 375, "height": 740})

@@ -91,6 +91,8 @@ def preview_route(
     candidate = EnabledRoute(row, tuple(sorted(targets, key=lambda one: one.pk)))
     since = timezone.now() - WINDOW
     found = AlertEvent.objects.filter(project_id=project_id, at__gte=since).order_by("-id")
+    if not row.includes_demo:  # they match no condition of the route, and are many
+        found = found.exclude(facts__is_demo=True)
     events = list(found.exclude(type=AlertEventType.STILL_OPEN).select_related("incident")[: MAX_EVENTS + 1])
     simulation = _Simulation(
         _with_candidate(project_id, candidate, public_id), candidate, _silences(project_id, since)
