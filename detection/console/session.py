@@ -40,6 +40,7 @@ from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
 from detection.selectors.prices import price_cache
+from detection.selectors.session_runs import RUN_KEY_CHARACTERS
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
 from detection.services.errors import ServiceError
@@ -219,7 +220,7 @@ def _cost_words(session: Session) -> str:
 
 
 def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:
-    key = call.call_key[:6]
+    key = call.call_key[:RUN_KEY_CHARACTERS]
     is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
     result = call.result
     took = durations.precise((result.received_at - call.received_at).total_seconds()) if result else ""

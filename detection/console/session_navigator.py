@@ -26,7 +26,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
 from detection.models import Incident, Session, call_flags
 from detection.selectors import dashboard
-from detection.selectors.session_runs import CallRun, Hits, read_run, search_calls
+from detection.selectors.session_runs import RUN_KEY_CHARACTERS, CallRun, Hits, read_run, search_calls
 from detection.selectors.sessions import CallRow
 from detection.selectors.strips import Cell, Strip, hues, large
 
@@ -303,7 +303,7 @@ class Navigator:
         cells = [
             Cell(
                 row.seq,
-                row.call_key[:6],
+                row.call_key[:RUN_KEY_CHARACTERS],
                 call_flags.without_decision(row.flags) if row.seq in self.unmarked else row.flags,
                 formatting.visible(row.tool),
                 row.call_number,

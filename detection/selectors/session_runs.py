@@ -19,8 +19,10 @@ SEARCH_CHUNK = 1_000
 """Events that one statement of a search reads."""
 SEARCH_SECONDS = 1.0
 """After this time a search stops at the end of its chunk and says how far it came."""
+RUN_KEY_CHARACTERS = 12
+"""Beginning of a call key that tells the calls of a run apart; with six, some of 10,000 would look repeated."""
 _CALLS_OF_SESSION = """
-    SELECT seq, left(call_key, 6), flags, call_number, extract(epoch FROM received_at)::float8 FROM detection_event
+    SELECT seq, left(call_key, %s), flags, call_number, extract(epoch FROM received_at)::float8 FROM detection_event
     WHERE session_id = %s AND type = %s ORDER BY seq DESC LIMIT %s
 """
 
@@ -51,7 +53,7 @@ def read_run(session: Session | SessionRow) -> CallRun:
     """Return the newest calls of a session, at most `MAX_RUN_CALLS`; one query, by index."""
     # By hand: for ten thousand rows the rest of the ORM takes as long as the database.
     with connection.cursor() as cursor:
-        cursor.execute(_CALLS_OF_SESSION, [session.id, EventType.CALL, MAX_RUN_CALLS + 1])
+        cursor.execute(_CALLS_OF_SESSION, [RUN_KEY_CHARACTERS, session.id, EventType.CALL, MAX_RUN_CALLS + 1])
         found = cursor.fetchall()
     is_cut, found = len(found) > MAX_RUN_CALLS, found[:MAX_RUN_CALLS]
     found.reverse()

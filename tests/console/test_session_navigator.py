@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from detection.console import session_navigator
-from detection.models import Session
+from detection.models import Event, Session
 from detection.selectors import session_runs
 from tests.console.scenes import text
 from tests.support.alerts import make_incident
@@ -40,6 +40,17 @@ def test_ten_thousand_calls_are_drawn_whole_on_a_small_page(world, long_run):
     loops = re.findall(r'<path class="f h\d+" d="M(\d+) 22h(\d+)v40', whole[0])
     assert [(int(x), int(width)) for x, width in loops] == [(192, 14)]
     assert text(show(world)).count("2 h") >= 1  # the pause
+
+
+def test_calls_whose_keys_only_begin_alike_are_not_drawn_as_repeated(world, long_run):
+    session = Session.objects.get(external_id="long")
+    first, second = Event.objects.filter(session_id=session.pk, type="call").order_by("seq")[:2]
+    for one, key in ((first, "abcdef01" * 4), (second, "abcdef02" * 4)):
+        Event.objects.filter(session_id=session.pk, seq=one.seq).update(call_key=key)
+    cells = session_runs.read_run(session).cells
+    assert cells[0].key != cells[1].key
+    page = show(world, "?tab=table&from=1&calls=2").content.decode()
+    assert not re.search(r'class="[^"]* k h\d', page.partition("<tbody")[2])
 
 
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):
