@@ -253,7 +253,7 @@ def last_loop(incident: Incident) -> Incident | None:
         ended_at=incident.ended_at,
         recovered=False,
         last_call_number__gt=incident.last_call_number,
-        kind__in=[one.kind for one in DETECTORS if not (one.is_run_limit or one.is_silence)],
+        kind__in=[one.kind for one in DETECTORS if one.is_of_calls],
     )
     return ended_with_it.order_by("-last_call_number", "-pk").first()
 

@@ -205,6 +205,11 @@ class BaseDetector:
     describes_results: ClassVar[bool] = True
     counts_results: ClassVar[bool] = False
 
+    @property
+    def is_of_calls(self) -> bool:
+        """Whether calls make up what it finds: not silence, and not a limit of the run, which no other call leaves."""
+        return not (self.is_silence or self.is_run_limit)
+
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
         if cls.kind:  # otherwise a base class of several detectors

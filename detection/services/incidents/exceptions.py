@@ -155,24 +155,19 @@ def _raised(incident: Incident) -> dict[str, Any]:
 def _raised_of_all(incident: Incident) -> dict[str, Any]:
     """Return the limits of all detectors that found the loop, as another one would find it in place of this one."""
     raised = _raised(incident)
-    if not raised or _is_of_run(incident):
+    if not raised or not detector_for(incident.kind).is_of_calls:
         return raised
     rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id).exclude(
         group_id=""
     )
     for other in rows.exclude(pk=incident.pk).order_by("pk")[:MAX_OTHERS]:
-        if _is_of_run(other):
+        if not detector_for(other.kind).is_of_calls:
             continue
         # It may count all calls that this detector found.
         reached = max(other.count, -(-incident.calls_in_loop // max(1, other.evidence.get("period", 1))))
         for name, value in raised_settings(other, reached + other.limit, reached=reached).items():
             raised[name] = max(value, raised.get(name, value))
     return raised
-
-
-def _is_of_run(incident: Incident) -> bool:
-    """Return whether an incident is about a limit of its run or silence, not about the calls of a loop."""
-    return detector_for(incident.kind).is_run_limit or detector_for(incident.kind).is_silence
 
 
 def uncounted_calls(incident: Incident) -> int:

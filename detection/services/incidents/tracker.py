@@ -389,10 +389,14 @@ class IncidentTracker:
         """End all loops, because the session has ended."""
         loops = [*self.active.values()]
         # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
-        latest = max((one.last_call_number for one in loops if _is_of_calls(one)), default=0)
+        latest = max((one.last_call_number for one in loops if detector_for(one.kind).is_of_calls), default=0)
         for incident in loops:
-            last_found = latest if _is_of_calls(incident) else incident.last_call_number
-            others = (one for one in loops if _is_of_calls(one) and one.group_id != incident.group_id)
+            last_found = latest if detector_for(incident.kind).is_of_calls else incident.last_call_number
+            others = (
+                one
+                for one in loops
+                if detector_for(one.kind).is_of_calls and one.group_id != incident.group_id
+            )
             is_other = any(one.last_call_number > incident.last_call_number for one in others)
             recovered = self.session.call_count > last_found
             self._end(incident, at, recovered=recovered, loop="another" if is_other else "the")
@@ -511,12 +515,6 @@ class IncidentTracker:
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
     """Return both lists as one without duplicates, the newest last, bounded."""
     return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
-
-
-def _is_of_calls(incident: Incident) -> bool:
-    """Return whether calls make up the loop: not silence, and not a limit of the run, which no other call leaves."""
-    detector = detector_for(incident.kind)
-    return not detector.is_silence and not detector.is_run_limit
 
 
 def _seen(incident: Incident) -> set[int]:
