@@ -374,6 +374,7 @@ class EvidenceLine:
     result: str | None
     result_is_equal: bool
     is_error: bool
+    has_not_run: bool
     decision: str
     chip: str
     rung: str
@@ -410,6 +411,7 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
                 result=call.get("result"),
                 result_is_equal=same_result,
                 is_error=bool(call.get("is_error")),
+                has_not_run=call_flags.has_not_run(call.get("flags", "")),
                 decision=decision,
                 chip=DECISION_CHIPS.get(decision, "plain"),
                 rung="" if (rung := _rung(call)) == decision else rung,

@@ -18,7 +18,7 @@ from statistics import median
 from detection.engine import durations
 from detection.models import call_flags
 from detection.selectors.session_runs import CallRun
-from detection.selectors.strips import Cell, look
+from detection.selectors.strips import Cell, look, outline_class
 
 MAX_COLUMNS = 480
 MAX_HUES_PER_COLUMN = 3
@@ -29,12 +29,6 @@ COLUMN_TOP, COLUMN_HEIGHT = 22, 40
 """Of the columns, in pixels."""
 _FLOOR = COLUMN_TOP + COLUMN_HEIGHT
 _TICK_HEIGHTS = {call_flags.WARNED: 4, call_flags.HELD: 7, call_flags.BLOCKED: 11, call_flags.STOPPED: 11}
-_TICK_CLASSES = {
-    call_flags.WARNED: "ow",
-    call_flags.HELD: "oh",
-    call_flags.BLOCKED: "os",
-    call_flags.STOPPED: "os",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +160,8 @@ def lay_out(
         drawing.column(column, _segments(inside, colours))
         mark = call_flags.outline("".join([cell.flags for cell in inside if cell.seq not in unmarked]))
         if mark:
-            height = _TICK_HEIGHTS[mark]
-            drawing.add(f"tick {_TICK_CLASSES[mark]}", f"M{column + 0.5} 20v-{height}")
+            height = _TICK_HEIGHTS[mark.lower()]
+            drawing.add(f"tick {outline_class(mark)}", f"M{column + 0.5} 20v-{height}")
         if call_flags.ERROR in "".join([cell.flags for cell in inside]):
             drawing.add("tick error", f"M{column + 0.5} {_FLOOR + 2}v4")
     seqs = run.seqs[first:last]

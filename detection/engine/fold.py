@@ -196,8 +196,9 @@ def observe_result(
 ) -> Step:
     """Judge a call by its result.
 
-    A finding made here can only warn; anything stricter waits for the next call. Results of blocked calls, of unknown
-    calls, and second results of a call are ignored. Parameters and return value are those of `observe_call`.
+    A finding made here can only warn; anything stricter waits for the next call. Results of unknown calls and second
+    results of a call are ignored. A call that was to be blocked has a result only if it was reported after it had run:
+    its result is described and not judged. Parameters and return value are those of `observe_call`.
     """
     closed = find_closed(state, result, policy, keyer) if policy.values["enabled"] else None
     if closed is None:
@@ -210,7 +211,7 @@ def observe_result(
         policy = policy.as_poll()
     if record.status != PENDING:
         return Step(call_key=record.key, duplicate=True)
-    if record.decision in BLOCKING or not policy.values["enabled"]:
+    if not policy.values["enabled"]:
         return Step(call_key=record.key, closes=record.seq)
     content = result.content
     if content is not None and result.tail:
@@ -223,14 +224,25 @@ def observe_result(
         else:
             # A receipt is no evidence.
             outcome.is_evidence = False
-    # Errors are compared by their cause: the same error for another argument is not new.
-    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_change = effect in ("command", "write")
     is_new_pair = False
     if is_change or outcome.is_value or not outcome.is_evidence:
         is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
-    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
+    is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
+    step = Step(
+        call_key=record.key,
+        result_digest=outcome.digest,
+        error_digest=outcome.error_digest,
+        result_is_new=is_new,
+        closes=record.seq,
+    )
+    step.cell = _cell(record.seq, record.tool, record.key, step.verdict, outcome.status, is_new)
+    if record.decision in BLOCKING:
+        return step
+    # Errors are compared by their cause: the same error for another argument is not new.
+    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
+    record.is_new = is_new
     outcome.is_value = outcome.is_value and is_new_pair
     run.results += 1
     if record.is_new and outcome.is_evidence and record.status == OK:
@@ -241,17 +253,12 @@ def observe_result(
     findings, meter, more = _run_detectors(
         state, run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
     )
-    verdict = _decide(state, run, record, findings, meter, policy, templates, overrule, after_result=True)
-    return Step(
-        verdict=verdict,
-        call_key=record.key,
-        result_digest=outcome.digest,
-        error_digest=outcome.error_digest,
-        result_is_new=record.is_new,
-        cell=_cell(record.seq, record.tool, record.key, verdict, record.status, record.is_new),
-        closes=record.seq,
-        faults=faults + more,
+    step.verdict = _decide(
+        state, run, record, findings, meter, policy, templates, overrule, after_result=True
     )
+    step.cell = _cell(record.seq, record.tool, record.key, step.verdict, outcome.status, is_new)
+    step.faults = faults + more
+    return step
 
 
 def observe_message(

@@ -1,7 +1,8 @@
 """Flags of a call, one letter each, in `Event.flags` and `Session.strip`. Only this module writes and reads them.
 
 A call has at most one letter of its result and one of its decision; an allowed call without a new result has
-none. A result can add a warning, too.
+none. A result can add a warning, too. A reported call runs whatever its verdict is, so it has a capital letter for
+what would have stopped it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ WARNED: Final = "w"
 BLOCKED: Final = "b"
 HELD: Final = "h"
 STOPPED: Final = "s"
+WOULD_BLOCK, WOULD_HOLD, WOULD_STOP = BLOCKED.upper(), HELD.upper(), STOPPED.upper()
 
 RESULT_FLAGS: Final = PENDING + NEW + ERROR + EMPTY
 WORDS: Final = {
@@ -27,14 +29,18 @@ WORDS: Final = {
     BLOCKED: "blocked",
     HELD: "held",
     STOPPED: "stopped",
+    WOULD_BLOCK: "would have been blocked",
+    WOULD_HOLD: "would have been held",
+    WOULD_STOP: "would have been stopped",
 }
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
 _OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
-_STRICTEST_FIRST: Final = STOPPED + BLOCKED + HELD + WARNED
-_NOT_RUN: Final = frozenset((BLOCKED, HELD, STOPPED))
+_STRICTEST_FIRST: Final = STOPPED + WOULD_STOP + BLOCKED + WOULD_BLOCK + HELD + WOULD_HOLD + WARNED
+NOT_RUN_FLAGS: Final = BLOCKED + HELD + STOPPED
+_RAN: Final = NOT_RUN_FLAGS.upper()
 
 
-def of_call(result: str, decision: str) -> str:
+def of_call(result: str, decision: str, *, has_run: bool = False) -> str:
     """Return the flags of a call.
 
     Parameters
@@ -43,8 +49,11 @@ def of_call(result: str, decision: str) -> str:
         Its result, as the engine names it: ``new``, ``same``, ``error``, ``empty`` or ``pending``.
     decision
         Its verdict.
+    has_run
+        Whether it was reported after it had run, so that no verdict could stop it.
     """
-    return _OF_RESULT[result] + _OF_DECISION[decision]
+    mark = _OF_DECISION[decision]
+    return _OF_RESULT[result] + (mark.upper() if has_run and mark in NOT_RUN_FLAGS else mark)
 
 
 def of_result(result: str, decision: str) -> str:
@@ -53,7 +62,9 @@ def of_result(result: str, decision: str) -> str:
 
 
 def with_result(flags: str, added: str) -> str:
-    """Return the flags of a call with the flags of its result replaced."""
+    """Return the flags of a call with those of its result replaced; a call that was not run has no result."""
+    if has_not_run(flags):
+        return flags
     return added + "".join(flag for flag in flags if flag not in RESULT_FLAGS and flag not in added)
 
 
@@ -68,13 +79,18 @@ def without_decision(flags: str) -> str:
 
 
 def outline(flags: str) -> str:
-    """Return the strictest letter of a decision, or nothing."""
+    """Return the strictest letter of a decision, or nothing; a capital where the call ran nevertheless."""
     return next((flag for flag in _STRICTEST_FIRST if flag in flags), "")
 
 
 def has_not_run(flags: str) -> bool:
-    """Return whether the call was blocked, held or stopped."""
-    return not _NOT_RUN.isdisjoint(flags)
+    """Return whether the call was blocked, held or stopped before it could run."""
+    return any(flag in NOT_RUN_FLAGS for flag in flags)
+
+
+def ran_nevertheless(flags: str) -> bool:
+    """Return whether the call ran although its verdict was to block, hold or stop it."""
+    return any(flag in _RAN for flag in flags)
 
 
 def has_result(flags: str) -> bool:

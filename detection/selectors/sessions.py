@@ -10,7 +10,7 @@ from typing import Any
 
 from django.db import connection
 
-from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind
+from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind, call_flags
 from detection.models.session_state import shown_state
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
@@ -176,6 +176,16 @@ class CallRow:
     call_number: int
     verdict: dict[str, Any] | None
     result: ResultRow | None
+
+    @property
+    def has_not_run(self) -> bool:
+        """Whether it was blocked, held or stopped."""
+        return call_flags.has_not_run(self.flags)
+
+    @property
+    def decision_words(self) -> str:
+        """Its verdict; of a reported call, the verdict that the guard would have given."""
+        return f"would {self.decision}" if call_flags.ran_nevertheless(self.flags) else self.decision
 
 
 USAGE_EVENTS = 1_000

@@ -182,6 +182,9 @@ def describe(cells: Sequence[Cell]) -> str:
     ):
         if count:
             parts.append(_count(count, name))
+    for mark in (call_flags.WOULD_BLOCK, call_flags.WOULD_HOLD, call_flags.WOULD_STOP):
+        if marks[mark]:
+            parts.append(f"{_count(marks[mark], 'call')} that {call_flags.WORDS[mark]}")
     return ", ".join(parts)
 
 
@@ -260,7 +263,7 @@ def title(cell: Cell) -> str:
 
 def outline_class(flag: str) -> str:
     """Return the CSS class for a flag of `Cell.outline`; empty for a cell without one."""
-    return {"": "", call_flags.WARNED: "ow", call_flags.HELD: "oh"}.get(flag, "os")
+    return {"": "", call_flags.WARNED: "ow", call_flags.HELD: "oh"}.get(flag.lower(), "os")
 
 
 def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
@@ -275,7 +278,7 @@ def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, 
             tall = TOP + height - top
             name = outline_class(mark)
             paths.add(name, _frame(x - near, top - near - 0.5, wide + 2 * near, tall + 2 * near + 1))
-            if mark == call_flags.STOPPED:
+            if mark.lower() == call_flags.STOPPED:
                 paths.add(name, _frame(x - far, top - far - 0.5, wide + 2 * far, tall + 2 * far + 1))
         start += count
 

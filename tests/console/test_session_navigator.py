@@ -7,9 +7,12 @@ import pytest
 from django.utils import timezone
 
 from detection.console import session_navigator
-from detection.models import Event, Session
+from detection.models import Event, Incident, Session
 from detection.selectors import session_runs
-from tests.console.scenes import text
+from detection.services.ingestion.ingest import ingest
+from detection.services.sessions.evaluation import evaluate
+from detection.services.sessions.event_records import EventRecord
+from tests.console.scenes import ask, principal, text
 from tests.support.alerts import make_incident
 from tests.support.runs import make_long_run
 
@@ -51,6 +54,49 @@ def test_calls_whose_keys_only_begin_alike_are_not_drawn_as_repeated(world, long
     assert cells[0].key != cells[1].key
     page = show(world, "?tab=table&from=1&calls=2").content.decode()
     assert not re.search(r'class="[^"]* k h\d', page.partition("<tbody")[2])
+
+
+def reported(world, contents, *, guard=False):
+    """Report calls that fetch one page, or ask before each, and report a result for all of them."""
+    for number, content in enumerate(contents):
+        if guard:
+            ask(world.project, "fetching", number, tool="fetch", arguments="{}")
+        about = {"session": "fetching", "call_id": f"call-{number}"}
+        events = [] if guard else [EventRecord(type="call", tool="fetch", arguments="{}", **about)]
+        events.append(EventRecord(type="result", content=content, is_error=content == "denied", **about))
+        ingest(principal(world.project), events)
+        evaluate(Session.objects.get(external_id="fetching").pk)
+    calls = Event.objects.filter(session__external_id="fetching", type="call")
+    return [*calls.order_by("seq").values_list("decision", "flags")]
+
+
+def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(world):
+    rows = reported(world, ["denied"] * 10 + ["one", "one", "two"])
+    assert {"block", "stop"} <= {decision for decision, _ in rows}
+    assert ["!" in flags for _, flags in rows] == [True] * 10 + [False] * 3
+    assert ["^" in flags for _, flags in rows[10:]] == [True, False, True]
+    body = html.unescape(show(world, session="fetching").content.decode())
+    assert "fetch, error, would have been blocked" in body
+    assert "10 errors" in body
+    assert "calls that would have been stopped" in body
+    assert "blocked call" not in body
+    assert "The calls ran; outlines show what the guard would have done." in body
+    table = text(show(world, "?tab=table", session="fetching"))
+    assert "would block" in table
+    assert "not run" not in table
+    incident = Incident.objects.get(session_name="fetching", kind="repeat")
+    page = world.client.get(f"{world.base}/incidents/{incident.public_id}").content.decode()
+    evidence = page.partition("<tbody data-rows>")[2].partition("</tbody>")[0]
+    assert evidence.count(">error<") == 1
+    assert evidence.count(">same<") == len(incident.evidence["calls"]) - 3
+    assert "not run" not in evidence
+
+
+def test_a_blocked_call_has_no_result_whatever_is_reported_for_it(world):
+    rows = reported(world, ["denied"] * 9, guard=True)
+    assert all("!" not in flags for decision, flags in rows if decision in ("block", "stop"))
+    table = text(show(world, "?tab=table", session="fetching"))
+    assert "would block" not in table
 
 
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):

@@ -55,10 +55,13 @@ def test_the_message_of_a_blocked_call_is_no_evidence():
     player = Player()
     for _ in range(4):
         step = player.call("t", {})
+    (run,) = player.state.runs.values()
+    before = run.results, [(record.status, record.result) for record in run.records]
     blocked = player.answer(step.verdict.message, is_error=True)
 
     assert step.verdict.decision == "block"
-    assert blocked.result_digest is None
+    assert blocked.verdict.decision == "allow"
+    assert (run.results, [(record.status, record.result) for record in run.records]) == before
 
 
 def test_a_result_of_an_unknown_call_is_ignored():

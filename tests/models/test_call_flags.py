@@ -26,8 +26,20 @@ def test_a_held_call_gets_the_letter_of_its_answer():
     assert call_flags.with_decision("?h", "stop") == "?s"
 
 
+def test_a_reported_call_ran_whatever_its_verdict_would_have_been():
+    flags = call_flags.of_call("pending", "block", has_run=True)
+    assert call_flags.of_call("pending", "warn", has_run=True) == "?w"
+    assert not call_flags.has_not_run(flags)
+    assert call_flags.ran_nevertheless(flags)
+    done = call_flags.with_result(flags, call_flags.of_result("error", "allow"))
+    assert call_flags.in_words(done) == ["error", "would have been blocked"]
+    blocked = call_flags.of_call("pending", "block")
+    assert call_flags.with_result(blocked, call_flags.of_result("error", "allow")) == blocked
+
+
 @pytest.mark.parametrize(
-    ("flags", "strictest"), [("", ""), ("^w", "w"), ("?b", "b"), ("whbs", "s"), ("!", "")]
+    ("flags", "strictest"),
+    [("", ""), ("^w", "w"), ("?b", "b"), ("whbs", "s"), ("?B", "B"), ("SB", "S"), ("!", "")],
 )
 def test_the_outline_is_the_strictest_decision(flags, strictest):
     assert call_flags.outline(flags) == strictest
@@ -35,7 +47,7 @@ def test_the_outline_is_the_strictest_decision(flags, strictest):
 
 
 def test_no_other_module_spells_the_letters_out():
-    spelled = re.compile(r"""["'][\^!e?wbhs]["']\s+(?:not\s+)?in\s+\S*flags|\?\^!e""")
+    spelled = re.compile(r"""["'][\^!e?wbhsBHS]["']\s+(?:not\s+)?in\s+\S*flags|\?\^!e""")
     elsewhere = [
         str(path.relative_to(PRODUCT))
         for path in PRODUCT.rglob("*.py")

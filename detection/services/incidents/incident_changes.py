@@ -230,7 +230,8 @@ def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None
     """Return one call of the evidence, with its result if it came up to `until_seq`, cut to what a page needs."""
     flags = call.flags
     if result is not None and until_seq is not None and result.seq > until_seq:
-        result, flags = None, call_flags.of_call("pending", call.decision)
+        has_run = not call_flags.has_not_run(flags)
+        result, flags = None, call_flags.of_call("pending", call.decision, has_run=has_run)
     found: dict[str, Any] = {
         "seq": call.seq,
         "number": call.call_number,

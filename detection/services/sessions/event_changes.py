@@ -78,7 +78,7 @@ class EventChanges:
                 break
 
     def put_result(self, seq: int, flag: str) -> None:
-        """Add the flags of a result to its call, in the strip and in the table."""
+        """Add the flags of a result to its call, in the strip and in the table, unless the call was not run."""
         self._result_flags[seq] = flag
         for cell in reversed(self._session.strip):
             if cell[0] == seq:
@@ -145,15 +145,16 @@ class EventChanges:
         if len(flags) > _FEW_FLAGS:
             writes.add(
                 "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
-                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
-                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id],
+                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
+                " AND e.flags = translate(e.flags, %s, '')",
+                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id, call_flags.NOT_RUN_FLAGS],
             )
             return
         for seq, flag in flags.items():
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12)"
-                " WHERE session_id = %s AND seq = %s",
-                [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
+                " WHERE session_id = %s AND flags = translate(flags, %s, '') AND seq = %s",
+                [flag, call_flags.RESULT_FLAGS + flag, session_id, call_flags.NOT_RUN_FLAGS, seq],
                 ends_in_condition=True,
             )
 

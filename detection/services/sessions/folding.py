@@ -164,7 +164,9 @@ class Folding:
         is_enabled = policy.for_tool(event.tool).values["enabled"]
         step = self._observe_call(event, policy) if is_enabled else Step()
         event.call_key, event.decision = step.call_key or "", step.verdict.decision
-        event.flags = call_flags.of_call(step.cell.result if step.cell else "pending", event.decision)
+        has_run = not locked.incidents.is_guarded
+        result = step.cell.result if step.cell else "pending"
+        event.flags = call_flags.of_call(result, event.decision, has_run=has_run)
         self._count(event)
         self._note_verdict(event, step)
         locked.incidents.observe(event.seq, event.tool, step, policy, event)
