@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -16,6 +17,7 @@ from detection.selectors import alerts, incidents
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.patterns import PatternRow
 from detection.selectors.sessions import SessionRow
+from detection.selectors.statistics import Numbers, Row
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -193,3 +195,13 @@ def notification_document(row: WithAnnotations[Notification, alerts.EventCount])
         "due_at": as_time(row.due_at),
         "finished_at": as_time(row.finished_at),
     }
+
+
+def numbers_document(numbers: Numbers) -> dict[str, Any]:
+    """Return numbers of the statistics."""
+    return asdict(numbers) | {"precision": numbers.precision, "recovery": numbers.recovery}
+
+
+def group_document(row: Row) -> dict[str, Any]:
+    """Return a group of the statistics."""
+    return {"key": row.key, **numbers_document(row.numbers)}

@@ -12,13 +12,14 @@ from django.http import StreamingHttpResponse
 from django.utils import timezone
 
 from detection.documents import (
+    group_document,
     incident_document,
     notification_document,
     pattern_document,
     session_document,
 )
 from detection.models import AuditEntry
-from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions
+from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
 from detection.selectors.filters import ListQuery
 from detection.selectors.pages import Page, all_rows
 from detection.services.approvals.documents import approval_document
@@ -53,14 +54,14 @@ class ExportedList:
     Attributes
     ----------
     read
-        Returns a page: project id, query, cursor, limit.
+        Returns a page: project id, query, cursor, limit, and what else the list needs.
     document
         Returns a row as JSON document: the row, the project's slug.
     columns
         Of the table: the fields of the document without its links, separated by spaces.
     """
 
-    read: Callable[[int, ListQuery, str, int], Page[Any]]
+    read: Callable[..., Page[Any]]
     document: Callable[[Any, str], dict[str, Any]]
     columns: str
 
@@ -103,6 +104,13 @@ EXPORTED_LISTS: Final = {
         lambda row, _: audit_document(row),
         "id at actor action subject before after address request_id",
     ),
+    "statistics": ExportedList(
+        statistics.list_groups,
+        lambda row, _: group_document(row),
+        "key checks warned blocked token_count cost_usd incidents blocked_incidents loops findings true_loops"
+        " false_alarms average_confidence recovered not_recovered loop_calls loop_calls_blocked loop_cost_usd"
+        " saved_cost_usd_estimate precision recovery",
+    ),
 }
 """By the name of the list."""
 
@@ -114,7 +122,7 @@ def list_file(
     file_format: str,
     *,
     limit: int = MAX_ROWS,
-    with_server: bool = False,
+    **more: Any,
 ) -> StreamingHttpResponse:
     """Answer with the rows of a list, in its order; a page of them is in memory at a time.
 
@@ -124,11 +132,10 @@ def list_file(
         The project's slug, for links and the file's name.
     file_format
         ``csv`` or ``jsonl``.
-    with_server
-        Also the audit's entries of the whole server.
+    more
+        What else the list needs: `with_server` for the audit's entries of the whole server, `by` for statistics.
     """
     known = EXPORTED_LISTS[query.spec.name]
-    more = {"with_server": True} if with_server else {}
     rows = all_rows(lambda cursor, size: known.read(project_id, query, cursor, size, **more), limit)
     documents = (known.document(row, project) for row in rows)
     name = f"loopguard-{query.spec.name}-{project}-{timezone.now():%Y-%m-%dT%H%M%SZ}"

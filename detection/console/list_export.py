@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import messages
 from django.http import Http404, HttpResponseRedirect
 from django.http.response import HttpResponseBase
@@ -20,7 +22,13 @@ def export(request: ProjectRequest, name: str) -> HttpResponseBase:
     """Return a list as a file, CSV or JSON lines; with an invalid filter, go back to the project with the reason."""
     if name not in EXPORTED_LISTS:
         raise Http404
-    listing = Listing(request, LISTS[name])
+    return export_of(
+        request, Listing(request, LISTS[name]), **{"with_server": True} if name == "audit" else {}
+    )
+
+
+def export_of(request: ProjectRequest, listing: Listing, **more: Any) -> HttpResponseBase:
+    """Return the file of a listing; `more` is what its list needs besides the query."""
     if listing.error or listing.range_error:
         messages.error(request, listing.error or listing.range_error)
         return HttpResponseRedirect(reverse("console:project", args=[request.project.slug]))
@@ -29,5 +37,5 @@ def export(request: ProjectRequest, name: str) -> HttpResponseBase:
         request.project.slug,
         listing.query,
         request.GET.get("format", ""),
-        with_server=name == "audit",
+        **more,
     )

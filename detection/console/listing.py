@@ -71,6 +71,8 @@ class Listing:
         The filter as typed.
     query
         Selects nothing if the filter or the range is not valid.
+    files
+        Parameters and words of what can be exported, in each format.
     error, range_error
         Why the filter or the range is not valid; empty if it is.
     moved
@@ -88,6 +90,7 @@ class Listing:
         default_range: str = "",
     ) -> None:
         given = request.GET
+        self.files: Iterable[tuple[str, str]] = (("", ""),)
         self.project_id, self.spec, self.path = request.project.pk, spec, path or request.path
         self.default_range = default_range or spec.default_range
         self.kept = {name: given[name] for name in kept if given.get(name)}
@@ -281,9 +284,13 @@ class Listing:
 
     @cached_property
     def exports(self) -> list[tuple[str, str]]:
-        """Query and words of each format in which the list can be exported."""
+        """Query and words of each file that the list can be exported to."""
         query = self.url(cursor="").partition("?")[2]
-        return [(f"?{query}{'&' if query else ''}format={key}", words) for key, words in FORMATS]
+        return [
+            (f"?{query}{'&' if query else ''}{rows}format={key}", f"{which}{words}")
+            for rows, which in self.files
+            for key, words in FORMATS
+        ]
 
     @cached_property
     def presets(self) -> list[tuple[str, str, bool]]:

@@ -8,11 +8,13 @@ from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any
 
 from django.http import HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
+from detection.console.list_export import export_of
 from detection.console.listing import Listing
 from detection.console.statistics_links import Link, Links, group_terms
 from detection.filtering import language
@@ -51,13 +53,17 @@ class Point:
 def page(request: ProjectRequest) -> HttpResponse:
     """Show totals, two charts over time with their numbers, and one grouping."""
     project, now = request.project, timezone.now()
-    by = next((value for value, _ in GROUPS if value == request.GET.get("by")), GROUPS[0][0])
+    by = _grouping(request)
     listing = Listing(request, STATISTICS, kept=("by",), default_range=_first_range(project, now))
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     if listing.is_invalid:
         return render(request, "statistics/invalid_filter.html", {"listing": listing})
     query, step = _whole_steps(listing, project, now)
+    listing.files = (
+        ("", f"By {dict(GROUPS)[by].lower()}: "),
+        ("rows=steps&", f"By {step}: "),
+    )
     found = statistics(project.pk, query, by, step=step)
     points = _filled(found.steps, query, step)
     links = Links(listing, query.range, project.slug)
@@ -143,6 +149,20 @@ def page(request: ProjectRequest) -> HttpResponse:
         "without_demo": listing.with_terms(language.term("demo", "no"), without=("demo",)),
     }
     return render(request, "statistics/page.html", context)
+
+
+@in_project()
+@require_safe
+def export(request: ProjectRequest) -> HttpResponseBase:
+    """Return the groups as a file, or with `rows=steps` the hours or days."""
+    project, now = request.project, timezone.now()
+    listing = Listing(request, STATISTICS, default_range=_first_range(project, now))
+    listing.query, step = _whole_steps(listing, project, now)
+    return export_of(request, listing, by=step if request.GET.get("rows") == "steps" else _grouping(request))
+
+
+def _grouping(request: ProjectRequest) -> By:
+    return next((value for value, _ in GROUPS if value == request.GET.get("by")), GROUPS[0][0])
 
 
 def _first_range(project: Project, now: datetime) -> str:

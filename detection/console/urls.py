@@ -90,6 +90,7 @@ urlpatterns = [
         incident_exceptions.create_exception,
         name="create_exception",
     ),
+    path(_PROJECT + "export/statistics", statistics.export),
     path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
     path(_PROJECT + "views/act", saved_views.act, name="act_on_view"),
     path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),

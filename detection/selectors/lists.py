@@ -422,11 +422,26 @@ STATISTICS: Final = ListSpec(
     time="opened_at",
     time_words="Period",
     also_since="last_seen_at",
-    sorts=(SortKey("seen", "last_seen_at"),),
+    newest="last_seen_at",
+    sorts=(
+        SortKey("incidents", "incidents", "number"),
+        SortKey("name", "key", "text"),
+        SortKey("checks", "checks", "number"),
+        SortKey("blocked", "blocked", "number"),
+        SortKey("findings", "findings", "number"),
+        SortKey("loops", "true_loops", "number"),
+        SortKey("confidence", "average_confidence", "number"),
+        SortKey("recovery", "recovery", "number"),
+        SortKey("calls", "loop_calls", "number"),
+        SortKey("cost", "loop_cost_usd", "number"),
+    ),
     default_range="7d",
     example="agent:browser -tool:bash demo:no",
 )
-"""Statistics are of the incidents that a query selects, and of the calls under the terms that they have fields for."""
+"""Statistics are of the incidents that a query selects, and of the calls under the terms that they have fields for.
+
+Its orders are those of the groups: columns of `statistics.Numbers`.
+"""
 
 CALL_COUNTS: Final = ListSpec(
     name="calls",

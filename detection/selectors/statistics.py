@@ -35,6 +35,7 @@ from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
 from detection.selectors.lists import CALL_COUNTS, OUTCOMES, RUNGS
+from detection.selectors.pages import Order, Page
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -172,8 +173,8 @@ def statistics(
     Returns
     -------
     Statistics
-        At most 1,000 rows: the newest for hours and days, else those with the most incidents, then calls. Reads the
-        hourly rows and the incidents of the range, each once, and no event.
+        At most 1,000 rows: the newest for hours and days, else the first in the order of the query, those with equal
+        numbers by incidents, then calls. Reads the hourly rows and the incidents of the range, each once, and no event.
     """
     calls, found = _counted(project_id, query)
     of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
@@ -194,9 +195,7 @@ def statistics(
         unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
         if grouped_by in ("hour", "day"):
             return sorted(unordered, key=lambda row: row.key)
-        return sorted(
-            unordered, key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key)
-        )
+        return _ordered(unordered, query.order)
 
     (total,), grouped = rows("total", None), rows("by", by)
     start, end = _ends(query)
@@ -212,6 +211,22 @@ def statistics(
         _false_alarms(alike),
         tuple(rows("step", step)),
     )
+
+
+def list_groups(project_id: int, query: ListQuery, cursor: str, limit: int, *, by: By) -> Page[Row]:
+    """Return the rows of `statistics` as a list of one page, which has all of them."""
+    return Page(statistics(project_id, query, by).rows, None)
+
+
+def _ordered(rows: list[Row], order: Order) -> list[Row]:
+    """Return groups in an order; those without the number come last in both directions."""
+    rows = sorted(rows, key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
+    column = order.key.column
+    if column == "key":
+        return sorted(rows, key=lambda row: row.key.lower(), reverse=order.is_descending)
+    known = [row for row in rows if getattr(row.numbers, column) is not None]
+    unknown = [row for row in rows if getattr(row.numbers, column) is None]
+    return sorted(known, key=lambda row: getattr(row.numbers, column), reverse=order.is_descending) + unknown
 
 
 def _ends(query: ListQuery) -> tuple[datetime, datetime]:

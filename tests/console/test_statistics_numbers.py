@@ -1,7 +1,10 @@
 """Numbers of the statistics that follow from one another: blocked calls, what blocking saved, and who recovered."""
 
+import csv
+import io
 import json
 import re
+from html import unescape
 
 import pytest
 from django.db.models import Sum
@@ -127,3 +130,37 @@ def test_an_agent_that_was_stopped_in_its_loop_has_not_recovered(world, api):
     assert "0 of 1 ended or stopped" in " ".join(page_of(world).split())
     assert api.post("/sessions/stopped/resume", {}).status_code == 200
     assert numbers() == [0, 0]
+
+
+def test_groups_are_sorted_and_exported_as_listed(world, api):
+    for number, (tool, calls) in enumerate((("alpha", 9), ("beta", 5), ("gamma", 7))):
+        loop(world.project, f"sorted-{number}", tool=tool, calls=calls)
+    ask(world.project, "quiet", 1, tool="zeta")
+    tools = ("alpha", "beta", "gamma", "zeta")
+
+    def listed(query):
+        page = page_of(world, f"&by=tool{query}")
+        found = re.findall(r'<span\s+class="mono"\s*>([^<]+)</span>', page.partition("By tool")[2])
+        return page, [tool for tool in found if tool in tools]
+
+    page, shown = listed("&sort=-checks")
+    assert shown == ["alpha", "gamma", "beta", "zeta"]
+    assert listed("&sort=calls")[1] == ["zeta", "beta", "gamma", "alpha"]
+    assert listed("&sort=name")[1] == [*tools]
+    # What has no number comes last in both directions.
+    assert listed("&sort=-recovery")[1][-1] == listed("&sort=recovery")[1][-1] == "zeta"
+    page, shown = listed("&sort=-checks&q=-tool:gamma")
+    links = re.findall(r'href="([^"]+/export/statistics[^"]+)"', page)
+    table, lines, by_hour, _ = (world.client.get(unescape(url)).getvalue().decode() for url in links)
+    rows = [json.loads(line) for line in lines.splitlines()]
+    assert [row["key"] for row in rows if row["key"] in tools] == shown == ["alpha", "beta", "zeta"]
+    in_table = [*csv.DictReader(io.StringIO(table))]
+    assert [(row["key"], int(row["checks"])) for row in in_table] == [(r["key"], r["checks"]) for r in rows]
+    hours = [*csv.DictReader(io.StringIO(by_hour))]
+    assert sum(int(row["checks"]) for row in hours) == sum(row["checks"] for row in rows)
+    assert all(row["key"].endswith(":00:00Z") for row in hours)
+    found = api.get("/statistics", by="tool", sort="-checks").json()["items"]
+    assert [row["key"] for row in found if row["key"] in tools] == ["alpha", "gamma", "beta", "zeta"]
+    assert api.get("/statistics", by="tool", sort="nothing").status_code == 422
+    refused = world.client.get(f"{world.base}/export/statistics?q=nofield:1")
+    assert refused.status_code == 302

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Literal
 
 from django.http import HttpResponse
 from django.utils import timezone
@@ -17,21 +17,14 @@ from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
 from detection.api.schemas.statistics import StatisticsQuerySchema, StatisticsSchema
+from detection.documents import group_document, numbers_document
 from detection.filtering.time_ranges import TimeRange
 from detection.selectors.lists import STATISTICS
-from detection.selectors.statistics import Numbers, statistics
+from detection.selectors.statistics import statistics
 
 router = Router(tags=["statistics"])
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)
 By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
-
-
-def numbers_document(numbers: Numbers) -> dict[str, Any]:
-    """Return the numbers of a group."""
-    return asdict(numbers) | {
-        "precision": numbers.precision,
-        "recovery": numbers.recovery,
-    }
 
 
 @router.get(
@@ -65,7 +58,7 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
             "by": query.by,
             "counted_at": found.counted_at.isoformat() if found.counted_at else None,
             "total": numbers_document(found.total),
-            "items": [{"key": row.key, **numbers_document(row.numbers)} for row in found.rows],
+            "items": [group_document(row) for row in found.rows],
             "recovery": [
                 {
                     "rung": row.rung,

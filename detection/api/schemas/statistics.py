@@ -7,7 +7,7 @@ from typing import Literal
 
 from ninja import Field, Schema
 
-from detection.api.schemas.common import FilterSchema, Timestamp
+from detection.api.schemas.common import FilterSchema, ShortText, Timestamp
 
 GroupBy = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
@@ -23,6 +23,11 @@ class StatisticsQuerySchema(FilterSchema):
     to: Timestamp | None = Field(None, description="End of the time span, exclusive. Now by default.")
     by: GroupBy = Field("total", description="What to group by.")
     demo: bool = Field(True, description="Include demo sessions.")
+    sort: ShortText = Field(
+        "",
+        description="Number to sort the groups by, with a leading minus for descending order. Empty: most incidents "
+        "first. Hours and days are always in order.",
+    )
 
 
 class StatisticsNumbersSchema(Schema):
