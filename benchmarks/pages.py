@@ -113,6 +113,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Live, text that is nowhere": "live?q=%22no+such+text%22",
         "Live, everything but": "live?q=-agent:coder+-tool:bash*",
         "Live, by cost": "live?sort=-cost",
+        "Live, by state": "live?sort=-state",
         "Live, page 41": f"live?cursor={_deep(program, 'sessions')}",
         "Live, rows after a hint": "live/rows?since=1",
         "Live, figures after a hint": "live/figures",

@@ -9,7 +9,7 @@ from detection.console import formatting
 from detection.engine.detectors import detector_for
 from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import shown_state
-from detection.selectors.sessions import SessionRow
+from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER, SessionRow
 
 CHIPS = {
     "looping": ("loop", "Looping"),
@@ -22,8 +22,6 @@ CHIPS = {
 """State to (chip class, word)."""
 
 BEHIND_AFTER = timedelta(seconds=3)
-QUIET_AFTER = timedelta(minutes=1)
-"""The last minute, as for the calls per minute of the project."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +66,10 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
 
 
 def is_near_limit(session: SessionRow | Session) -> bool:
-    """Whether the fullest meter of a session is shown: it must be at least 2 and half of the limit."""
+    """Whether the fullest meter of a session is shown."""
     return (
         bool(session.meter_kind)
-        and session.meter_count >= 2
+        and session.meter_count >= NEAR_LIMIT_CALLS
         and session.meter_count * 2 >= session.meter_limit
     )
 

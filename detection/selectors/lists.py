@@ -304,6 +304,9 @@ SESSIONS: Final = ListSpec(
         SortKey("session", "external_id", "text"),
         SortKey("agent", "agent", "text"),
         SortKey("tool", "last_tool", "text"),
+        SortKey("state", "urgency", "number"),
+        SortKey("limit", "limit_share", "number"),
+        SortKey("rate", "calls_per_minute", "number"),
     ),
     example="is:looping agent:browser -tool:bash calls:>100",
 )

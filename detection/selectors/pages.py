@@ -116,9 +116,12 @@ class Order:
 
     def cursor(self, row: Any) -> str:
         """Return the cursor after a row."""
-        value = getattr(row, self.key.column)
+        return self.cursor_at(row.id, getattr(row, self.key.column))
+
+    def cursor_at(self, number: int, value: Any) -> str:
+        """Return the cursor after the row with this id and value of the column."""
         text = value.isoformat() if isinstance(value, datetime) else str(value)
-        plain = f"{self}|{row.id}|{text}"
+        plain = f"{self}|{number}|{text}"
         return base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
 
     def _beyond(self, cursor: str, id_column: str) -> Q:

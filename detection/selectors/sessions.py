@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 from django.db import connection
+from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
+from django.db.models.functions import Cast, Extract, Greatest
+from django.utils import timezone
 
 from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind, call_flags
-from detection.models.session_state import shown_state
+from detection.models.session_state import shown_state, state_condition
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
@@ -73,6 +76,53 @@ class SessionRow:
 
 
 _FIELDS = tuple(field.name for field in fields(SessionRow))
+_LEAST_URGENT_FIRST = (
+    SessionState.ENDED,
+    SessionState.IDLE,
+    SessionState.RUNNING,
+    SessionState.STOPPED,
+    SessionState.LOOPING,
+    SessionState.HELD,
+)
+QUIET_AFTER = timedelta(minutes=1)
+"""The last minute, as for the calls per minute of the project."""
+NEAR_LIMIT_CALLS = 2
+"""The fullest meter of a session is shown from this count and half of the limit on."""
+
+
+def _urgency(now: datetime) -> Case:
+    return Case(
+        *(
+            When(state_condition(state, now), then=Value(place))
+            for place, state in enumerate(_LEAST_URGENT_FIRST)
+        ),
+        output_field=IntegerField(),
+    )
+
+
+def _limit_share(now: datetime) -> Case:
+    """Return the share of the limit that is used, 0 where lists do not show the meter."""
+    is_over = state_condition(SessionState.IDLE, now) | Q(state=SessionState.ENDED)
+    is_near = Q(meter_limit__gt=0, meter_count__gte=NEAR_LIMIT_CALLS)
+    share = Cast("meter_count", FloatField()) / Cast("meter_limit", FloatField())
+    return Case(
+        When(is_near & ~is_over & Q(meter_count__gte=F("meter_limit") / 2.0), then=share),
+        default=Value(0.0),
+    )
+
+
+def _calls_per_minute(now: datetime) -> Case:
+    """Return the calls per minute, 0 where lists do not show them."""
+    is_quiet = Q(state__in=(SessionState.STOPPED, SessionState.ENDED)) | Q(
+        last_event_at__lt=now - QUIET_AFTER
+    )
+    seconds = Extract(F("last_event_at") - F("started_at"), "epoch")
+    rate = Cast("call_count", FloatField()) * 60 / Greatest(Cast(seconds, FloatField()), 60.0)
+    return Case(When(is_quiet, then=Value(0.0)), default=rate)
+
+
+_DERIVED = {"urgency": _urgency, "limit_share": _limit_share, "calls_per_minute": _calls_per_minute}
+"""Orders by what is derived from the columns at a time."""
 
 
 def stopped_among(project_id: int, names: Collection[str]) -> set[str]:
@@ -107,9 +157,13 @@ def list_sessions(
     BadCursor
         One query, by index in the default order.
     """
-    rows = query.order.page(Session.objects.filter(query.condition(), project_id=project_id), cursor)
-    found = [SessionRow(*row) for row in rows.values_list(*_FIELDS)[: limit + 1]]
-    return cut(found, limit, query.order.cursor)
+    order, column = query.order, query.order.key.column
+    rows = Session.objects.filter(query.condition(), project_id=project_id)
+    if column in _DERIVED:
+        rows = rows.annotate(**{column: _DERIVED[column](timezone.now())})
+    found = [*order.page(rows, cursor).values_list(*_FIELDS, F(column))[: limit + 1]]
+    page = cut(found, limit, lambda row: order.cursor_at(row[0], row[-1]))
+    return Page(tuple(SessionRow(*row[:-1]) for row in page.items), page.next_cursor)
 
 
 def get_session(project_id: int, external_id: str) -> Session | None:

@@ -1,6 +1,7 @@
 """Lists by cursor, calls with their results, and changes that are never missed."""
 
 import threading
+from datetime import timedelta
 
 import pytest
 from django.db import connection, transaction
@@ -21,10 +22,10 @@ from detection.selectors.sessions import (
 from tests.support.threads import in_thread
 
 
-def walk(project, limit, text=""):
+def walk(project, limit, text="", sort=""):
     seen, cursor = [], ""
     while cursor is not None:
-        page = list_sessions(project.pk, list_query(SESSIONS, text), cursor, limit)
+        page = list_sessions(project.pk, list_query(SESSIONS, text, sort=sort), cursor, limit)
         seen += [row.external_id for row in page.items]
         cursor = page.next_cursor
     return seen
@@ -48,6 +49,30 @@ def test_a_running_session_that_is_silent_is_idle(project, session):
     assert walk(project, 10, "is:idle") == ["silent"]
     shown = {row.external_id: row.shown_state for row in list_sessions(project.pk).items}
     assert shown == {"busy": "running", "silent": "idle", "stopped": "stopped"}
+
+
+def test_sessions_are_sorted_by_what_their_rows_show(project, session):
+    def make(name, *, age=0, minutes=1, **values):
+        made = session(name, age_seconds=age, **values)
+        began = timezone.now() - timedelta(seconds=age, minutes=minutes)
+        Session.objects.filter(pk=made.pk).update(started_at=began)
+
+    make("held", state="held", call_count=30)
+    make("looping", state="looping", call_count=90, meter_kind="repeat", meter_count=6, meter_limit=4)
+    make("running", call_count=400, minutes=10, meter_kind="cycle", meter_count=3, meter_limit=4)
+    make("far", call_count=5, meter_kind="repeat", meter_count=1, meter_limit=4)
+    make("idle", age=301, call_count=900, meter_kind="repeat", meter_count=9, meter_limit=4)
+    make("stopped", state="stopped", call_count=80)
+    make("ended", state="ended", call_count=900, meter_kind="repeat", meter_count=8, meter_limit=4)
+    by_state = walk(project, 2, sort="-state")
+    assert by_state[:2] == ["held", "looping"]
+    assert by_state[-2:] == ["idle", "ended"]
+    assert by_state == [*reversed(walk(project, 3, sort="state"))]
+    # What a row does not show counts as nothing.
+    assert walk(project, 2, sort="-limit")[:2] == ["looping", "running"]
+    assert walk(project, 2, sort="-rate")[:4] == ["looping", "running", "held", "far"]
+    for sort in ("state", "-limit", "rate"):
+        assert sorted(walk(project, 1, sort=sort)) == sorted(walk(project, 50))
 
 
 @pytest.mark.servers
