@@ -20,6 +20,11 @@ from detection.selectors import patterns as selector
 from detection.selectors.filters import list_query
 from detection.selectors.lists import INCIDENTS, LOOPS
 
+REFRESHED: Final = ",".join(
+    f"#pattern-{part}"
+    for part in ("state", "acknowledge", "resolve", "banners", "said", "shared", "facts", "activity")
+)
+"""Parts of the page that change with its incidents; none has a field or a menu in which a person may be."""
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
 _FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {"session_name": "session"}
@@ -74,5 +79,6 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "activity": activity[::-1],
         "pending": [entry for entry in activity if entry.finished_at is None],
         "members": members_of(request.project.pk),
+        "refreshed": REFRESHED,
     }
     return render(request, "patterns/pattern.html", context)

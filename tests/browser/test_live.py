@@ -13,8 +13,9 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from detection.models import Session
+from detection.models import Pattern, Session
 from detection.services.audit import SYSTEM
+from detection.services.incidents import pattern_triage
 from detection.services.ingestion.ingest import ingest
 from detection.services.maintenance import retention
 from detection.services.sessions import actions as service
@@ -194,6 +195,22 @@ def test_an_open_session_page_follows_its_session(live, project, site):
     live.wait_for_timeout(500)
     ask(project, "first", 2)
     expect(live.locator("#session-figures b").first).to_have_text("2")
+
+
+def test_an_open_pattern_page_follows_its_incidents_and_leaves_what_is_typed(live, project, site):
+    loop(project, "one", calls=4)
+    pattern = Pattern.objects.get()
+    pattern_triage.resolve(project.pk, pattern.public_id, SYSTEM)
+    live.goto(f"{site.url}/p/support/patterns/{pattern.public_id}")
+    expect(live.locator("#pattern-state")).to_have_text("Resolved")
+    live.get_by_label("Comment").fill("half a sentence")
+    live.wait_for_timeout(500)
+    loop(project, "two", calls=4)
+    expect(live.locator("#pattern-state")).to_have_text("Open", timeout=5000)
+    expect(live.locator("#pattern-facts")).to_contain_text("1 open")
+    expect(live.locator("#pattern-banners")).to_contain_text("1 incident is open again")
+    expect(live.get_by_role("button", name="Acknowledge")).to_be_visible()
+    expect(live.get_by_label("Comment")).to_have_value("half a sentence")
 
 
 def test_signing_out_elsewhere_leads_the_page_to_the_sign_in_page(live, project):
