@@ -106,3 +106,19 @@ def test_a_message_opens_from_the_log_and_pages_fit_a_phone(page, site):
         page.goto(f"{site.url}/p/support/{path}")
         look(page, f"phone-{path.partition('?')[2] or path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+
+
+def test_the_preview_of_a_route_is_that_of_the_form_also_of_a_restored_one(page, site):
+    page.goto(f"{site.url}/p/support/alerts/routes/new")
+    preview, agents = page.locator(".preview"), page.get_by_label("for agents")
+    expect(preview).to_contain_text("1 more was silenced")
+    expect(preview.locator(".updating")).to_be_hidden()
+    page.route("**/alerts/routes/new", lambda route: (page.wait_for_timeout(700), route.continue_()))
+    agents.fill("nobody")
+    expect(preview.locator(".updating")).to_be_visible()
+    expect(preview).not_to_contain_text("silenced")
+    expect(preview.locator(".updating")).to_be_hidden()
+    page.unroute("**/alerts/routes/new")
+    page.reload()
+    expect(agents).to_have_value("nobody")
+    expect(preview).not_to_contain_text("silenced")
