@@ -14,7 +14,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.contrib.auth.decorators import login_required
 from django.contrib.auth.views import redirect_to_login
-from django.db.models import F
+from django.db.models import F, Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
@@ -28,6 +28,8 @@ from detection.services.audit import Actor
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
+MAX_PROJECTS = 50
+"""Projects of a person that are offered, and whose held calls are announced."""
 LAST_PROJECT = "last_project"
 """The key of the session under which the slug of the project opened last is kept."""
 
@@ -119,6 +121,22 @@ def own_page(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpReque
         return view(request)
 
     return wrapped
+
+
+def memberships(request: HttpRequest, current: int) -> list[Membership]:
+    """Return the person's memberships in the current project and in those that are not archived, by name.
+
+    One query per request.
+    """
+    if not hasattr(request, "memberships"):
+        rows = (
+            Membership.objects.filter(user_id=request.user.pk or 0)
+            .filter(Q(project__archived_at=None) | Q(project_id=current))
+            .select_related("project")
+            .order_by("project__name")
+        )
+        request.memberships = [*rows[:MAX_PROJECTS]]  # type: ignore[attr-defined]
+    return cast("list[Membership]", request.memberships)  # type: ignore[attr-defined]
 
 
 def last_opened(request: HttpRequest) -> Membership | None:

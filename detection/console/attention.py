@@ -12,9 +12,10 @@ from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
 from detection.console import approvals
-from detection.console.access import ProjectRequest, in_project
+from detection.console.access import ProjectRequest, in_project, lacks_second_factor, memberships
 from detection.console.formatting import visible
 from detection.console.recent_cache import RecentCache
+from detection.models import Membership, Role
 from detection.models.approvals import Decider
 from detection.selectors import approvals as selector
 from detection.selectors import dashboard, patterns, sessions
@@ -59,9 +60,58 @@ def _badges(counts: dict[str, int]) -> dict[str, Badge]:
     return {name: Badge(count, count > 0 and name in HOT) for name, count in counts.items()}
 
 
-def held_calls(project_id: int) -> list[approvals.Waiting]:
-    """Return the calls that wait for a person, the most urgent first, at most `MAX_SHOWN`; two queries."""
-    return approvals.waiting(selector.waiting(project_id, decider=Decider.PERSON, limit=MAX_SHOWN))
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call that waits for a person, with their membership in its project; `elsewhere` names another project."""
+
+    one: approvals.Waiting
+    membership: Membership
+    elsewhere: str
+
+    @property
+    def may_operate(self) -> bool:
+        """Whether the person may answer."""
+        return self.membership.allows(Role.OPERATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCalls:
+    """The calls that wait for this person in all their projects: the most urgent ones, and how many there are."""
+
+    shown: list[HeldCall]
+    count: int
+
+    @property
+    def text(self) -> str:
+        """The number, as the navigation shows numbers."""
+        return Badge(self.count, is_hot=True).text
+
+
+def _announced(request: ProjectRequest) -> dict[int, Membership]:
+    """Return the memberships in projects whose held calls are announced, by project: this one first."""
+    own = request.membership
+    found = {own.project_id: own}
+    for other in memberships(request, own.project_id):
+        if other.project.archived_at is None and not lacks_second_factor(request, other.project):
+            found.setdefault(other.project_id, other)
+    return found
+
+
+def held_calls(request: ProjectRequest, count: int) -> HeldCalls:
+    """Return the held calls, of which the project of the page has `count`; two or three queries if there are any."""
+    project_id, announced = request.project.pk, _announced(request)
+    others = [one for one in announced if one != project_id]
+    count += selector.count_waiting(*others) if others else 0
+    rows = selector.waiting(*announced, decider=Decider.PERSON, limit=MAX_SHOWN) if count else []
+    shown = [
+        HeldCall(
+            one,
+            member := announced[one.approval.project_id],
+            "" if member.project_id == project_id else visible(member.project.name),
+        )
+        for one in approvals.waiting(rows)
+    ]
+    return HeldCalls(shown, count)
 
 
 @in_project()
@@ -75,17 +125,18 @@ def attention(request: ProjectRequest) -> HttpResponse:
     """
     project_id = request.project.pk
     counts = _shared_counts(project_id)
-    held = held_calls(project_id) if counts["approvals"] else []
-    ids = {one.approval.public_id for one in held}
+    held = held_calls(request, counts["approvals"])
+    ids = {held_call.one.approval.public_id for held_call in held.shown}
     known = [name for name in request.GET.get("known", "")[:1000].split(",")[:MAX_SHOWN] if name]
-    gone = selector.closed_of(project_id, [name for name in known if name not in ids])
+    gone = selector.closed_of(_announced(request), [name for name in known if name not in ids])
     return JsonResponse(
         {
             "badges": {
                 name: {"text": badge.text, "count": badge.count, "is_hot": badge.is_hot}
                 for name, badge in _badges(counts).items()
             },
-            "held": [_card(request, one) for one in held],
+            "held_count": {"text": held.text, "count": held.count},
+            "held": [_card(request, one) for one in held.shown],
             "closed": [{"id": row.public_id, "words": _words(row)} for row in gone],
         },
         headers={"Cache-Control": "private, no-store"},
@@ -102,16 +153,17 @@ def _shared_counts(project_id: int) -> dict[str, int]:
     return known[1]
 
 
-def _card(request: ProjectRequest, one: approvals.Waiting) -> dict[str, Any]:
-    approval = one.approval
+def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
+    approval = held.one.approval
     agent = visible(approval.agent) or "an unnamed agent"
+    place = f" in project {held.elsewhere}" if held.elsewhere else ""
     return {
         "id": approval.public_id,
-        "what": f"{visible(approval.tool)} of {agent}",
+        "what": f"{visible(approval.tool)} of {agent}{place}",
         "summary": visible(approval.summary),
         "session": visible(approval.session.external_id),
-        "seconds_left": one.seconds_left,
-        "html": render_to_string("approvals/_held.html", {"one": one}, request),
+        "seconds_left": held.one.seconds_left,
+        "html": render_to_string("approvals/_held.html", {"held_call": held}, request),
     }
 
 

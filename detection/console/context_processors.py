@@ -9,15 +9,14 @@ from typing import Any, cast
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.db.models import Q
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from detection.console import attention, preferences
+from detection.console import access, attention, preferences
 from detection.console.access import ProjectRequest
 from detection.console.attention import Badge
-from detection.models import Membership, Role
+from detection.models import Role
 from detection.services.maintenance.disk_space import disk_monitor
 
 NAVIGATION = (
@@ -100,7 +99,7 @@ class NavigationItem:
 
 
 def console(request: HttpRequest) -> dict[str, Any]:
-    """Return the context of the layout; costs at most six small queries, and none where the layout is not used."""
+    """Return the context of the layout; costs at most seven small queries, and none where the layout is not used."""
     chosen = preferences.of(request)
     context: dict[str, Any] = {"preferences": chosen, "time_mode": chosen.time, "theme": chosen.theme}
     project = getattr(request, "project", None)
@@ -118,8 +117,8 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "may_administer": membership.allows(Role.ADMIN),
         "live_url": live_url(project.slug),
         "badges": badges,
-        "held_calls": SimpleLazyObject(
-            lambda: attention.held_calls(project.pk) if badges["approvals"].count else []
+        "held": SimpleLazyObject(
+            lambda: attention.held_calls(cast("ProjectRequest", request), badges["approvals"].count)
         ),
         "navigation": SimpleLazyObject(partial(_navigation, project, page, badges)),
         "projects": SimpleLazyObject(partial(_projects, request, project.pk)),
@@ -156,10 +155,4 @@ def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[li
 
 def _projects(request: HttpRequest, current: int) -> list[Any]:
     """Return the projects to choose from: the current one, and those that are not archived."""
-    rows = (
-        Membership.objects.filter(user_id=request.user.pk or 0)
-        .filter(Q(project__archived_at=None) | Q(project_id=current))
-        .select_related("project")
-        .order_by("project__name")
-    )
-    return [row.project for row in rows[:50]]
+    return [row.project for row in access.memberships(request, current)]

@@ -28,7 +28,7 @@ from detection.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, acc
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
 from detection.services.accounts import second_factor
-from detection.stream.hints import project_group
+from detection.stream.hints import held_group, project_group
 
 log = structlog.get_logger(__name__)
 SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE, RECONNECT = 4401, 4404, 1008, 1009, 1012
@@ -37,6 +37,8 @@ BEAT_SECONDS = 10.0
 STALLED_SECONDS = 30.0
 BROKER_TIMEOUT_SECONDS = 2.0
 MAX_MESSAGE_CHARACTERS = 512
+MAX_OTHERS = 50
+"""Other projects of the person whose held calls reach the page at once."""
 MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
 TOPICS = frozenset(("session", "incident", "attempt", "approval", "policy"))
 
@@ -67,7 +69,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             return
         self._queue.add_frame({"type": "ready", "cursor": project["cursor"]})
         self._main = asyncio.current_task()
-        listening = self._listen(project_group(project["id"]))
+        listening = self._listen(project_group(project["id"]), *map(held_group, project["others"]))
         for work in (self._send_frames(), listening, self._watch(project["access"]), self._beat()):
             self._tasks.append(asyncio.create_task(self._guarded(work)))
 
@@ -118,14 +120,15 @@ class LiveConsumer(AsyncWebsocketConsumer):
             case _:
                 return False
 
-    async def _listen(self, group: str) -> None:
+    async def _listen(self, *groups: str) -> None:
         """Receive hints from the broker while the socket is open, across outages of the broker."""
         while True:
             layer = get_channel_layer()
             try:
                 async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     self._channel = await layer.new_channel()
-                    await layer.group_add(group, self._channel)
+                    for group in groups:
+                        await layer.group_add(group, self._channel)
                 self._note_broker(is_up=True)
                 while True:
                     await self._take(await layer.receive(self._channel))
@@ -137,7 +140,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
                     self._channel = ""
                     with contextlib.suppress(OSError, TimeoutError, RedisError):
                         async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
-                            await layer.group_discard(group, channel)
+                            for group in groups:
+                                await layer.group_discard(group, channel)
             await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
 
     async def _take(self, message: dict[str, Any]) -> None:
@@ -200,7 +204,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     @database_sync_to_async
     def _membership(self) -> dict[str, Any] | None:
-        """Return the access and cursor of the project if the user is an active member; two queries."""
+        """Return access and cursor of the project, and the person's other ones, if the user is an active member.
+
+        Three queries.
+        """
         user = self.scope["user"]
         if not user.is_authenticated or not user.is_active:
             return None
@@ -212,9 +219,17 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if found is None or ((found[2] or settings.REQUIRE_SECOND_FACTOR) and not has_factor):
             return None
         access = MemberAccess(session.session_key or "", user.pk, user.password, *found[:2], has_factor)
+        others = Membership.objects.filter(user_id=user.pk, project__archived_at=None).exclude(
+            project_id=found[0]
+        )
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
-            return {"id": found[0], "access": access, "cursor": cursor.fetchone()[0]}
+            return {
+                "id": found[0],
+                "access": access,
+                "cursor": cursor.fetchone()[0],
+                "others": [*others.values_list("project_id", flat=True)[:MAX_OTHERS]],
+            }
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of the socket; an error closes the socket, and the page reconnects."""

@@ -213,19 +213,8 @@ def observe_result(
         return Step(call_key=record.key, duplicate=True)
     if not policy.values["enabled"]:
         return Step(call_key=record.key, closes=record.seq)
-    content = result.content
-    if content is not None and result.tail:
-        content += "\n" + result.tail
-    outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
-    effect = record.effect if outcome.status != ERROR else ""
-    if effect in ("write", "message"):
-        if is_declined(outcome.text):
-            effect = ""
-        else:
-            # A receipt is no evidence.
-            outcome.is_evidence = False
+    outcome, is_change = _outcome_of(record, result, policy, keyer)
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
-    is_change = effect in ("command", "write")
     is_new_pair = False
     if is_change or outcome.is_value or not outcome.is_evidence:
         is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
@@ -259,6 +248,24 @@ def observe_result(
     step.cell = _cell(record.seq, record.tool, record.key, step.verdict, outcome.status, is_new)
     step.faults = faults + more
     return step
+
+
+def _outcome_of(
+    record: Record, result: ObservedResult, policy: Policy, keyer: Keyer
+) -> tuple[ResultOutcome, bool]:
+    """Return what a result says, and whether its call has changed something."""
+    content = result.content
+    if content is not None and result.tail:
+        content += "\n" + result.tail
+    outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
+    effect = record.effect if outcome.status != ERROR else ""
+    if effect in ("write", "message"):
+        if is_declined(outcome.text):
+            effect = ""
+        else:
+            # A receipt is no evidence.
+            outcome.is_evidence = False
+    return outcome, effect in ("command", "write")
 
 
 def observe_message(

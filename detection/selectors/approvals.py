@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import Exists, F, OuterRef, Q
@@ -48,8 +48,8 @@ def has_any(project_id: int) -> bool:
     return Approval.objects.filter(project_id=project_id).exists()
 
 
-def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> list[Approval]:
-    """Return the open approvals, most urgent first, without overdue ones, which are about to be closed.
+def waiting(*project_ids: int, decider: str = "", limit: int = MAX_OPEN) -> list[Approval]:
+    """Return the open approvals of projects, most urgent first, without overdue ones, which are about to be closed.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def waiting(project_id: int, *, decider: str = "", limit: int = MAX_OPEN) -> lis
         One of `Decider`, or empty for both.
     """
     rows = Approval.objects.filter(
-        project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now()
+        project_id__in=project_ids, state=ApprovalState.OPEN, deadline__gt=timezone.now()
     ).select_related("session", "incident")
     if decider:
         rows = rows.filter(decider=decider)
@@ -76,9 +76,9 @@ def expired_recently(project_id: int) -> list[Approval]:
     return [*rows.order_by("-requested_at", "-id")[:MAX_EXPIRED]]
 
 
-def closed_of(project_id: int, public_ids: Iterable[str]) -> list[Approval]:
-    """Return the approvals among these ids that are closed. One query; none if there are no ids."""
-    rows = Approval.objects.filter(project_id=project_id, public_id__in=[*public_ids])
+def closed_of(project_ids: Collection[int], public_ids: Iterable[str]) -> list[Approval]:
+    """Return the approvals of projects among these ids that are closed. One query; none if there are no ids."""
+    rows = Approval.objects.filter(project_id__in=project_ids, public_id__in=[*public_ids])
     return [*rows.exclude(state=ApprovalState.OPEN).select_related("session")]
 
 
@@ -91,11 +91,10 @@ def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
     return {places[session, seq]: text or "" for session, seq, text in rows if (session, seq) in places}
 
 
-def count_waiting(project_id: int) -> int:
-    """Return the number of waiting approvals, for the navigation."""
-    return Approval.objects.filter(
-        project_id=project_id, state=ApprovalState.OPEN, deadline__gt=timezone.now(), decider=Decider.PERSON
-    ).count()
+def count_waiting(*project_ids: int) -> int:
+    """Return the number of approvals of projects that wait for a person."""
+    rows = Approval.objects.filter(project_id__in=project_ids, state=ApprovalState.OPEN)
+    return rows.filter(deadline__gt=timezone.now(), decider=Decider.PERSON).count()
 
 
 def remembered(project_id: int) -> list[RememberedDecision]:

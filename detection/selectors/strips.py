@@ -182,9 +182,11 @@ def describe(cells: Sequence[Cell]) -> str:
     ):
         if count:
             parts.append(_count(count, name))
-    for mark in (call_flags.WOULD_BLOCK, call_flags.WOULD_HOLD, call_flags.WOULD_STOP):
-        if marks[mark]:
-            parts.append(f"{_count(marks[mark], 'call')} that {call_flags.WORDS[mark]}")
+    parts += [
+        f"{_count(marks[mark], 'call')} that {call_flags.WORDS[mark]}"
+        for mark in (call_flags.WOULD_BLOCK, call_flags.WOULD_HOLD, call_flags.WOULD_STOP)
+        if marks[mark]
+    ]
     return ", ".join(parts)
 
 

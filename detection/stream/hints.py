@@ -36,6 +36,11 @@ def project_group(project_id: int) -> str:
     return f"project.{project_id}"
 
 
+def held_group(project_id: int) -> str:
+    """Return the channel group of the pages of other projects that announce the held calls of this one."""
+    return f"held.{project_id}"
+
+
 def approval_group(public_id: str) -> str:
     """Return the channel group of the agents that wait for an approval."""
     return f"approval.{public_id}"

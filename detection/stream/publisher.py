@@ -11,7 +11,7 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 
 from detection.background_publisher import BackgroundPublisher
-from detection.stream.hints import Hint, approval_group, project_group
+from detection.stream.hints import Hint, approval_group, held_group, project_group
 
 SEND_TIMEOUT_SECONDS = 1.0
 PAUSE_SECONDS = 0.05
@@ -43,6 +43,9 @@ def _publish(group: str, message: dict[str, Any]) -> None:
 
 def _send_hints(project_id: int, hints: list[Hint]) -> None:
     _send(project_group(project_id), {"type": "hints", "hints": [hint.as_message() for hint in hints]})
+    if any(hint.topic == "approval" for hint in hints):
+        # Without a name: whether the person may still see it is decided when the page asks.
+        _send(held_group(project_id), {"type": "hints", "hints": [Hint("approval").as_message()]})
 
 
 def _send(group: str, message: dict[str, Any]) -> None:

@@ -56,7 +56,7 @@ async function fetchNow() {
   }
 }
 
-function show({ badges, held, closed }) {
+function show({ badges, held, held_count: heldCount, closed }) {
   for (const badge of document.querySelectorAll("[data-badge]")) {
     const { text, is_hot: isHot } = badges[badge.dataset.badge];
     write(badge.querySelector("[data-badge-text]"), text);
@@ -64,7 +64,7 @@ function show({ badges, held, closed }) {
     if (badge.closest(".tabbar")) badge.hidden = !isHot;
     else if (badge.matches(".muted")) badge.hidden = text === "0";
   }
-  showCount(badges.approvals);
+  showCount(heldCount);
   const wanted = new Map(held.map((one) => [one.id, one]));
   const words = new Map(closed.map((one) => [one.id, one.words]));
   for (const card of cards()) {
@@ -118,7 +118,7 @@ function remove(card, words) {
 
 const isOpen = () => sessionStorage.getItem(OPEN) === "yes";
 
-function settle() {
+function settle(isLoading = false) {
   const all = cards();
   panel.hidden = all.length === 0;
   if (panel.hidden) sessionStorage.removeItem(OPEN);
@@ -127,7 +127,7 @@ function settle() {
   write(foldButton, isOpen() ? "Hide" : foldButton.dataset.words);
   if (all.length && all.every((card) => !card.open)) {
     all[0].open = true;
-    all[0].followedAt = Date.now();
+    if (!isLoading) all[0].followedAt = Date.now();
   }
   tick();
 }
@@ -135,8 +135,10 @@ function settle() {
 /** Write the times left, and the most urgent call into the bar. */
 function tick() {
   writeClocks(panel, () => soon(GAP_MS.approval));
-  const card = cards()[0];
-  if (card) write(first, `${card.querySelector("time").textContent}: ${card.querySelector("b").textContent}`);
+  const [card] = cards();
+  if (!card) return;
+  const [time, tool, agent] = ["time", "b", "[data-agent]"].map((part) => card.querySelector(part).textContent);
+  write(first, `${time}: ${tool} of ${agent}`);
 }
 
 function open(isIt) {
@@ -245,5 +247,5 @@ if (panel) {
     tick();
     sayNew();
   }, 500);
-  settle();
+  settle(true);
 }

@@ -11,7 +11,7 @@ from django.contrib.auth import get_user_model
 from playwright.sync_api import expect
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval
+from detection.models import Approval, Membership, Role
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
@@ -69,7 +69,9 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     panel = page.locator("#attention")
     expect(panel).to_be_visible()
     # A bar that covers nothing: the end of the page can be scrolled above it.
-    expect(panel.locator("[data-first]")).to_contain_text(re.compile(r"[\d min]+ s left: search_web"))
+    expect(panel.locator("[data-first]")).to_contain_text(
+        re.compile(r"[\d min]+ s left: search_web of triage")
+    )
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     page.evaluate("scrollTo(0, document.body.scrollHeight)")
     last = page.locator("main > :last-child").bounding_box()
@@ -100,6 +102,34 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     expect(page.locator("#attention-announcer")).to_contain_text("Skipped by ben: read_file in s-2.")
     expect(page).to_have_title(re.compile("^Statistics"))
     assert page.url.endswith("/statistics")
+
+
+def test_a_held_call_of_another_project_is_announced_and_answered_here(statistics, project):
+    page, ana = statistics, get_user_model().objects.get(username="ana")
+    other = make_project("research")
+    Membership.objects.create(project=other, user=ana, role=Role.OPERATOR)
+    theirs = make_project("theirs")
+    for one in (other, theirs):
+        overrides.save_override(one.pk, PROJECT, {"mode": "ask"}, SYSTEM)
+    page.reload()  # the socket opened before there was another project
+    expect(page.locator("#live-state, [data-badge]").first).to_be_attached()
+    page.wait_for_timeout(500)
+    hold(theirs, "secret")
+    approval = hold(other, "elsewhere")
+    panel = page.locator("#attention")
+    expect(panel).to_be_visible(timeout=2000)
+    expect(panel.locator("[data-held]")).to_have_count(1)
+    expect(page).to_have_title(re.compile(r"^\(1\) Statistics"))
+    expect(page.locator('.side [data-badge="approvals"]')).to_have_text(re.compile("^0"))
+    expect(page.locator("#attention-announcer")).to_contain_text("of triage in project")
+    page.goto(page.url.replace("/statistics", "/approvals"))
+    expect(panel).to_be_visible()
+    panel.get_by_role("button", name="Answer").click()
+    expect(panel.locator("summary")).to_contain_text(f"project {other.name}, elsewhere")
+    panel.get_by_role("button", name="Allow once").click()
+    expect(panel).to_be_hidden()
+    approval.refresh_from_db()
+    assert (approval.choice, approval.decided_by) == ("allow_once", "ana")
 
 
 def test_a_double_click_answers_one_call_not_the_one_that_follows(statistics, project):

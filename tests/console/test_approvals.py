@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlencode
 
 import pytest
@@ -111,8 +112,12 @@ def test_a_held_call_is_answered_on_the_pages_of_the_person_too(as_member, proje
     )
     client.get("/p/quiet/")
     page = client.get("/account").content.decode()
-    assert card not in page
     assert 'href="/p/quiet/live"' in page, "the project opened last"
+    # It is announced with the name of its project, and not to those who have left that.
+    assert re.search(rf"{card}\s+data-elsewhere", page)
+    assert "<title>\n      (1)" in page
+    Membership.objects.filter(project=project).delete()
+    assert card not in client.get("/account").content.decode()
     Project.objects.update(archived_at=timezone.now())
     assert 'href="/p/quiet/live"' not in client.get("/account").content.decode()
 
