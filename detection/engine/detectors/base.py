@@ -164,6 +164,10 @@ class BaseDetector:
         equally strict finding about a single call.
     only_warns_fallible : bool
         Tools of the class `fallible` are warned about at most.
+    spared_classes : tuple of str
+        Classes of tools for which it has higher limits, or finds nothing; besides `exempt`.
+    judges_arguments : bool
+        It may find less where arguments are ignored.
     spans_family : bool
         The finding may be about several sessions; a replay of one session does not find it.
     is_silence : bool
@@ -200,6 +204,8 @@ class BaseDetector:
     judges_texts: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False
     only_warns_fallible: ClassVar[bool] = False
+    spared_classes: ClassVar[tuple[str, ...]] = ()
+    judges_arguments: ClassVar[bool] = True
     spans_family: ClassVar[bool] = False
     is_silence: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True

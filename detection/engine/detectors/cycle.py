@@ -58,6 +58,7 @@ class Cycle(BaseDetector):
     message = "the same $period calls, including '$tool', were made $count times in a row"
     error_advice = FAILS_AGAIN
     advice = "The same steps will bring the same results: change the approach, or report what you have."
+    spared_classes = ("poll",)
     presets = ("standard", "balanced", "conservative", "aggressive", "similarity")
     key_settings = ("cycle_ladder", "cycle_min_laps")
     limit_setting = "cycle_min_laps"

@@ -56,6 +56,8 @@ class Outage(BaseDetector):
     # Trouble of a provider is nobody's loop.
     templates = {"warn": "[WARNING: $what. $advice]"}
     presets = ("standard",)
+    spared_classes = ("fallible",)
+    judges_arguments = False
     key_settings = ("outage_ladder", "outage_max_errors")
     limit_setting = "outage_max_errors"
     describes_results = False

@@ -93,6 +93,7 @@ class Repeat(BaseDetector):
     )
     again = "The same call again"
     ladder = "mode"
+    spared_classes = ("poll",)
     presets = (
         "standard", "proxy", "balanced", "conservative", "aggressive", "similarity", "advisory", "interactive",
     )  # fmt: skip

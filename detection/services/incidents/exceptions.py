@@ -185,6 +185,8 @@ def can_ignore_arguments(incident: Incident) -> bool:
 
     It makes more calls identical, so it does not help with honest repetition either.
     """
+    if not detector_for(incident.kind).judges_arguments:
+        return False
     if incident.label == IncidentLabel.FALSE_ALARM and incident.label_reason:
         return incident.label_reason == LabelReason.VOLATILE_ARGUMENT
     calls = [call.get("arguments") for call in incident.evidence.get("calls", ())]
@@ -397,9 +399,17 @@ def _of_tool(
     pattern = exactly(incident.tool)
     row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).first()
     rule, scope = tool_rule(row) if row else ToolRule(pattern), Scope("tool", pattern=pattern)
+    detector = detector_for(incident.kind)
+    spared = {*detector.spared_classes}
+    if detector.only_warns_fallible and incident.decision in BLOCKING:
+        spared.add("fallible")
     found = {
-        "poll": ("Treat it as polling: higher limits apply", replace(rule, tool_class="poll")),
-        "fallible": ("Expect it to fail: warn, but never block", replace(rule, tool_class="fallible")),
+        name: (words, replace(rule, tool_class=name))
+        for name, words in (
+            ("poll", "Treat it as polling: higher limits apply"),
+            ("fallible", "Expect it to fail: warn, but never block"),
+        )
+        if name in spared
     }
     tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
     own_limits = {name: value for name, value in own.items() if name in tool_limits}

@@ -88,7 +88,8 @@ class Findings:
         Incidents that only the changed policy finds, that only the current one finds, and that both find with another
         decision, at another call or at another cost: how many of which kind, their cost, and the first `MAX_ITEMS`.
     replayed
-        Sessions and calls that were replayed, and how many sessions the change cannot affect.
+        Sessions and calls that were replayed, how many sessions the change cannot affect, and how many calls of the
+        period were counted before the first one.
     missing
         Sessions and calls that could not be replayed, by reason.
     recorded

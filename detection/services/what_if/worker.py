@@ -7,6 +7,7 @@ worker at a time works on the what-ifs of a project, under a lock that ends with
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -114,7 +115,10 @@ class _Work:
         row.policy_version, row.cursor = project.policy_version, (found["newest"] or 0) + 1
         row.sessions, row.calls = found["sessions"], found["calls"] or 0
         row.done_sessions = row.done_calls = 0
-        row.result = {}
+        # Calls that arrive while it runs are not part of it: they must not look like calls of removed sessions.
+        counts = CallCount.objects.filter(project_id=row.project_id, hour__gte=row.since)
+        counted = counts.aggregate(calls=Sum("checks"))["calls"] or 0
+        row.result = Findings(replayed=Counter(counted_before=counted)).dump()
         self._rows.update(
             started_at=row.started_at or timezone.now(),
             **{
@@ -169,9 +173,7 @@ class _Work:
                 calls=max(0, row.calls - row.done_calls),
             )
         elif not row.change.get("session"):
-            counts = CallCount.objects.filter(project_id=row.project_id, hour__gte=row.since)
-            counted = counts.aggregate(calls=Sum("checks"))["calls"] or 0
-            removed = counted - findings.replayed["calls_since"]
+            removed = findings.replayed["counted_before"] - findings.replayed["calls_since"]
             if removed > 0:
                 findings.miss("removed", calls=removed)
 

@@ -10,7 +10,7 @@ from detection.models import Event, Incident, Session, WhatIf
 from detection.selectors.policies import load_overrides
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.incidents import triage
+from detection.services.incidents import exceptions, triage
 from detection.services.maintenance import hourly_counts
 from detection.services.policies import overrides
 from detection.services.sessions import actions, removal
@@ -263,6 +263,29 @@ def test_a_piece_that_ends_every_worker_fails_in_the_end(project, monkeypatch):
     assert worked(row).error_code == "interrupted"
 
 
+@pytest.mark.parametrize(
+    ("kind", "content", "offered"),
+    [
+        ("repeat", "[]", {"poll"}),
+        ("outcome", "no such user", {"fallible", "ignore"}),
+        ("outage", "HTTP 429: rate limit exceeded", {"fallible"}),
+    ],
+)
+def test_every_exception_for_a_tool_that_is_offered_changes_something(project, kind, content, offered):
+    for number in range(12):
+        arguments = "{}" if kind == "repeat" else f'{{"user": "u-{number}"}}'
+        verdict = ask(project, "s-1", number, tool="find_user", arguments=arguments)
+        if verdict.decision in ("allow", "warn"):
+            answer(project, "s-1", number, content, is_error=kind != "repeat")
+    incident = Incident.objects.get(kind=kind)
+    found = [one for one in exceptions.options(incident) if one.id.startswith("tool:")]
+    assert {one.id.removeprefix("tool:") for one in found} - {"raise", "exempt"} == offered
+    for option in found:
+        row = worked(what_ifs.create_what_if(project.pk, option.change, ANA, days=7))
+        gained, lost, changed = summary(row)
+        assert lost or changed, option.id
+
+
 def test_the_number_of_open_and_kept_what_ifs_is_bounded(project, monkeypatch):
     rows = [what_if(project, "project", {"max_repeats": 3}) for _ in range(what_ifs.MAX_OPEN)]
     with pytest.raises(Conflict) as error:
@@ -284,6 +307,20 @@ def test_calls_of_sessions_that_are_removed_by_now_are_counted(project):
     removal.remove_older_than(project.pk, timezone.now() - timedelta(days=5))
     row = worked(what_if(project, "project", {"enabled": False}))
     assert row.result["missing"] == {"removed": {"sessions": 0, "calls": calls}}
+
+
+def test_calls_that_arrive_while_it_runs_are_not_those_of_removed_sessions(project, monkeypatch):
+    for number in range(3):
+        loop(project, f"before-{number}", calls=6)
+    hourly_counts.count_calls()
+    monkeypatch.setattr(worker, "PIECE_SECONDS", 0.0)
+    row = what_if(project, "project", {"enabled": False})
+    worker.run_waiting(iter([False, False, True]).__next__)  # one piece, which is one session
+    loop(project, "meanwhile", calls=6)
+    hourly_counts.count_calls()
+    row = worked(row)
+    assert row.result["missing"] == {}
+    assert row.result["replayed"]["sessions"] == 3
 
 
 @pytest.mark.parametrize(
