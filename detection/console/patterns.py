@@ -21,7 +21,7 @@ from detection.filtering.language import parse, term
 from detection.models import Membership, Pattern, Role
 from detection.selectors import bulk_actions
 from detection.selectors import patterns as selector
-from detection.selectors.lists import INCIDENTS, LOOPS, PATTERNS
+from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, PATTERNS
 from detection.selectors.patterns import PatternRow
 from detection.services.incidents import pattern_triage as service
 
@@ -125,7 +125,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             )
             for row in found.items
         ],
-        "costly_url": listing.url(q="", range="7d", sort="-cost"),
+        "costly_url": listing.url(q=NO_LIMITS, range="7d", sort="-cost"),
         "sample": SAMPLE,
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,

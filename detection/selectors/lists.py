@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
 
-from detection.engine.detectors import DETECTORS
+from detection.engine.detectors import DETECTORS, RUN_LIMITS
 from detection.models import (
     Approval,
     ApprovalState,
@@ -105,6 +105,8 @@ def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
 
 LOOPS: Final = "-label:false_alarm"
 """The filter of the incidents that sums of calls and money in loops add, see `IS_LOOP`."""
+NO_LIMITS: Final = f"-detector:{','.join(sorted(RUN_LIMITS))}"
+"""Without spent budgets, whose cost is that of all calls beyond the limit."""
 
 INCIDENTS: Final = ListSpec(
     name="incidents",

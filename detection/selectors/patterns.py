@@ -447,11 +447,17 @@ class SharedFact:
 
 
 def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
-    """Return what the incidents of a pattern share; one query for each of `SHARED_FACTS`."""
+    """Return what the incidents of a pattern share; one query for each of `SHARED_FACTS`.
+
+    The tools of a pattern are shared by definition: where several detectors found a cycle, some name one of its tools.
+    """
     facts = {}
     rows = Incident.objects.filter(pattern=pattern).order_by()
     total = rows.count()
     for name in SHARED_FACTS:
+        if name == "tool" and pattern.tool:
+            facts[name] = SharedFact(name, ((pattern.tool, total),), 1, total)
+            continue
         counted = rows.exclude(**{name: ""}).values_list(name).annotate(number=Count("pk"))
         values = tuple(counted.order_by("-number", name)[:MAX_NAMES])
         distinct = len(values) if len(values) < MAX_NAMES else rows.values(name).distinct().count()

@@ -186,6 +186,9 @@ def test_one_row_per_loop_has_the_cost_of_the_loop_and_is_sorted_by_it(world):
     costly = re.search(r'href="([^"]+)"\s*>Most expensive, 7 days<', page)[1]
     assert "first%3Ayes" in costly
     assert "sort=-cost" in costly
+    # The calls beyond a spent budget are no loop.
+    make_incident(world.project, kind="budget", loop_id="b", session_name="spent", cost_usd=99, status="open")
+    assert rows(unescape(world.client.get(unescape(costly)).content.decode())) == ["dear", "single", "cheap"]
     file = world.client.get(f"{world.base}/export/incidents?q=first:yes&sort=-cost&format=jsonl").getvalue()
     assert [json.loads(line)["cost_usd"] for line in file.splitlines()] == [7, 6, 4]
 

@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from detection.models import AlertSilence, Incident, Pattern, Role
-from tests.console.scenes import loop, make_world, text
+from tests.console.scenes import ask, loop, make_world, text
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
 
@@ -92,3 +92,19 @@ def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
     assert viewer.post(f"{world.base}/patterns/act", {"action": "resolve"}).status_code == 403
+
+
+def test_a_pattern_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):
+    for session in ("first-cycle", "second-cycle"):
+        for number in range(16):
+            ask(world.project, session, number, tool=("list_files", "read_file")[number % 2], arguments="{}")
+    pattern = Pattern.objects.get(kind="cycle")
+    one_tool = Incident.objects.filter(pattern=pattern).first()
+    one_tool.pk, one_tool.public_id, one_tool.kind, one_tool.tool = None, "inc_other", "outcome", "read_file"
+    one_tool.loop_id = "another"
+    one_tool.save()
+    shown = text(world.client.get(f"{world.base}/patterns/{pattern.public_id}"))
+    number = Incident.objects.filter(pattern=pattern).count()
+    assert number > 2
+    assert f"All {number} share tool list_files → read_file" in shown
+    assert f"Tool all {number} list_files → read_file" in shown
