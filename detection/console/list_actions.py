@@ -123,7 +123,10 @@ def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
     if not (up_to.isascii() and up_to.isdigit() and len(up_to) < 19):
         return []
     request.GET = QueryDict(request.POST.get("filter", ""))
-    query = Listing(request, rows.spec).query
+    listing = Listing(request, rows.spec)
+    if listing.is_invalid:
+        return []  # the rows shown match a part of the filter only
+    query = listing.query
     return rows.matching(request.project.pk, query, int(up_to), bulk_actions.MAX_TARGETS)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
 from functools import cached_property
@@ -70,7 +71,7 @@ class Listing:
     text
         The filter as typed.
     query
-        Selects nothing if the filter or the range is not valid.
+        Without the terms that are not valid; selects nothing if none is, or if the range is not valid.
     files
         Parameters and words of what can be exported, in each format.
     error, range_error
@@ -129,8 +130,27 @@ class Listing:
             found = list_query(self.spec, self.text, range=self.range, sort=sort, zone=self.zone)
         except FilterError as error:
             self.error = _in_quotes(error.detail)
-            found = replace(list_query(self.spec, sort=sort), is_empty=True)
+            found = self._without_invalid(sort)
         return replace(found, is_empty=True) if self.range_error else found
+
+    def _without_invalid(self, sort: str) -> ListQuery:
+        """Return the query of the terms that can be applied; it selects nothing if there are none."""
+
+        def query(*terms: Term) -> ListQuery:
+            return list_query(self.spec, terms=terms, range=self.range, sort=sort, zone=self.zone)
+
+        valid = []
+        with suppress(FilterError):
+            for term in language.parse(self.text):
+                with suppress(FilterError):
+                    query(term)
+                    valid.append(term)
+        return replace(query(*valid), is_empty=not valid)
+
+    @property
+    def is_partly_applied(self) -> bool:
+        """Whether the rows are those of the valid terms of an invalid filter. No action applies to all of them."""
+        return bool(self.error) and not self.query.is_empty
 
     @property
     def is_invalid(self) -> bool:

@@ -89,6 +89,21 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
         assert 'class="n"' not in page
 
 
+def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_applies_to_all(world):
+    page = shown(world, q="agent:coder costs:3 -is:resolved cost:cheap")
+    assert rows(page) == ["second"]
+    assert "“costs” is not a field of incidents." in page
+    assert "The rows match the rest of the filter." in page
+    assert 'value="agent:coder costs:3 -is:resolved cost:cheap"' in page
+    assert "Remove agent:coder" in page
+    assert "that match</label>" not in page
+    form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "resolve"}
+    said = world.client.post(f"{world.base}/incidents/act", form, follow=True).content.decode()
+    assert "No incident was selected." in said
+    assert not Incident.objects.filter(status="resolved").exists()
+    assert rows(shown(world, q='agent:coder "open')) == []
+
+
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
     world.client.cookies["loopguard-zone"] = "Europe%2FBerlin"
     url = f"{world.base}/incidents?q=is%3Aopen+bash&from=2026-01-01T00:00&to=2099-06-30T12:00"
