@@ -88,7 +88,10 @@ def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
         "last_minute": listing.url(
             q=language.write(language.without(listing.query.terms, ("is",))), range="1m"
         ),
-        "incidents_today": listing.url_in(INCIDENTS, incidents, range="24h"),
+        "loops_today": listing.url_in(INCIDENTS, incidents, language.term("first", "yes"), range="24h"),
+        "blocked_today": listing.url_in(
+            INCIDENTS, incidents, *language.parse("blocked:>0"), range="24h", sort="-blocked"
+        ),
         "spent_today": listing.url_in(
             INCIDENTS, incidents, *language.parse(LOOPS), range="24h", sort="-cost"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -435,6 +436,7 @@ _VERBATIM = frozenset(
     {"tool", "session", "agent", "name", "scope", "email", "query", "destination", "exception"}
 )
 """Parts of audit entries that are names or text: their underscores stay."""
+_ID = re.compile(r"[a-z]{3}_[a-z0-9]{12,}")
 
 
 def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
@@ -445,7 +447,7 @@ def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> str:
-    if name == "expires_at" and value:
+    if isinstance(value, str) and name.endswith(("_at", "_until")) and value:
         return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
@@ -453,6 +455,6 @@ def _value(name: str, value: Any) -> str:
         return ", ".join(f"{label_of(key)} {_value(key, part)}" for key, part in _flat(value).items())
     if name == "label":
         return dict(IncidentLabel.choices).get(value, value) if value else "–"
-    if isinstance(value, str) and name in _VERBATIM:
+    if isinstance(value, str) and (name in _VERBATIM or _ID.fullmatch(value)):
         return value or "–"
     return formatting.setting_value(value, name)

@@ -267,7 +267,8 @@ def test_completions_stay_in_the_project(world):
 def test_figures_of_the_live_page_carry_the_filter_to_the_incidents(world):
     page = shown(world, "live", q="agent:coder is:looping")
     today = re.search(r'href="([^"]+)"\s*><b>1</b><span>loops, 24 h', page)[1]
-    assert today == f"{world.base}/incidents?q=agent%3Acoder&range=24h"
+    assert today == f"{world.base}/incidents?q=agent%3Acoder+first%3Ayes&range=24h"
+    assert len(rows(unescape(world.client.get(today).content.decode()))) == 1
     assert f"{world.base}/live?q=agent%3Acoder+is%3Arunning" in page
 
 

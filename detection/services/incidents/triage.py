@@ -45,6 +45,10 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
             with suppress(NotFound):  # removed by now; the incident stays
                 locked = stack.enter_context(locked_session(session_id))
                 locked.incidents.save()  # what overdue approvals changed of it
+        if locked is None:
+            # Nothing else orders the changes to incidents of one group.
+            group = Incident.objects.filter(project_id=project_id, group_id__in=rows.values("group_id"))
+            list(group.exclude(group_id="").select_for_update().order_by("pk").values_list("pk"))
         incident = rows.select_for_update().first()
         if incident is None:
             raise NotFound

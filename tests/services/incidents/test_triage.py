@@ -12,6 +12,7 @@ from detection.services.incidents import triage
 from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR
+from tests.support.threads import in_thread
 
 
 @pytest.fixture
@@ -135,3 +136,19 @@ def test_labelling_an_incident_labels_those_about_the_same_calls_but_no_spent_bu
     assert set(labels.values()) == {"false_alarm"}
     triage.undo(project.pk, related["repeat"].public_id, OPERATOR)
     assert set(Incident.objects.values_list("label", "status")) == {("", "open")}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_two_people_label_one_group_at_once_also_when_its_session_is_gone(project, related):
+    Session.objects.all().delete()
+    first, second = (related[kind].public_id for kind in related if kind != "budget")
+    for _ in range(10):
+        workers = [
+            in_thread(triage.label, project.pk, name, Actor(by), label)
+            for name, by, label in ((first, "ana", "false_alarm"), (second, "ben", "true_loop"))
+        ]
+        for worker in workers:
+            worker.result()
+    labels = dict(Incident.objects.values_list("kind", "label"))
+    assert labels.pop("budget") == ""
+    assert len({*labels.values()}) == 1
