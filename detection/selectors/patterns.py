@@ -451,7 +451,7 @@ def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
 
     The tools of a pattern are shared by definition: where several detectors found a cycle, some name one of its tools.
     """
-    facts = {}
+    facts: dict[str, SharedFact] = {}
     rows = Incident.objects.filter(pattern=pattern).order_by()
     total = rows.count()
     for name in SHARED_FACTS:

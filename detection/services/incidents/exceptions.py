@@ -400,17 +400,15 @@ def _of_tool(
     row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).first()
     rule, scope = tool_rule(row) if row else ToolRule(pattern), Scope("tool", pattern=pattern)
     detector = detector_for(incident.kind)
-    spared = {*detector.spared_classes}
-    if detector.only_warns_fallible and incident.decision in BLOCKING:
-        spared.add("fallible")
-    found = {
-        name: (words, replace(rule, tool_class=name))
-        for name, words in (
-            ("poll", "Treat it as polling: higher limits apply"),
-            ("fallible", "Expect it to fail: warn, but never block"),
+    found: dict[str, tuple[str, ToolRule]] = {}
+    if "poll" in detector.spared_classes:
+        found["poll"] = ("Treat it as polling: higher limits apply", replace(rule, tool_class="poll"))
+    only_warns = detector.only_warns_fallible and incident.decision in BLOCKING
+    if only_warns or "fallible" in detector.spared_classes:
+        found["fallible"] = (
+            "Expect it to fail: warn, but never block",
+            replace(rule, tool_class="fallible"),
         )
-        if name in spared
-    }
     tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
     own_limits = {name: value for name, value in own.items() if name in tool_limits}
     if own_limits:

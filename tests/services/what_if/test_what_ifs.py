@@ -282,7 +282,7 @@ def test_every_exception_for_a_tool_that_is_offered_changes_something(project, k
     assert {one.id.removeprefix("tool:") for one in found} - {"raise", "exempt"} == offered
     for option in found:
         row = worked(what_ifs.create_what_if(project.pk, option.change, ANA, days=7))
-        gained, lost, changed = summary(row)
+        _, lost, changed = summary(row)
         assert lost or changed, option.id
 
 
