@@ -82,7 +82,8 @@ export function toast(text, isError = true) {
 }
 
 export function bindForms() {
-  restore();
+  // When whatever follows the input of a form listens.
+  document.addEventListener("DOMContentLoaded", () => setTimeout(restore));
   document.addEventListener("input", (event) => {
     const form = event.target.form;
     if (form?.matches?.("main form[method=post]") && event.target.matches(TYPED)) save(form);

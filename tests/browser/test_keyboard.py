@@ -170,3 +170,14 @@ def test_a_draft_survives_a_lost_network_and_is_gone_once_sent(site, world, page
     expect(page.get_by_text("what I found out")).to_be_visible()
     page.goto(address)
     expect(note).to_have_value("")
+
+
+def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(site, world, page):
+    page.goto(f"{site.url}{world.base}/policies")
+    limit = page.get_by_label("Limit for identical calls")
+    limit.fill("7")
+    expect(page.locator(".changes")).to_contain_text("Limit for identical calls")
+    page.reload()
+    expect(limit).to_have_value("7")
+    expect(page.locator(".setting.edited")).to_have_count(1)
+    expect(page.locator(".changes")).to_contain_text("Limit for identical calls")
