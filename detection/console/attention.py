@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,7 @@ MAX_SHOWN = 20
 """Held calls in the panel; the others wait behind them."""
 HOT = frozenset(("approvals", "incidents", "patterns"))
 _COUNT_SECONDS = 1.0
-_counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(64)
+_counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,11 @@ class HeldCalls:
     count: int
 
     @property
+    def may_answer(self) -> bool:
+        """Whether the person may answer any that is shown."""
+        return any(one.may_operate for one in self.shown)
+
+    @property
     def text(self) -> str:
         """The number, as the navigation shows numbers."""
         return Badge(self.count, is_hot=True).text
@@ -97,11 +103,16 @@ def _announced(request: ProjectRequest) -> dict[int, Membership]:
     return found
 
 
-def held_calls(request: ProjectRequest, count: int) -> HeldCalls:
-    """Return the held calls, of which the project of the page has `count`; two or three queries if there are any."""
-    project_id, announced = request.project.pk, _announced(request)
-    others = [one for one in announced if one != project_id]
-    count += selector.count_waiting(*others) if others else 0
+def held_calls_of_page(request: ProjectRequest, count: int) -> HeldCalls:
+    """Return the held calls for a page whose own project has `count`."""
+    announced = _announced(request)
+    others = [one for one in announced if one != request.project.pk]
+    elsewhere = selector.count_waiting(*others) if others else 0
+    return _held_calls(request.project.pk, announced, count + elsewhere)
+
+
+def _held_calls(project_id: int, announced: Mapping[int, Membership], count: int) -> HeldCalls:
+    """Return the most urgent of `count` held calls; two queries if there are any."""
     rows = selector.waiting(*announced, decider=Decider.PERSON, limit=MAX_SHOWN) if count else []
     shown = [
         HeldCall(
@@ -123,12 +134,12 @@ def attention(request: ProjectRequest) -> HttpResponse:
     ``known`` names the cards that the page shows; those that have been answered are returned with the person who
     answered.
     """
-    project_id = request.project.pk
-    counts = _shared_counts(project_id)
-    held = held_calls(request, counts["approvals"])
+    project_id, announced = request.project.pk, _announced(request)
+    counts = _shared_counts(project_id, tuple(one for one in announced if one != project_id))
+    held = _held_calls(project_id, announced, counts["approvals"] + counts.pop("elsewhere"))
     ids = {held_call.one.approval.public_id for held_call in held.shown}
     known = [name for name in request.GET.get("known", "")[:1000].split(",")[:MAX_SHOWN] if name]
-    gone = selector.closed_of(_announced(request), [name for name in known if name not in ids])
+    gone = selector.closed_of(announced, [name for name in known if name not in ids])
     return JsonResponse(
         {
             "badges": {
@@ -143,14 +154,16 @@ def attention(request: ProjectRequest) -> HttpResponse:
     )
 
 
-def _shared_counts(project_id: int) -> dict[str, int]:
-    key = (project_id, sessions.visible())
+def _shared_counts(project_id: int, others: tuple[int, ...]) -> dict[str, int]:
+    """Return the numbers of the navigation, and of the calls held in other projects."""
+    key = (project_id, others, sessions.visible())
     # The key does not cover the changes of an open transaction.
     known = None if connection.in_atomic_block else _counts_cache.get(key)
     if known is None or time.monotonic() - known[0] > _COUNT_SECONDS:
-        known = time.monotonic(), _counts(project_id)
+        counts = _counts(project_id) | {"elsewhere": selector.count_waiting(*others) if others else 0}
+        known = time.monotonic(), counts
         _counts_cache.put(key, known)
-    return known[1]
+    return {**known[1]}
 
 
 def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:

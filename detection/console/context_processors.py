@@ -118,7 +118,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "live_url": live_url(project.slug),
         "badges": badges,
         "held": SimpleLazyObject(
-            lambda: attention.held_calls(cast("ProjectRequest", request), badges["approvals"].count)
+            lambda: attention.held_calls_of_page(cast("ProjectRequest", request), badges["approvals"].count)
         ),
         "navigation": SimpleLazyObject(partial(_navigation, project, page, badges)),
         "projects": SimpleLazyObject(partial(_projects, request, project.pk)),

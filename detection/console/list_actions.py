@@ -17,7 +17,7 @@ from detection.console.listing import Listing
 from detection.models import BulkAction, Incident, Pattern
 from detection.selectors.filters import ListQuery, ListSpec
 from detection.services.audit import Actor
-from detection.services.errors import ServiceError
+from detection.services.errors import Invalid, ServiceError
 from detection.services.incidents import bulk_actions, triage
 
 MAX_NAMED: Final = 500
@@ -124,8 +124,8 @@ def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
         return []
     request.GET = QueryDict(request.POST.get("filter", ""))
     listing = Listing(request, rows.spec)
-    if listing.is_invalid:
-        return []  # the rows shown match a part of the filter only
+    if listing.is_invalid:  # the rows shown match a part of it only
+        raise Invalid("The filter is not valid, so no action applies to all that match.", field="filter")
     query = listing.query
     return rows.matching(request.project.pk, query, int(up_to), bulk_actions.MAX_TARGETS)
 

@@ -28,7 +28,7 @@ def export(request: ProjectRequest, name: str) -> HttpResponseBase:
 
 
 def export_of(request: ProjectRequest, listing: Listing, **more: Any) -> HttpResponseBase:
-    """Return the file of a listing; `more` is what its list needs besides the query."""
+    """Return the file of a listing; `more` are further arguments of the list's reader."""
     if listing.error or listing.range_error:
         messages.error(request, listing.error or listing.range_error)
         return HttpResponseRedirect(reverse("console:project", args=[request.project.slug]))

@@ -120,9 +120,11 @@ class Listing:
     def _with_given_term(self, text: str) -> str:
         """Return the address with the term of a cell of the list; an invalid filter stays as typed, to be corrected."""
         try:
-            terms = () if self.error else language.parse(text)
+            terms = language.parse(text)
         except FilterError:
             terms = ()
+        if self.error:
+            return self.url(q=f"{self.text} {language.write(terms)}" if self.is_partly_applied else self.text)
         return self.with_terms(*terms, without={one.field for one in terms}) if terms else self.url()
 
     def _query(self, sort: str) -> ListQuery:

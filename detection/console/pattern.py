@@ -22,9 +22,12 @@ from detection.selectors.lists import INCIDENTS, LOOPS
 
 REFRESHED: Final = ",".join(
     f"#pattern-{part}"
-    for part in ("state", "acknowledge", "resolve", "banners", "said", "shared", "facts", "activity")
-)
-"""Parts of the page that change with its incidents; none has a field or a menu in which a person may be."""
+    for part in (
+        "state", "title", "acknowledge", "mute", "label", "resolve", "banners", "said", "shared", "facts", "activity",
+        "exception",
+    )
+)  # fmt: skip
+"""Parts of the page that change with its incidents. An open menu is left as it is, and so is the choice of an owner."""
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
 _FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {"session_name": "session"}

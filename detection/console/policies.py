@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -447,8 +448,11 @@ def _flat(document: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _value(name: str, value: Any) -> str:
-    if isinstance(value, str) and name.endswith(("_at", "_until")) and value:
-        return f"{datetime.fromisoformat(value):%Y-%m-%d %H:%M} UTC"
+    if isinstance(value, str) and name.endswith(("_at", "_until")):
+        with suppress(ValueError):  # a time of day
+            moment = datetime.fromisoformat(value)
+            if moment.tzinfo is not None:
+                return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
     if isinstance(value, dict) and value and name not in FIELDS:

@@ -58,6 +58,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     if listing.is_invalid:
+        # Numbers of a part of the filter would look like those of the whole.
+        listing.query = replace(listing.query, is_empty=True)
         return render(request, "statistics/invalid_filter.html", {"listing": listing})
     query, step = _whole_steps(listing, project, now)
     listing.files = (

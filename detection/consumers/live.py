@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 import orjson
@@ -40,7 +40,7 @@ MAX_MESSAGE_CHARACTERS = 512
 MAX_OTHERS = 50
 """Other projects of the person whose held calls reach the page at once."""
 MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
-TOPICS = frozenset(("session", "incident", "attempt", "approval", "policy"))
+TOPICS = frozenset(("session", "incident", "attempt", "approval", "held", "policy"))
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -127,9 +127,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
             try:
                 async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     self._channel = await layer.new_channel()
-                    for group in groups:
-                        await layer.group_add(group, self._channel)
+                    await layer.group_add(groups[0], self._channel)
                 self._note_broker(is_up=True)
+                await self._join(layer, groups[1:])
                 while True:
                     await self._take(await layer.receive(self._channel))
             except (OSError, TimeoutError, RedisError) as error:
@@ -140,9 +140,14 @@ class LiveConsumer(AsyncWebsocketConsumer):
                     self._channel = ""
                     with contextlib.suppress(OSError, TimeoutError, RedisError):
                         async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
-                            for group in groups:
-                                await layer.group_discard(group, channel)
+                            await asyncio.gather(*(layer.group_discard(group, channel) for group in groups))
             await asyncio.sleep(random.uniform(1.0, 3.0))  # noqa: S311 (spreads the load, keeps no secret)
+
+    async def _join(self, layer: Any, groups: Sequence[str]) -> None:
+        """Join the groups of other projects; without them the page asks from time to time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
+                await asyncio.gather(*(layer.group_add(group, self._channel) for group in groups))
 
     async def _take(self, message: dict[str, Any]) -> None:
         if message["type"] == "echo":
@@ -219,9 +224,10 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if found is None or ((found[2] or settings.REQUIRE_SECOND_FACTOR) and not has_factor):
             return None
         access = MemberAccess(session.session_key or "", user.pk, user.password, *found[:2], has_factor)
-        others = Membership.objects.filter(user_id=user.pk, project__archived_at=None).exclude(
-            project_id=found[0]
-        )
+        others = Membership.objects.filter(user_id=user.pk, project__archived_at=None)
+        others = others.exclude(project_id=found[0]).order_by("project__name")
+        if not has_factor:
+            others = others.filter(project__requires_second_factor=False)
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
             return {

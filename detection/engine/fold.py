@@ -214,24 +214,15 @@ def observe_result(
     if not policy.values["enabled"]:
         return Step(call_key=record.key, closes=record.seq)
     outcome, is_change = _outcome_of(record, result, policy, keyer)
+    if record.decision in BLOCKING:
+        return _described(run, record, outcome)
+    # Errors are compared by their cause: the same error for another argument is not new.
+    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
     if is_change or outcome.is_value or not outcome.is_evidence:
         is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
-    is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
-    step = Step(
-        call_key=record.key,
-        result_digest=outcome.digest,
-        error_digest=outcome.error_digest,
-        result_is_new=is_new,
-        closes=record.seq,
-    )
-    step.cell = _cell(record.seq, record.tool, record.key, step.verdict, outcome.status, is_new)
-    if record.decision in BLOCKING:
-        return step
-    # Errors are compared by their cause: the same error for another argument is not new.
-    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
-    record.is_new = is_new
+    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
     outcome.is_value = outcome.is_value and is_new_pair
     run.results += 1
     if record.is_new and outcome.is_evidence and record.status == OK:
@@ -242,12 +233,30 @@ def observe_result(
     findings, meter, more = _run_detectors(
         state, run, record, policy, outcome, policy.plans.get("on_result") or _hooks(policy, "on_result")
     )
-    step.verdict = _decide(
-        state, run, record, findings, meter, policy, templates, overrule, after_result=True
+    verdict = _decide(state, run, record, findings, meter, policy, templates, overrule, after_result=True)
+    return Step(
+        verdict=verdict,
+        call_key=record.key,
+        result_digest=outcome.digest,
+        error_digest=outcome.error_digest,
+        result_is_new=record.is_new,
+        cell=_cell(record.seq, record.tool, record.key, verdict, record.status, record.is_new),
+        closes=record.seq,
+        faults=faults + more,
     )
-    step.cell = _cell(record.seq, record.tool, record.key, step.verdict, outcome.status, is_new)
-    step.faults = faults + more
-    return step
+
+
+def _described(run: RunState, record: Record, outcome: ResultOutcome) -> Step:
+    """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision."""
+    is_new = not run.has_seen(outcome.digest)
+    return Step(
+        call_key=record.key,
+        result_digest=outcome.digest,
+        error_digest=outcome.error_digest,
+        result_is_new=is_new,
+        cell=_cell(record.seq, record.tool, record.key, Verdict(record.decision), outcome.status, is_new),
+        closes=record.seq,
+    )
 
 
 def _outcome_of(

@@ -226,6 +226,10 @@ class RunState:
         self.seen.renew(self.seen.find(value))
         return False
 
+    def has_seen(self, fingerprint: str) -> bool:
+        """Return whether a fingerprint is remembered."""
+        return self.seen.find(bytes.fromhex(fingerprint[:8])) >= 0
+
     def is_first_in_epoch(self, record: Record, *, same_call: bool) -> bool:
         """Return whether something was changed, or the user spoke, since this result was seen the last time.
 

@@ -36,8 +36,8 @@ WORDS: Final = {
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
 _OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
 _STRICTEST_FIRST: Final = STOPPED + WOULD_STOP + BLOCKED + WOULD_BLOCK + HELD + WOULD_HOLD + WARNED
-NOT_RUN_FLAGS: Final = BLOCKED + HELD + STOPPED
-_RAN: Final = NOT_RUN_FLAGS.upper()
+_NOT_RUN: Final = BLOCKED + HELD + STOPPED
+RAN: Final = _NOT_RUN.upper()
 
 
 def of_call(result: str, decision: str, *, has_run: bool = False) -> str:
@@ -53,7 +53,7 @@ def of_call(result: str, decision: str, *, has_run: bool = False) -> str:
         Whether it was reported after it had run, so that no verdict could stop it.
     """
     mark = _OF_DECISION[decision]
-    return _OF_RESULT[result] + (mark.upper() if has_run and mark in NOT_RUN_FLAGS else mark)
+    return _OF_RESULT[result] + (mark.upper() if has_run and mark in _NOT_RUN else mark)
 
 
 def of_result(result: str, decision: str) -> str:
@@ -62,9 +62,7 @@ def of_result(result: str, decision: str) -> str:
 
 
 def with_result(flags: str, added: str) -> str:
-    """Return the flags of a call with those of its result replaced; a call that was not run has no result."""
-    if has_not_run(flags):
-        return flags
+    """Return the flags of a call with the flags of its result replaced."""
     return added + "".join(flag for flag in flags if flag not in RESULT_FLAGS and flag not in added)
 
 
@@ -85,12 +83,12 @@ def outline(flags: str) -> str:
 
 def has_not_run(flags: str) -> bool:
     """Return whether the call was blocked, held or stopped before it could run."""
-    return any(flag in NOT_RUN_FLAGS for flag in flags)
+    return any(flag in _NOT_RUN for flag in flags)
 
 
 def ran_nevertheless(flags: str) -> bool:
     """Return whether the call ran although its verdict was to block, hold or stop it."""
-    return any(flag in _RAN for flag in flags)
+    return any(flag in RAN for flag in flags)
 
 
 def has_result(flags: str) -> bool:

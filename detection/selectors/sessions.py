@@ -88,6 +88,8 @@ QUIET_AFTER = timedelta(minutes=1)
 """The last minute, as for the calls per minute of the project."""
 NEAR_LIMIT_CALLS = 2
 """The fullest meter of a session is shown from this count and half of the limit on."""
+_WOULD_HAVE_STOPPED = 0.25
+"""Where the column has "would have been stopped" instead of a meter: after all meters that are shown."""
 
 
 def _urgency(now: datetime) -> Case:
@@ -103,10 +105,11 @@ def _urgency(now: datetime) -> Case:
 def _limit_share(now: datetime) -> Case:
     """Return the share of the limit that is used, 0 where lists do not show the meter."""
     is_over = state_condition(SessionState.IDLE, now) | Q(state=SessionState.ENDED)
-    is_near = Q(meter_limit__gt=0, meter_count__gte=NEAR_LIMIT_CALLS)
+    is_near = Q(meter_limit__gt=0, meter_count__gte=NEAR_LIMIT_CALLS) & ~Q(meter_kind="")
     share = Cast("meter_count", FloatField()) / Cast("meter_limit", FloatField())
     return Case(
         When(is_near & ~is_over & Q(meter_count__gte=F("meter_limit") / 2.0), then=share),
+        When(would_have_stopped_at_call__isnull=False, then=Value(_WOULD_HAVE_STOPPED)),
         default=Value(0.0),
     )
 
@@ -122,7 +125,7 @@ def _calls_per_minute(now: datetime) -> Case:
 
 
 _DERIVED = {"urgency": _urgency, "limit_share": _limit_share, "calls_per_minute": _calls_per_minute}
-"""Orders by what is derived from the columns at a time."""
+"""Sort keys computed from several columns and the current time."""
 
 
 def stopped_among(project_id: int, names: Collection[str]) -> set[str]:

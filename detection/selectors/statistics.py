@@ -29,6 +29,7 @@ from django.db.models.functions import Cast, Greatest, NullIf, RowNumber, Trunc
 from django.db.models.lookups import Exact
 from django.utils import timezone
 
+from detection.engine.detectors import detector_for
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
 from detection.models.incidents import IS_LOOP, IncidentLabel
@@ -195,7 +196,7 @@ def statistics(
         unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
         if grouped_by in ("hour", "day"):
             return sorted(unordered, key=lambda row: row.key)
-        return _ordered(unordered, query.order)
+        return _ordered(unordered, query.order, grouped_by)
 
     (total,), grouped = rows("total", None), rows("by", by)
     start, end = _ends(query)
@@ -218,12 +219,13 @@ def list_groups(project_id: int, query: ListQuery, cursor: str, limit: int, *, b
     return Page(statistics(project_id, query, by).rows, None)
 
 
-def _ordered(rows: list[Row], order: Order) -> list[Row]:
-    """Return groups in an order; those without the number come last in both directions."""
+def _ordered(rows: list[Row], order: Order, by: By | None) -> list[Row]:
+    """Return groups in an order; those without the number come last in both directions. Detectors have labels."""
     rows = sorted(rows, key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
     column = order.key.column
     if column == "key":
-        return sorted(rows, key=lambda row: row.key.lower(), reverse=order.is_descending)
+        names = {row.key: detector_for(row.key).label if by == "kind" else row.key for row in rows}
+        return sorted(rows, key=lambda row: names[row.key].lower(), reverse=order.is_descending)
     known = [row for row in rows if getattr(row.numbers, column) is not None]
     unknown = [row for row in rows if getattr(row.numbers, column) is None]
     return sorted(known, key=lambda row: getattr(row.numbers, column), reverse=order.is_descending) + unknown

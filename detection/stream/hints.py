@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
-Topic = Literal["session", "incident", "attempt", "approval", "policy", "import", "what_if", "erasure"]
+Topic = Literal[
+    "session", "incident", "attempt", "approval", "held", "policy", "import", "what_if", "erasure"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class Hint:
     Parameters
     ----------
     topic
-        Kind of object.
+        Kind of object; ``held`` is an approval in another project of the person.
     id
         Public name of a session or public id of an incident; empty if the whole list must be reloaded.
     change

@@ -45,7 +45,7 @@ def _send_hints(project_id: int, hints: list[Hint]) -> None:
     _send(project_group(project_id), {"type": "hints", "hints": [hint.as_message() for hint in hints]})
     if any(hint.topic == "approval" for hint in hints):
         # Without a name: whether the person may still see it is decided when the page asks.
-        _send(held_group(project_id), {"type": "hints", "hints": [Hint("approval").as_message()]})
+        _send(held_group(project_id), {"type": "hints", "hints": [Hint("held").as_message()]})
 
 
 def _send(group: str, message: dict[str, Any]) -> None:

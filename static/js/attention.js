@@ -7,7 +7,7 @@ import { left } from "./durations.js";
 import { follow, link } from "./link.js";
 import { notify, withdraw } from "./notifications.js";
 
-const GAP_MS = { approval: 60, incident: 700, session: 2_500 };
+const GAP_MS = { approval: 60, held: 60, incident: 700, session: 2_500 };
 const panel = document.getElementById("attention");
 const calls = document.getElementById("attention-calls");
 const speaker = document.getElementById("attention-announcer");
@@ -124,7 +124,7 @@ function settle(isLoading = false) {
   if (panel.hidden) sessionStorage.removeItem(OPEN);
   panel.classList.toggle("is-open", isOpen());
   foldButton.setAttribute("aria-expanded", String(isOpen()));
-  write(foldButton, isOpen() ? "Hide" : foldButton.dataset.words);
+  write(foldButton, isOpen() ? "Hide" : calls.querySelector("form") ? "Answer" : "Show");
   if (all.length && all.every((card) => !card.open)) {
     all[0].open = true;
     if (!isLoading) all[0].followedAt = Date.now();
@@ -223,7 +223,7 @@ if (panel) {
       if (!document.hidden || !link.isOpen) soon(GAP_MS.incident);
     } else
       for (const { topic } of hints)
-        if (topic === "approval" || (topic in GAP_MS && !document.hidden)) soon(GAP_MS[topic]);
+        if (topic === "approval" || topic === "held" || (topic in GAP_MS && !document.hidden)) soon(GAP_MS[topic]);
   });
   calls.addEventListener("submit", (event) => {
     event.preventDefault();

@@ -16,6 +16,11 @@ follow((hints, reason) => {
     if (hints === null || hints.some(isMeant)) refreshSoon(part.id, Number(part.dataset.refreshGap ?? 1));
   }
 });
+// What a person has open or focused is replaced another time.
+document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
+  const part = detail.target;
+  if (part.matches("[data-held-back]:is(:focus-within, :has(details[open]))")) detail.shouldSwap = false;
+});
 document.addEventListener("loopguard:paused", (event) => {
   isPaused = event.detail;
 });

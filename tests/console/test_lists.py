@@ -99,9 +99,15 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
     assert "that match</label>" not in page
     form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "resolve"}
     said = world.client.post(f"{world.base}/incidents/act", form, follow=True).content.decode()
-    assert "No incident was selected." in said
+    assert "The filter is not valid, so no action applies to all that match." in said
     assert not Incident.objects.filter(status="resolved").exists()
     assert rows(shown(world, q='agent:coder "open')) == []
+    # A value of a row is added to what was typed.
+    moved = world.client.get(f"{world.base}/incidents?q=agent:coder+costs:3&term=tool:bash")["Location"]
+    assert moved == f"{world.base}/incidents?q=agent%3Acoder+costs%3A3+tool%3Abash"
+    statistics = world.client.get(f"{world.base}/statistics?q=agent:coder+costs:3").content.decode()
+    assert "The filter could not be read" in statistics
+    assert "rest of the filter" not in statistics
 
 
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):

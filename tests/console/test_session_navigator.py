@@ -1,18 +1,23 @@
 """The navigator of a session's page: a run of any length, windows by address, loops, search, budgets and the session tree."""
 
 import html
+import itertools
 import re
 
 import pytest
 from django.utils import timezone
 
 from detection.console import session_navigator
-from detection.models import Event, Incident, Session
+from detection.engine.scopes import PROJECT
+from detection.models import Approval, Event, Incident, Session
 from detection.selectors import session_runs
+from detection.services.approvals import decisions
+from detection.services.audit import SYSTEM
 from detection.services.ingestion.ingest import ingest
+from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
-from tests.console.scenes import ask, principal, text
+from tests.console.scenes import answer, ask, principal, text
 from tests.support.alerts import make_incident
 from tests.support.runs import make_long_run
 
@@ -74,7 +79,7 @@ def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(wo
     rows = reported(world, ["denied"] * 10 + ["one", "one", "two"])
     assert {"block", "stop"} <= {decision for decision, _ in rows}
     assert ["!" in flags for _, flags in rows] == [True] * 10 + [False] * 3
-    assert ["^" in flags for _, flags in rows[10:]] == [True, False, True]
+    assert ["^" in flags for _, flags in rows[10:]] == [True, True, True]
     body = html.unescape(show(world, session="fetching").content.decode())
     assert "fetch, error, would have been blocked" in body
     assert "10 errors" in body
@@ -92,9 +97,26 @@ def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(wo
     assert "not run" not in evidence
 
 
+def test_a_held_call_that_was_allowed_shows_its_result(world):
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask"}, SYSTEM, "people decide")
+    numbers = itertools.count()
+    while ask(world.project, "asking", number := next(numbers), tool="fetch").decision != "hold":
+        answer(world.project, "asking", number, "denied", is_error=True)
+    decisions.decide(world.project.pk, Approval.objects.get(state="open").public_id, "allow_once", SYSTEM)
+    answer(world.project, "asking", number, "denied", is_error=True)
+    session = Session.objects.get(external_id="asking")
+    flags = Event.objects.filter(session_id=session.pk, type="call").order_by("seq").last().flags
+    assert "!" in flags
+    assert session.strip[-1][2] == flags
+
+
 def test_a_blocked_call_has_no_result_whatever_is_reported_for_it(world):
     rows = reported(world, ["denied"] * 9, guard=True)
-    assert all("!" not in flags for decision, flags in rows if decision in ("block", "stop"))
+    blocked = [flags for decision, flags in rows if decision in ("block", "stop")]
+    assert len(blocked) >= 4
+    assert {*blocked} <= {"?b", "?s"}
+    session = Session.objects.get(external_id="fetching")
+    assert [cell[2] for cell in session.strip] == [flags for _, flags in rows]
     table = text(show(world, "?tab=table", session="fetching"))
     assert "would block" not in table
 

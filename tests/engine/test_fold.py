@@ -56,12 +56,18 @@ def test_the_message_of_a_blocked_call_is_no_evidence():
     for _ in range(4):
         step = player.call("t", {})
     (run,) = player.state.runs.values()
-    before = run.results, [(record.status, record.result) for record in run.records]
+
+    def state():
+        records = [(record.status, record.result, record.is_new) for record in run.records]
+        return run.results, records, run.seen.packed
+
+    before = state()
     blocked = player.answer(step.verdict.message, is_error=True)
 
     assert step.verdict.decision == "block"
     assert blocked.verdict.decision == "allow"
-    assert (run.results, [(record.status, record.result) for record in run.records]) == before
+    assert blocked.cell.decision == "block"
+    assert state() == before
 
 
 def test_a_result_of_an_unknown_call_is_ignored():

@@ -25,8 +25,9 @@ class StatisticsQuerySchema(FilterSchema):
     demo: bool = Field(True, description="Include demo sessions.")
     sort: ShortText = Field(
         "",
-        description="Number to sort the groups by, with a leading minus for descending order. Empty: most incidents "
-        "first. Hours and days are always in order.",
+        description="What to sort the groups by, with a leading minus for descending order: `incidents`, `name`, "
+        "`checks`, `blocked`, `findings`, `loops` (labelled as loops), `confidence`, `recovery`, `calls` (in loops) or "
+        "`cost` (of loops). Empty: most incidents first. Hours and days are always in order.",
     )
 
 

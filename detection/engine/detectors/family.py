@@ -53,6 +53,7 @@ class FamilyRepeat(BaseDetector):
     """Counts identical calls and errors over the sessions of a family."""
 
     kind = "family"
+    spared_classes = ("poll",)
     label = "Repeats in a family"
     headline = "Repeated in a family"
     sentence = "*$tool* was repeated *$count times* by $sessions sessions of one family"

@@ -39,6 +39,7 @@ class LimitDetector(BaseDetector):
     units: ClassVar[tuple[str, ...]] = ("calls", "seconds", "tokens", COST)
     notice_setting: ClassVar[str] = ""
     is_run_limit = True
+    judges_arguments = False
     describes_results = False
 
     def __init_subclass__(cls) -> None:

@@ -53,6 +53,7 @@ class Stagnation(BaseDetector):
     """Counts calls in a row without a new result."""
 
     kind = "stagnation"
+    spared_classes = ("poll",)
     label = "Stagnation"
     headline = "No new results"
     unit = "calls without a new result"

@@ -32,6 +32,7 @@ class EventChanges:
         self._new: Sequence[EventRecord] = ()
         self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
+        self._described: dict[int, str] = {}
         self._quarantined: list[tuple[EventRecord, str, str]] = []
         self._delayed: list[int] = []
 
@@ -78,12 +79,22 @@ class EventChanges:
                 break
 
     def put_result(self, seq: int, flag: str) -> None:
-        """Add the flags of a result to its call, in the strip and in the table, unless the call was not run."""
+        """Add the flags of a result to its call, in the strip and in the table."""
         self._result_flags[seq] = flag
         for cell in reversed(self._session.strip):
             if cell[0] == seq:
                 cell[2] = call_flags.with_result(cell[2], flag)
                 break
+
+    def describe_result(self, seq: int, flag: str) -> None:
+        """Add the flags of the result of a call that was to be blocked, if it was reported and thus had run."""
+        for cell in reversed(self._session.strip):
+            if cell[0] == seq:
+                if not call_flags.ran_nevertheless(cell[2]):
+                    return
+                cell[2] = call_flags.with_result(cell[2], flag)
+                break
+        self._described[seq] = flag
 
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""
@@ -91,6 +102,7 @@ class EventChanges:
         event_records.add_store(writes, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
+        self._add_described(writes)
         self._add_quarantined(writes)
         if self._delayed:
             writes.add(
@@ -106,13 +118,18 @@ class EventChanges:
         self.has_changed_others |= bool(self._delayed or self._evaluated)
         self.stored = self._new or self.stored
         self._delayed = []
-        self._new, self._evaluated, self._result_flags, self._quarantined = (), [], {}, []
+        self._new, self._evaluated, self._quarantined = (), [], []
+        self._result_flags, self._described = {}, {}
 
     def _put_results_on_rows(self) -> None:
         """Add the flags to calls that are not written yet."""
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
             by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, self._result_flags.pop(seq))
+        for seq in self._described.keys() & by_seq.keys():
+            flag = self._described.pop(seq)
+            if call_flags.ran_nevertheless(by_seq[seq].flags):
+                by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, flag)
 
     def _add_evaluated(self, writes: Writes) -> None:
         session, events = self._session, self._evaluated
@@ -145,18 +162,33 @@ class EventChanges:
         if len(flags) > _FEW_FLAGS:
             writes.add(
                 "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
-                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
-                " AND e.flags = translate(e.flags, %s, '')",
-                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id, call_flags.NOT_RUN_FLAGS],
+                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
+                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id],
             )
             return
         for seq, flag in flags.items():
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12)"
-                " WHERE session_id = %s AND flags = translate(flags, %s, '') AND seq = %s",
-                [flag, call_flags.RESULT_FLAGS + flag, session_id, call_flags.NOT_RUN_FLAGS, seq],
+                " WHERE session_id = %s AND seq = %s",
+                [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
                 ends_in_condition=True,
             )
+
+    def _add_described(self, writes: Writes) -> None:
+        if not self._described:
+            return
+        writes.add(
+            "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
+            " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
+            " AND e.flags <> translate(e.flags, %s, '')",
+            [
+                call_flags.RESULT_FLAGS,
+                [*self._described],
+                [*self._described.values()],
+                self._session.pk,
+                call_flags.RAN,
+            ],
+        )
 
     def _add_quarantined(self, writes: Writes) -> None:
         if not self._quarantined:

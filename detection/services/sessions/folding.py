@@ -16,6 +16,7 @@ from django.db import DatabaseError, transaction
 
 from detection.engine import fold, messages, silence
 from detection.engine.calls import End, Message, Step, Usage
+from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, call_flags
 from detection.models.session_state import note_verdict
@@ -218,7 +219,9 @@ class Folding:
             locked.enter_family()
         step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         event.result_digest = step.result_digest or ""
-        if step.cell is not None:
+        if step.cell is not None and step.cell.decision in BLOCKING:
+            locked.events.describe_result(step.cell.seq, call_flags.of_result(step.cell.result, "allow"))
+        elif step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)
             locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy, event)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from detection.engine.memory import BLOCKING
 from detection.models import EventType, QuarantinedEvent, call_flags
 from detection.services import audit
 from detection.services.audit import Actor
@@ -104,7 +105,8 @@ def _apply(locked: LockedSession, outcomes: list[Outcome], retried: Collection[i
             continue
         cell = outcome.cell
         if event.type == EventType.RESULT and cell is not None and (is_retried or cell.seq in retried):
-            locked.events.put_result(cell.seq, call_flags.of_result(cell.result, "allow"))
+            put = locked.events.describe_result if cell.decision in BLOCKING else locked.events.put_result
+            put(cell.seq, call_flags.of_result(cell.result, "allow"))
             event.result_digest = outcome.result_digest or ""
             locked.events.note_evaluated(event)
         elif event.type == EventType.CALL and is_retried:

@@ -89,7 +89,7 @@ class Findings:
         decision, at another call or at another cost: how many of which kind, their cost, and the first `MAX_ITEMS`.
     replayed
         Sessions and calls that were replayed, how many sessions the change cannot affect, and how many calls of the
-        period were counted before the first one.
+        period were counted when it began (`counted_before`), and when that was, in Unix seconds (`began_at`).
     missing
         Sessions and calls that could not be replayed, by reason.
     recorded

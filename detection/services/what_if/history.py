@@ -181,7 +181,8 @@ class History:
                     is_alike = self._comparison.is_alike(policy, other, tool)
                 if event.type == EventType.CALL:
                     calls += 1
-                    findings.replayed["calls_since"] += event.received_at >= self._since
+                    at, began_at = event.received_at, findings.replayed["began_at"]
+                    findings.replayed["calls_since"] += at >= self._since and at.timestamp() < began_at + 1
                 if event.seq in skipped:
                     before.pass_over(event)
                 else:

@@ -20,6 +20,7 @@ from detection.engine import commands as grammar
 from detection.engine import fold
 from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
+from detection.engine.memory import BLOCKING
 from detection.engine.pattern_identity import cycle_name
 from detection.engine.policy import Policy, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
@@ -233,7 +234,7 @@ class SessionReplay:
             return
         elif event.type == EventType.RESULT:
             step = fold.observe_result(self._state, event, policy, self._keyer)
-            if step.cell is not None:
+            if step.cell is not None and step.cell.decision not in BLOCKING:
                 self._observe(step.cell.seq, step.cell.tool, step, policy, event)
         elif event.message is not None:
             self._fold_message(event, event.message, policy)

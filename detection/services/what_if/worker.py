@@ -118,7 +118,8 @@ class _Work:
         # Calls that arrive while it runs are not part of it: they must not look like calls of removed sessions.
         counts = CallCount.objects.filter(project_id=row.project_id, hour__gte=row.since)
         counted = counts.aggregate(calls=Sum("checks"))["calls"] or 0
-        row.result = Findings(replayed=Counter(counted_before=counted)).dump()
+        began_at = int(timezone.now().timestamp())
+        row.result = Findings(replayed=Counter(counted_before=counted, began_at=began_at)).dump()
         self._rows.update(
             started_at=row.started_at or timezone.now(),
             **{
@@ -133,9 +134,8 @@ class _Work:
         row = self._row
         change, stored = changes.read(row.change), load_overrides(project.pk)
         findings = Findings.load(row.result)
-        history = History(
-            project, stored, change, Keyer(bytes(project.digest_secret)), row.since, self._pause
-        )
+        keyer = Keyer(bytes(project.digest_secret))
+        history = History(project, stored, change, keyer, row.since, self._pause)
         sessions = Session.objects.filter(project_id=project.pk, last_event_at__gte=row.since).order_by("-pk")
         if change.session:
             sessions = sessions.filter(external_id=change.session)

@@ -263,6 +263,15 @@ def test_a_piece_that_ends_every_worker_fails_in_the_end(project, monkeypatch):
     assert worked(row).error_code == "interrupted"
 
 
+def test_a_spent_budget_is_not_excepted_by_its_arguments_or_the_class_of_its_tool(project):
+    limits = {"budget_enabled": True, "budget_max_calls": 3}
+    overrides.save_override(project.pk, PROJECT, limits, SYSTEM, "small")
+    for number in range(5):
+        ask(project, "s-1", number, tool="find_user", arguments=f'{{"user": "u-{number}"}}')
+    found = {one.id for one in exceptions.options(Incident.objects.get(kind="budget"))}
+    assert {one for one in found if one.startswith("tool:")} <= {"tool:raise", "tool:exempt"}
+
+
 @pytest.mark.parametrize(
     ("kind", "content", "offered"),
     [
