@@ -12,6 +12,8 @@ from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
 METHODS = ("get", "post", "put", "patch", "delete")
+MAX_DEPTH = 3
+"""Objects within objects that are listed with their fields."""
 
 
 def render_docs(request: HttpRequest, document: dict[str, Any]) -> HttpResponse:
@@ -52,7 +54,7 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
             }
             for media_type, item in body.items()
         ],
-        "response": _fields(content.get("schema", {}), document),
+        "response": _nested_fields(content.get("schema", {}), document),
     }
 
 
@@ -87,6 +89,24 @@ def _fields(schema: dict[str, Any], document: dict[str, Any]) -> list[dict[str, 
         }
         for name, field in schema.get("properties", {}).items()
     ]
+
+
+def _nested_fields(
+    schema: dict[str, Any], document: dict[str, Any], prefix: str = "", depth: int = MAX_DEPTH
+) -> list[dict[str, Any]]:
+    """Return the fields of an object, each followed by those of the objects in it: `verdicts[].approval.wait_url`."""
+    found = []
+    properties = _resolve(schema, document).get("properties", {})
+    for field in _fields(schema, document):
+        name = f"{prefix}{field['name']}"
+        found.append(field | {"name": name})
+        inner, dots = properties.get(field["name"], {}), "."
+        if inner.get("type") == "array":
+            inner, dots = inner.get("items", {}), "[]."
+        inner = next((part for part in inner.get("anyOf", []) if "$ref" in part), inner)
+        if depth and "$ref" in inner:
+            found += _nested_fields(inner, document, f"{name}{dots}", depth - 1)
+    return found
 
 
 def _resolve(schema: dict[str, Any], document: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,7 +12,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection.console import approvals, formatting, incident_exceptions, incident_text
+from detection.console import approvals, formatting, incident_exceptions, incident_text, permalinks
 from detection.console.access import ProjectRequest, in_project
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
@@ -23,11 +24,14 @@ from detection.models import Incident, StoppedByKind
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
+from detection.selectors.incidents import IncidentRow
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
 from detection.services.incidents import exceptions
 
 METER_SQUARES = 24
+MAX_BRACKETS = 3
+"""Incidents of other detectors that are drawn below the calls."""
 
 
 @in_project()
@@ -39,7 +43,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
-    last_loop = selector.last_loop(incident)
+    last_loop, related = selector.last_loop(incident), selector.related(incident)
     parts = incident_text.sentence(incident)
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
@@ -73,13 +77,13 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "blocked_by": incident_text.blocked_by(incident),
         **_ladder(incident),
         "related": [
-            (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status])
-            for row in selector.related(incident)
+            (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status]) for row in related
         ],
+        "loop_cost_usd": incident.cost_usd + sum(row.cost_usd for row in related),
         "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
         "is_exact": detector_for(incident.kind).is_exact,
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
-        "strip": _strip(incident),
+        "strip": _strip(request.project.slug, incident, related),
         "meter": _meter(incident),
         "unit": incident_text.unit(incident),
         "uncounted": incident_text.uncounted(incident),
@@ -143,8 +147,8 @@ def _counted_detections(incident: Incident) -> str:
     return "all loops of the run" if scope == "session" else "this loop"
 
 
-def _strip(incident: Incident) -> Strip | None:
-    """Draw the calls around the loop."""
+def _strip(project: str, incident: Incident, related: Sequence[IncidentRow]) -> Strip | None:
+    """Draw the calls around the loop, with the incidents that other detectors opened for it."""
     cells = [
         cell._replace(tool=formatting.visible(cell.tool)) for cell in strip_images.cells_around(incident)
     ]
@@ -154,7 +158,18 @@ def _strip(incident: Incident) -> Strip | None:
     if incident_text.uncounted(incident):
         label = f"{incident.calls_in_loop:,} calls"
     first, last = strip_images.span_of(incident, cells)
-    return large(cells, cell_width=strip_images.CELL_WIDTH, loops=[(first, last, label, "")])
+    others = [
+        (
+            row.first_seq,
+            row.last_seq,
+            detector_for(row.kind).label,
+            permalinks.incident_url(project, row.public_id),
+        )
+        for row in related
+        if detector_for(row.kind).is_of_calls
+    ]
+    loops = [(first, last, label, ""), *others[:MAX_BRACKETS]]
+    return large(cells, cell_width=strip_images.CELL_WIDTH, loops=loops)
 
 
 def _meter(incident: Incident) -> dict[str, Any]:

@@ -105,6 +105,8 @@ _SAME_LOOP = Incident.objects.filter(
 ).order_by()
 LOOP_COST: Final = Subquery(_SAME_LOOP.values("group_id").values_list(Sum("cost_usd")))
 """Cost of the incidents of an incident's loop, each of whose calls counts in one of them."""
+LOOP_CALLS: Final = Subquery(_SAME_LOOP.values("group_id").values_list(Sum("counted_calls")))
+"""Calls that these incidents count."""
 _LOOP_COLUMNS = _COLUMNS | {"cost_usd": F("loop_cost_usd")}
 
 

@@ -125,6 +125,8 @@ def test_the_docs_page_shows_every_operation_and_loads_nothing_from_elsewhere(ws
     assert "`" not in page
     assert 'href="/">Back to the console</a>' in page
     assert "&quot;session&quot;: &quot;ticket-42&quot;" in page
+    assert "<code>verdicts[].approval.wait_url</code>" in page
+    assert 'id="guardcalls"' in page  # Connect leads to it
 
 
 @pytest.mark.parametrize(

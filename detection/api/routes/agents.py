@@ -146,7 +146,11 @@ def _count_events(
     },
 )
 def guard_calls(request: ApiRequest) -> HttpResponse:
-    """Evaluate calls before they run. The response comes after commit."""
+    """Evaluate calls before they run. The response comes after commit.
+
+    A call whose decision is `hold` must not run yet: request `approval.wait_url` of its verdict until that responds
+    with a `decision`.
+    """
     check_disk_space()
     principal = request.principal
     _check_timeout(request)

@@ -21,7 +21,7 @@ from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
 from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
-from detection.selectors.incidents import LOOP_COST
+from detection.selectors.incidents import LOOP_CALLS, LOOP_COST
 from detection.selectors.prices import PriceList
 from detection.services.ingestion import ingest
 from detection.services.ingestion.call_identity import CallIdentity
@@ -335,7 +335,7 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
     loops = Incident.objects.filter(project=project, session_id__in=ids)
     sums = loops.filter(IS_LOOP).aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
-    first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST)
+    first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST, calls_of_loop=LOOP_CALLS)
     worst = first.order_by("-loop_cost_usd", "-calls_in_loop", "pk")[:WORST]
     return ImportSummary(
         sessions=len(ids),
@@ -348,7 +348,7 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
             WorstLoop(
                 row.tool[:LONGEST_SHOWN],
                 row.session_name[:LONGEST_SHOWN],
-                row.calls_in_loop,
+                row.calls_of_loop or row.calls_in_loop,
                 float(row.loop_cost_usd),
                 f"{base}/incidents/{row.public_id}",
             )
