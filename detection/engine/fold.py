@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import attrgetter
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from detection.engine import messages
 from detection.engine.arguments import essential
@@ -249,12 +249,13 @@ def observe_result(
 def _described(run: RunState, record: Record, outcome: ResultOutcome) -> Step:
     """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision."""
     is_new = not run.has_seen(outcome.digest)
+    verdict = Verdict(cast("Decision", record.decision))
     return Step(
         call_key=record.key,
         result_digest=outcome.digest,
         error_digest=outcome.error_digest,
         result_is_new=is_new,
-        cell=_cell(record.seq, record.tool, record.key, Verdict(record.decision), outcome.status, is_new),
+        cell=_cell(record.seq, record.tool, record.key, verdict, outcome.status, is_new),
         closes=record.seq,
     )
 
