@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
 METHODS = ("get", "post", "put", "patch", "delete")
-MAX_DEPTH = 3
+MAX_DEPTH = 2
 """Objects within objects that are listed with their fields."""
 
 
@@ -49,7 +49,7 @@ def _operation(path: str, method: str, operation: dict[str, Any], document: dict
         "bodies": [
             {
                 "type": media_type,
-                "fields": _fields(item["schema"], document),
+                "fields": _nested_fields(item["schema"], document),
                 "example": _example(item["schema"], document),
             }
             for media_type, item in body.items()
@@ -95,12 +95,13 @@ def _nested_fields(
     schema: dict[str, Any], document: dict[str, Any], prefix: str = "", depth: int = MAX_DEPTH
 ) -> list[dict[str, Any]]:
     """Return the fields of an object, each followed by those of the objects in it: `verdicts[].approval.wait_url`."""
+    schema = _resolve(schema, document)
+    if "anyOf" in schema:
+        return [field for part in schema["anyOf"] for field in _nested_fields(part, document, prefix, depth)]
     found = []
-    properties = _resolve(schema, document).get("properties", {})
     for field in _fields(schema, document):
-        name = f"{prefix}{field['name']}"
+        inner, name, dots = schema["properties"][field["name"]], f"{prefix}{field['name']}", "."
         found.append(field | {"name": name})
-        inner, dots = properties.get(field["name"], {}), "."
         if inner.get("type") == "array":
             inner, dots = inner.get("items", {}), "[]."
         inner = next((part for part in inner.get("anyOf", []) if "$ref" in part), inner)

@@ -31,7 +31,7 @@ from detection.services.incidents import exceptions
 
 METER_SQUARES = 24
 MAX_BRACKETS = 3
-"""Incidents of other detectors that are drawn below the calls."""
+"""Incidents of other detectors that are drawn below the calls, the latest ones."""
 
 
 @in_project()
@@ -79,7 +79,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "related": [
             (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status]) for row in related
         ],
-        "loop_cost_usd": incident.cost_usd + sum(row.cost_usd for row in related),
+        "loop_cost_usd": selector.loop_cost(incident),
         "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
         "is_exact": detector_for(incident.kind).is_exact,
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
@@ -167,8 +167,10 @@ def _strip(project: str, incident: Incident, related: Sequence[IncidentRow]) -> 
         )
         for row in related
         if detector_for(row.kind).is_of_calls
+        and row.first_seq <= cells[-1].seq
+        and row.last_seq >= cells[0].seq
     ]
-    loops = [(first, last, label, ""), *others[:MAX_BRACKETS]]
+    loops = [(first, last, label, ""), *others[-MAX_BRACKETS:]]
     return large(cells, cell_width=strip_images.CELL_WIDTH, loops=loops)
 
 

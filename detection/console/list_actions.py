@@ -125,7 +125,9 @@ def _matching(request: ProjectRequest, rows: ListActions) -> list[int]:
     request.GET = QueryDict(request.POST.get("filter", ""))
     listing = Listing(request, rows.spec)
     if listing.is_invalid:  # the rows shown match a part of it only
-        raise Invalid("The filter is not valid, so no action applies to all that match.", field="filter")
+        raise Invalid(
+            "The filter is not valid. Correct it before acting on all matching rows.", field="filter"
+        )
     query = listing.query
     return rows.matching(request.project.pk, query, int(up_to), bulk_actions.MAX_TARGETS)
 

@@ -118,13 +118,16 @@ class Listing:
             return TimeRange(given.get("range", "")[:80])
 
     def _with_given_term(self, text: str) -> str:
-        """Return the address with the term of a cell of the list; an invalid filter stays as typed, to be corrected."""
+        """Return the address with the term of a cell of the list; an unreadable filter stays as typed."""
         try:
             terms = language.parse(text)
         except FilterError:
             terms = ()
+        if terms and self.is_partly_applied:
+            typed = language.without(language.parse(self.text), {one.field for one in terms})
+            return self.url(q=language.write((*typed, *terms)))
         if self.error:
-            return self.url(q=f"{self.text} {language.write(terms)}" if self.is_partly_applied else self.text)
+            return self.url()
         return self.with_terms(*terms, without={one.field for one in terms}) if terms else self.url()
 
     def _query(self, sort: str) -> ListQuery:

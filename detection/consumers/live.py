@@ -128,8 +128,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                     self._channel = await layer.new_channel()
                     await layer.group_add(groups[0], self._channel)
-                self._note_broker(is_up=True)
                 await self._join(layer, groups[1:])
+                self._note_broker(is_up=True)
                 while True:
                     await self._take(await layer.receive(self._channel))
             except (OSError, TimeoutError, RedisError) as error:
@@ -145,7 +145,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
     async def _join(self, layer: Any, groups: Sequence[str]) -> None:
         """Join the groups of other projects; without them the page asks from time to time."""
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(OSError, TimeoutError, RedisError):
             async with asyncio.timeout(BROKER_TIMEOUT_SECONDS):
                 await asyncio.gather(*(layer.group_add(group, self._channel) for group in groups))
 

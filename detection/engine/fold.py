@@ -215,7 +215,7 @@ def observe_result(
         return Step(call_key=record.key, closes=record.seq)
     outcome, is_change = _outcome_of(record, result, policy, keyer)
     if record.decision in BLOCKING:
-        return _described(run, record, outcome)
+        return _described(run, record, outcome, keyer)
     # Errors are compared by their cause: the same error for another argument is not new.
     record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
@@ -246,9 +246,15 @@ def observe_result(
     )
 
 
-def _described(run: RunState, record: Record, outcome: ResultOutcome) -> Step:
-    """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision."""
-    is_new = not run.has_seen(outcome.digest)
+def _described(run: RunState, record: Record, outcome: ResultOutcome, keyer: Keyer) -> Step:
+    """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision.
+
+    It is new if no result that counted was the same.
+    """
+    digest = outcome.digest
+    if not outcome.is_evidence:
+        digest = keyer.digest(b"pair", digest.encode(), record.key.encode())
+    is_new = not run.has_seen(digest)
     verdict = Verdict(cast("Decision", record.decision))
     return Step(
         call_key=record.key,

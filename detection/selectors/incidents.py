@@ -233,6 +233,12 @@ def related(incident: Incident) -> list[IncidentRow]:
     return _fetch(rows.exclude(pk=incident.pk).order_by("pk"), MAX_RELATED)
 
 
+def loop_cost(incident: Incident) -> Decimal:
+    """Return the cost of the incident's loop, whichever of its incidents counts a call."""
+    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
+    return rows.aggregate(cost=Sum("cost_usd"))["cost"] or Decimal()
+
+
 def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]]:
     """Return how many incidents of each detector each group has; one query by index, none without groups."""
     found: dict[str, Counter[str]] = defaultdict(Counter)

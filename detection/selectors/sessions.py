@@ -108,8 +108,8 @@ def _limit_share(now: datetime) -> Case:
     is_near = Q(meter_limit__gt=0, meter_count__gte=NEAR_LIMIT_CALLS) & ~Q(meter_kind="")
     share = Cast("meter_count", FloatField()) / Cast("meter_limit", FloatField())
     return Case(
-        When(is_near & ~is_over & Q(meter_count__gte=F("meter_limit") / 2.0), then=share),
         When(would_have_stopped_at_call__isnull=False, then=Value(_WOULD_HAVE_STOPPED)),
+        When(is_near & ~is_over & Q(meter_count__gte=F("meter_limit") / 2.0), then=share),
         default=Value(0.0),
     )
 

@@ -35,7 +35,15 @@ function drafts() {
     .map((key) => [key, JSON.parse(sessionStorage.getItem(key))]);
 }
 
+let isRestoring = false;
+
+function fill(control, value) {
+  control.value = value;
+  control.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
 function restore() {
+  isRestoring = true;
   const isAnswer = performance.getEntriesByType("navigation")[0]?.type === "navigate";
   for (const [key, draft] of drafts())
     // A page that was opened after the form was sent is the answer to it.
@@ -44,19 +52,19 @@ function restore() {
     const draft = JSON.parse(sessionStorage.getItem(keyOf(form)) ?? "null");
     if (!draft) continue;
     const controls = typed(form);
-    let count = 0;
+    const restored = [];
     draft.values.forEach(([name, value, changed], index) => {
       const control = controls[index];
       if (!changed || control?.name !== name || control.value === value) return;
-      control.value = value;
-      control.dispatchEvent(new Event("input", { bubbles: true }));
-      count += 1;
+      fill(control, value);
+      restored.push(control);
     });
-    if (count) note(form);
+    if (restored.length) note(form, restored);
   }
+  isRestoring = false;
 }
 
-function note(form) {
+function note(form, restored) {
   const line = document.createElement("p");
   line.className = "banner warn draft";
   line.setAttribute("role", "status");
@@ -64,7 +72,7 @@ function note(form) {
   button.textContent = "Discard";
   button.addEventListener("click", () => {
     sessionStorage.removeItem(keyOf(form));
-    form.reset();
+    for (const control of restored) fill(control, control.defaultValue);
     line.remove();
   });
   line.append("Your earlier input is restored. ", button);
@@ -86,7 +94,7 @@ export function bindForms() {
   document.addEventListener("DOMContentLoaded", () => setTimeout(restore));
   document.addEventListener("input", (event) => {
     const form = event.target.form;
-    if (form?.matches?.("main form[method=post]") && event.target.matches(TYPED)) save(form);
+    if (!isRestoring && form?.matches?.("main form[method=post]") && event.target.matches(TYPED)) save(form);
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;

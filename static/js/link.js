@@ -81,7 +81,7 @@ function handleFrame(frame) {
     link.isOpen = true;
     link.tries = 0;
     const session = document.body.dataset.liveSession;
-    const topics = ["session", "incident", "approval"];
+    const topics = ["session", "incident", "approval", "held"];
     if (session) socket.send(JSON.stringify({ type: "watch", topics, session }));
     tell(null, "resync");
   } else if (frame.type === "resync") tell(null, "resync");

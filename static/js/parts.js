@@ -16,10 +16,13 @@ follow((hints, reason) => {
     if (hints === null || hints.some(isMeant)) refreshSoon(part.id, Number(part.dataset.refreshGap ?? 1));
   }
 });
-// What a person has open or focused is replaced another time.
+// What a person has open or focused is replaced once they leave it.
 document.addEventListener("htmx:oobBeforeSwap", ({ detail }) => {
   const part = detail.target;
-  if (part.matches("[data-held-back]:is(:focus-within, :has(details[open]))")) detail.shouldSwap = false;
+  if (!part.matches("[data-held-back]:is(:focus-within, :has(details[open]))")) return;
+  detail.shouldSwap = false;
+  const again = () => document.querySelectorAll("[data-refresh-on]").forEach((one) => refreshSoon(one.id, 1));
+  part.addEventListener("focusout", again, { once: true });
 });
 document.addEventListener("loopguard:paused", (event) => {
   isPaused = event.detail;

@@ -111,18 +111,19 @@ def test_a_held_call_of_another_project_is_announced_and_answered_here(statistic
     theirs = make_project("theirs")
     for one in (other, theirs):
         overrides.save_override(one.pk, PROJECT, {"mode": "ask"}, SYSTEM)
-    page.reload()  # the socket opened before there was another project
-    expect(page.locator("#live-state, [data-badge]").first).to_be_attached()
+    ask(project, "watched", 1)
+    # The page of a session filters its hints.
+    page.goto(page.url.replace("/statistics", "/sessions/watched"))
     page.wait_for_timeout(500)
     hold(theirs, "secret")
     approval = hold(other, "elsewhere")
     panel = page.locator("#attention")
     expect(panel).to_be_visible(timeout=2000)
     expect(panel.locator("[data-held]")).to_have_count(1)
-    expect(page).to_have_title(re.compile(r"^\(1\) Statistics"))
+    expect(page).to_have_title(re.compile(r"^\(1\) watched"))
     expect(page.locator('.side [data-badge="approvals"]')).to_have_text(re.compile("^0"))
     expect(page.locator("#attention-announcer")).to_contain_text("of triage in project")
-    page.goto(page.url.replace("/statistics", "/approvals"))
+    page.goto(page.url.replace("/sessions/watched", "/approvals"))
     expect(panel).to_be_visible()
     panel.get_by_role("button", name="Answer").click()
     expect(panel.locator("summary")).to_contain_text(f"project {other.name}, elsewhere")

@@ -181,3 +181,7 @@ def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(si
     expect(limit).to_have_value("7")
     expect(page.locator(".setting.edited")).to_have_count(1)
     expect(page.locator(".changes")).to_contain_text("Limit for identical calls")
+    page.get_by_role("button", name="Discard").click()
+    expect(limit).to_have_value("")
+    expect(page.locator(".setting.edited")).to_have_count(0)
+    expect(page.locator(".changes")).not_to_contain_text("Limit for identical calls")

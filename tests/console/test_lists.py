@@ -99,7 +99,7 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
     assert "that match</label>" not in page
     form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "resolve"}
     said = world.client.post(f"{world.base}/incidents/act", form, follow=True).content.decode()
-    assert "The filter is not valid, so no action applies to all that match." in said
+    assert "The filter is not valid. Correct it before acting on all matching rows." in said
     assert not Incident.objects.filter(status="resolved").exists()
     assert rows(shown(world, q='agent:coder "open')) == []
     # A value of a row is added to what was typed.

@@ -25,9 +25,10 @@ class StatisticsQuerySchema(FilterSchema):
     demo: bool = Field(True, description="Include demo sessions.")
     sort: ShortText = Field(
         "",
-        description="What to sort the groups by, with a leading minus for descending order: `incidents`, `name`, "
-        "`checks`, `blocked`, `findings`, `loops` (labelled as loops), `confidence`, `recovery`, `calls` (in loops) or "
-        "`cost` (of loops). Empty: most incidents first. Hours and days are always in order.",
+        description="What to sort the groups by, with a leading minus for descending order: `incidents`, `name` (of "
+        "detectors, their label), `checks`, `blocked`, `findings`, `loops` (labelled as loops), `confidence`, "
+        "`recovery`, `calls` (in loops) or `cost` (of loops). Empty: most incidents first. Hours and days are always "
+        "in order.",
     )
 
 

@@ -50,7 +50,6 @@ class Stalled(BaseDetector):
     """Finds calls that wait for their result for too long, and runs that stopped in the middle."""
 
     kind = "stalled"
-    spared_classes = ("poll", "fallible")
     judges_arguments = False
     label = "Stalled"
     headline = "Stalled"

@@ -336,7 +336,7 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
     sums = loops.filter(IS_LOOP).aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
     first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST, calls_of_loop=LOOP_CALLS)
-    worst = first.order_by("-loop_cost_usd", "-calls_in_loop", "pk")[:WORST]
+    worst = first.order_by("-loop_cost_usd", "-calls_of_loop", "pk")[:WORST]
     return ImportSummary(
         sessions=len(ids),
         calls=rows.aggregate(calls=Sum("call_count"))["calls"] or 0,

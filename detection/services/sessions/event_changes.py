@@ -13,6 +13,11 @@ STRIP_CELLS = 60
 _FEW_FLAGS = 3
 """Up to this number, earlier calls are marked one by one, which takes half the planning time of a join."""
 
+_PUT_FLAGS = (
+    "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
+    " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
+)
+
 
 class EventChanges:
     """Changes of one locked session's events, and of its strip with them; written by its owner.
@@ -32,7 +37,7 @@ class EventChanges:
         self._new: Sequence[EventRecord] = ()
         self._evaluated: list[EventRecord] = []
         self._result_flags: dict[int, str] = {}
-        self._described: dict[int, str] = {}
+        self._flags_if_reported: dict[int, str] = {}
         self._quarantined: list[tuple[EventRecord, str, str]] = []
         self._delayed: list[int] = []
 
@@ -86,7 +91,7 @@ class EventChanges:
                 cell[2] = call_flags.with_result(cell[2], flag)
                 break
 
-    def describe_result(self, seq: int, flag: str) -> None:
+    def put_result_if_reported(self, seq: int, flag: str) -> None:
         """Add the flags of the result of a call that was to be blocked, if it was reported and thus had run."""
         for cell in reversed(self._session.strip):
             if cell[0] == seq:
@@ -94,7 +99,7 @@ class EventChanges:
                     return
                 cell[2] = call_flags.with_result(cell[2], flag)
                 break
-        self._described[seq] = flag
+        self._flags_if_reported[seq] = flag
 
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""
@@ -102,7 +107,7 @@ class EventChanges:
         event_records.add_store(writes, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
-        self._add_described(writes)
+        self._add_flags_if_reported(writes)
         self._add_quarantined(writes)
         if self._delayed:
             writes.add(
@@ -119,15 +124,15 @@ class EventChanges:
         self.stored = self._new or self.stored
         self._delayed = []
         self._new, self._evaluated, self._quarantined = (), [], []
-        self._result_flags, self._described = {}, {}
+        self._result_flags, self._flags_if_reported = {}, {}
 
     def _put_results_on_rows(self) -> None:
         """Add the flags to calls that are not written yet."""
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
             by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, self._result_flags.pop(seq))
-        for seq in self._described.keys() & by_seq.keys():
-            flag = self._described.pop(seq)
+        for seq in self._flags_if_reported.keys() & by_seq.keys():
+            flag = self._flags_if_reported.pop(seq)
             if call_flags.ran_nevertheless(by_seq[seq].flags):
                 by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, flag)
 
@@ -161,8 +166,7 @@ class EventChanges:
         session_id, flags = self._session.pk, self._result_flags
         if len(flags) > _FEW_FLAGS:
             writes.add(
-                "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
-                " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq",
+                _PUT_FLAGS,
                 [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id],
             )
             return
@@ -174,17 +178,15 @@ class EventChanges:
                 ends_in_condition=True,
             )
 
-    def _add_described(self, writes: Writes) -> None:
-        if not self._described:
+    def _add_flags_if_reported(self, writes: Writes) -> None:
+        if not self._flags_if_reported:
             return
         writes.add(
-            "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
-            " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
-            " AND e.flags <> translate(e.flags, %s, '')",
+            f"{_PUT_FLAGS} AND e.flags <> translate(e.flags, %s, '')",
             [
                 call_flags.RESULT_FLAGS,
-                [*self._described],
-                [*self._described.values()],
+                [*self._flags_if_reported],
+                [*self._flags_if_reported.values()],
                 self._session.pk,
                 call_flags.RAN,
             ],

@@ -220,7 +220,9 @@ class Folding:
         step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
         event.result_digest = step.result_digest or ""
         if step.cell is not None and step.cell.decision in BLOCKING:
-            locked.events.describe_result(step.cell.seq, call_flags.of_result(step.cell.result, "allow"))
+            locked.events.put_result_if_reported(
+                step.cell.seq, call_flags.of_result(step.cell.result, "allow")
+            )
         elif step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)

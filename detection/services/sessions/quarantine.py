@@ -96,6 +96,7 @@ def retry_all(project_id: int, actor: Actor) -> RetryResult:
 
 def _apply(locked: LockedSession, outcomes: list[Outcome], retried: Collection[int]) -> None:
     """Put the outcomes of retried events, and of results of retried calls, on their rows and incidents."""
+    decisions = {event.seq: event.decision for event, _ in outcomes if event.type == EventType.CALL}
     for event, outcome in outcomes:
         is_retried = event.seq in retried
         if isinstance(outcome, Exception):
@@ -105,7 +106,9 @@ def _apply(locked: LockedSession, outcomes: list[Outcome], retried: Collection[i
             continue
         cell = outcome.cell
         if event.type == EventType.RESULT and cell is not None and (is_retried or cell.seq in retried):
-            put = locked.events.describe_result if cell.decision in BLOCKING else locked.events.put_result
+            # What the call was answered counts, not what it would be answered now.
+            is_blocked = decisions.get(cell.seq, "allow") in BLOCKING
+            put = locked.events.put_result_if_reported if is_blocked else locked.events.put_result
             put(cell.seq, call_flags.of_result(cell.result, "allow"))
             event.result_digest = outcome.result_digest or ""
             locked.events.note_evaluated(event)

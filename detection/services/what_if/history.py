@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from typing import Any, Final
 
 from django.db.models import Max, Q, Sum
@@ -168,6 +169,7 @@ class History:
         attendance = Attendance(records.actions.get(session.pk, ()), records.decisions.get(session.pk, {}))
         own = self._change.settings_of(session.external_id)
         before = SessionReplay(session, self._stored, self._keyer, attendance)
+        began_at = findings.replayed["began_at"] or inf
         skipped, calls, is_alike = records.quarantined.get(session.pk, frozenset[int]()), 0, own is None
         batches: list[list[EventRecord]] = []
         for batch in self._batches(session):
@@ -181,7 +183,7 @@ class History:
                     is_alike = self._comparison.is_alike(policy, other, tool)
                 if event.type == EventType.CALL:
                     calls += 1
-                    at, began_at = event.received_at, findings.replayed["began_at"]
+                    at = event.received_at
                     findings.replayed["calls_since"] += at >= self._since and at.timestamp() < began_at + 1
                 if event.seq in skipped:
                     before.pass_over(event)

@@ -191,3 +191,16 @@ def test_events_are_listed_and_retried_on_the_command_line(agent, defect, projec
     assert run() == "0 quarantined events.\n"
     with pytest.raises(CommandError, match="no project"):
         run("--project", "another")
+
+
+def test_retried_calls_show_their_results_whatever_would_be_answered_now(agent, defect, project):
+    for number in range(8):
+        result = agent.result(f"c-{number}", "denied", is_error=True)
+        agent.posts(agent.call("poison", "{}", call_id=f"c-{number}"), result)
+    session = Session.objects.get()
+    evaluate(session.pk)
+    defect()
+    quarantine.retry(project.pk, session.external_id, OPERATOR)
+    calls = Event.objects.filter(session_id=session.pk, type="call").order_by("seq")
+    assert [*calls.values_list("decision", "flags")] == [("allow", "!")] * 8
+    assert Incident.objects.get(kind="repeat").decision in ("block", "stop")
