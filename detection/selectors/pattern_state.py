@@ -30,14 +30,14 @@ def firing_mutes(now: datetime) -> QuerySet[AlertSilence]:
 def state_condition(state: PatternState, now: datetime) -> Q:
     """Return the condition of patterns in a state."""
     wanted = Q()
-    for one, condition in _conditions(now):
+    for one, condition in conditions(now):
         if one == state:
             return wanted & condition
         wanted &= ~condition
     return wanted
 
 
-def _conditions(now: datetime) -> list[tuple[PatternState, Q]]:
+def conditions(now: datetime) -> list[tuple[PatternState, Q]]:
     """Return the condition of each state, in order of precedence; `ended` has no condition of its own."""
     own = {"project": OuterRef("project"), "pattern": OuterRef("pk")}
     at_work = [

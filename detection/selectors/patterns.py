@@ -36,7 +36,7 @@ from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import PATTERNS
 from detection.selectors.pages import Page, cut
-from detection.selectors.pattern_state import active_mutes, firing_mutes, state_condition
+from detection.selectors.pattern_state import active_mutes, conditions, firing_mutes
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -147,11 +147,7 @@ class WithState(TypedDict):
 def with_state(project_id: int) -> QuerySet[WithAnnotations[Pattern, WithState]]:
     """Return the patterns of a project with their `state`."""
     now = timezone.now()
-    cases = [
-        When(state_condition(state, now), then=Value(state.value))
-        for state in PatternState
-        if state != PatternState.ENDED
-    ]
+    cases = [When(condition, then=Value(state.value)) for state, condition in conditions(now)]
     state = Case(*cases, default=Value(PatternState.ENDED.value), output_field=CharField())
     return Pattern.objects.filter(project_id=project_id).annotate(state=state)
 
