@@ -246,7 +246,7 @@ def test_a_session_that_ends_in_a_loop_names_the_detector_that_found_it_last(ope
     assert last.group_id == cycle.group_id
     shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}"))
     number = cycle.last_call_number
-    said = f"The session ended in the loop Last detected at call {number}; later detected as"
+    said = f"The loop continued until the session ended After call {number}, it was detected as"
     assert f"{said} Same result every time: {last.tool}" in shown
     # The strip leads to what other detectors found.
     page = operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}").content.decode()

@@ -199,10 +199,12 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
 
 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    return tuple(
-        f"{FIELDS[name].label}: {durations.amount(value, FIELDS[name].unit)}"
-        for name, value in settings.items()
-    )
+    """Return settings in words, those of one detector together behind its name."""
+    words: dict[str, list[str]] = {}
+    for name, value in settings.items():
+        field = FIELDS[name]
+        words.setdefault(field.group, []).append(f"{field.label}: {durations.amount(value, field.unit)}")
+    return tuple(f"{detector_for(kind).label} – {', '.join(found)}" for kind, found in words.items())
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
@@ -281,7 +283,7 @@ def create_exception(
     if entry is None:
         raise Conflict("This exception is already stored.", code="unchanged")
     before = {"entry": entry, "session": change.session}
-    settings = f" ({', '.join(chosen.settings)})" if chosen.settings else ""
+    settings = f" ({'; '.join(chosen.settings)})" if chosen.settings else ""
     until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
     activity = IncidentActivity.objects.create(
         incident=incident,
