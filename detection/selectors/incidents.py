@@ -229,14 +229,19 @@ def counts(project_id: int, query: ListQuery = ALL_INCIDENTS) -> StatusCounts:
 
 def related(incident: Incident) -> list[IncidentRow]:
     """List the other incidents about the same calls, which other detectors found, in the order in which they opened."""
-    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
-    return _fetch(rows.exclude(pk=incident.pk).order_by("pk"), MAX_RELATED)
+    return _fetch(_others(incident).order_by("pk"), MAX_RELATED)
 
 
 def loop_cost(incident: Incident) -> Decimal:
     """Return the cost of the incident's loop, whichever of its incidents counts a call."""
+    others = _others(incident).aggregate(cost=Sum("cost_usd"))["cost"]
+    return incident.cost_usd + (others or Decimal())
+
+
+def _others(incident: Incident) -> QuerySet[Incident]:
+    """Return the other incidents of a group; incidents from before there were groups have none."""
     rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
-    return rows.aggregate(cost=Sum("cost_usd"))["cost"] or Decimal()
+    return rows.exclude(group_id="").exclude(pk=incident.pk)
 
 
 def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]]:
