@@ -337,7 +337,12 @@ def _span(incident: Incident) -> str:
 
 def unit(incident: Incident) -> str:
     """Return what the incident counted; for a spent budget, the unit of the limit."""
-    return str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
+    return unit_of(incident.kind, incident.evidence.get("detail", {}).get("unit"))
+
+
+def unit_of(kind: str, stated: str | None) -> str:
+    """Return what a detector counts: what the evidence states, else the same for all its incidents."""
+    return stated or detector_for(kind).unit
 
 
 def uncounted(incident: Incident) -> str:

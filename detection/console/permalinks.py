@@ -30,7 +30,7 @@ def call_url(project: str, name: str, seq: int) -> str:
 
 def incident_url(project: str, public_id: str) -> str:
     """Return an incident's page."""
-    return reverse("console:incident", args=[project, public_id])
+    return f"/p/{project}/incidents/{public_id}"
 
 
 def undo_url(project: str, ids: str) -> str:

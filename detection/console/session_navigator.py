@@ -24,9 +24,16 @@ from detection.console.session_window import (
 )
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
-from detection.models import Incident, Session, call_flags
-from detection.selectors import dashboard
-from detection.selectors.session_runs import RUN_KEY_CHARACTERS, CallRun, Hits, read_run, search_calls
+from detection.models import Session, call_flags
+from detection.selectors.session_runs import (
+    RUN_KEY_CHARACTERS,
+    CallRun,
+    Hits,
+    RunIncident,
+    incidents_of_run,
+    read_run,
+    search_calls,
+)
 from detection.selectors.sessions import CallRow
 from detection.selectors.strips import Cell, Strip, hues, large
 
@@ -57,18 +64,18 @@ class Navigator:
     project: str
     run: CallRun
     window: Window
-    incidents: list[Incident]
+    incidents: list[RunIncident]
     chosen_seq: int
     text: str
     hits: Hits | None
     colours: dict[str, int]
 
     @cached_property
-    def loops(self) -> list[Incident]:
+    def loops(self) -> list[RunIncident]:
         """The incidents that are loops. Spent budgets are excluded, because they concern every later call."""
         return [one for one in self.incidents if not detector_for(one.kind).is_run_limit]
 
-    def _span(self, loop: Incident) -> tuple[int, int]:
+    def _span(self, loop: RunIncident) -> tuple[int, int]:
         """Return the first and last call of a loop; for one without calls, the call before it."""
         if not detector_for(loop.kind).judges_texts or not self.run.seqs:
             return loop.first_seq, loop.last_seq
@@ -76,11 +83,16 @@ class Navigator:
         return before, before
 
     @cached_property
-    def budgets(self) -> list[tuple[Incident, str, str]]:
-        """The incidents of limits, newest first, with their titles and addresses."""
+    def budgets(self) -> list[tuple[RunIncident, str, str, str]]:
+        """The incidents of limits, newest first, with their titles, units and addresses."""
         spent = [one for one in reversed(self.incidents) if detector_for(one.kind).is_run_limit]
         return [
-            (one, incident_text.title(one), permalinks.incident_url(self.project, one.public_id))
+            (
+                one,
+                incident_text.title(one),
+                incident_text.unit_of(one.kind, one.unit),
+                permalinks.incident_url(self.project, one.public_id),
+            )
             for one in spent
         ]
 
@@ -88,7 +100,7 @@ class Navigator:
     def unmarked(self) -> frozenset[int]:
         """Numbers of calls that only a spent budget marks; its first call and repeated calls in loops keep theirs."""
         seqs, over = self.run.seqs, set[int]()
-        for incident, _, _ in self.budgets:
+        for incident, *_ in self.budgets:
             over.update(seqs[bisect_right(seqs, incident.first_seq) : bisect_right(seqs, incident.last_seq)])
         for loop in self.loops if over else ():
             part = slice(bisect_left(seqs, loop.first_seq), bisect_right(seqs, loop.last_seq))
@@ -157,15 +169,17 @@ class Navigator:
     def _to(self, move: Move | None, call: int | None = None) -> str:
         if move is None:
             return ""
+        start = "" if move.start is None else f"from={move.start}&"
+        chosen = f"&call={call}" if call else ""
+        return f"?{self._kept_query}{start}calls={move.calls}{chosen}{ANCHOR}"
+
+    @cached_property
+    def _kept_query(self) -> str:
+        """The part of the query string that moving does not change: a long run has hundreds of addresses."""
         values = self.query.copy()
         for name in ("from", "calls", "call", "before"):
             values.pop(name, None)
-        if move.start is not None:
-            values["from"] = str(move.start)
-        values["calls"] = str(move.calls)
-        if call:
-            values["call"] = str(call)
-        return f"?{values.urlencode()}{ANCHOR}"
+        return f"{values.urlencode()}&" if values else ""
 
     @cached_property
     def moves(self) -> dict[str, str]:
@@ -231,7 +245,7 @@ class Navigator:
         return [
             MappedLoop(
                 *self._span(loop),
-                f"{formatting.visible(incident_text.title(loop))}, {amount(loop.count, incident_text.unit(loop))}, "
+                f"{formatting.visible(incident_text.title(loop))}, {_counted(loop)}, "
                 f"calls {loop.first_call_number:,} to {loop.last_call_number:,}",
                 self._loop_addresses.get(self._span(loop)[0], ""),
             )
@@ -314,12 +328,16 @@ class Navigator:
         loops = [
             (
                 *self._span(loop),
-                f"{amount(loop.count, incident_text.unit(loop))}",
+                _counted(loop),
                 permalinks.incident_url(self.project, loop.public_id),
             )
             for loop in self.loops
         ]
         return large(cells, cell_width=pitch - (1 if pitch < 8 else 2), loops=loops, colours=self.colours)
+
+
+def _counted(loop: RunIncident) -> str:
+    return amount(loop.count, incident_text.unit_of(loop.kind, loop.unit))
 
 
 def read(request: ProjectRequest, session: Session) -> Navigator:
@@ -337,7 +355,7 @@ def read(request: ProjectRequest, session: Session) -> Navigator:
         request.project.slug,
         run,
         window_of(request.GET, run, chosen),
-        dashboard.incidents_of_session(session.pk, MAX_INCIDENTS),
+        incidents_of_run(session, MAX_INCIDENTS),
         chosen,
         text,
         hits,

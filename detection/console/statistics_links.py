@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 
 from django.urls import reverse
 
@@ -20,11 +22,16 @@ from detection.selectors.statistics_rows import Sessions
 class Link:
     """A list, with how many rows it has."""
 
-    url: str
+    address: Callable[[], str]
     count: int
     noun: str
     which: str = ""
     """Which of them, where it does not follow from the number."""
+
+    @property
+    def url(self) -> str:
+        """Address of the list; written when asked for, because most numbers of a page are zero and lead nowhere."""
+        return self.address()
 
     @property
     def title(self) -> str:
@@ -57,8 +64,8 @@ class Links:
         """Return the link to the counted incidents, narrowed by a filter and by terms."""
         wanted = (*language.parse(text), *terms)
         span = self._span(start, end)
-        url = self._listing.url_in(INCIDENTS, self._incidents, *wanted, range=span, sort=sort)
-        return Link(url, count, "incident")
+        address = partial(self._listing.url_in, INCIDENTS, self._incidents, *wanted, range=span, sort=sort)
+        return Link(address, count, "incident")
 
     def sessions(
         self,
@@ -70,11 +77,10 @@ class Links:
         end: datetime | None = None,
     ) -> Link:
         """Return the link to the sessions whose last event is in the range."""
+        wanted = (*language.parse(text), *terms)
         span = self._span(start, end)
-        url = self._listing.url_in(
-            SESSIONS, self._sessions, *language.parse(text), *terms, range=span, sort=sort
-        )
-        return Link(url, count, "session")
+        address = partial(self._listing.url_in, SESSIONS, self._sessions, *wanted, range=span, sort=sort)
+        return Link(address, count, "session")
 
     def of_calls(
         self, found: Sessions | None, numbers: Numbers, by: By, parts: tuple[str, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect
+from bisect import bisect, bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ from statistics import median
 from detection.console import formatting
 from detection.engine import durations
 from detection.engine.detectors import detector_for
-from detection.models import Incident, call_flags
+from detection.models import call_flags
+from detection.selectors.session_runs import RunIncident
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import Cell, look, outline_class, title
 
@@ -134,7 +135,7 @@ class Timeline:
 def lay_out(
     calls: Sequence[CallRow],
     colours: dict[str, int],
-    incidents: Sequence[Incident],
+    incidents: Sequence[RunIncident],
     compactions: Sequence[CompactionRow] = (),
     unmarked: frozenset[int] = frozenset(),
 ) -> Timeline:
@@ -211,15 +212,12 @@ def _compactions(
         yield Compaction((end + start) / 2, len(rows), rows[-1].received_at)
 
 
-def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[Incident]) -> list[Band]:
+def _bands(calls: Sequence[CallRow], xs: Sequence[float], incidents: Sequence[RunIncident]) -> list[Band]:
     bands: list[Band] = []
     label_end = 0.0
+    seqs = [call.seq for call in calls]
     for incident in incidents:
-        inside = [
-            x
-            for call, x in zip(calls, xs, strict=True)
-            if incident.first_seq <= call.seq <= incident.last_seq
-        ]
+        inside = xs[bisect_left(seqs, incident.first_seq) : bisect_right(seqs, incident.last_seq)]
         if inside:
             x = inside[0] - 4
             # Loops that begin together share the first one's label.

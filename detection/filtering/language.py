@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 MAX_LENGTH: Final = 1_000
@@ -94,13 +95,15 @@ def without(terms: Iterable[Term], fields: Collection[str]) -> tuple[Term, ...]:
     return tuple(one for one in terms if one.field not in fields)
 
 
+@lru_cache(maxsize=256)
 def parse(text: str) -> tuple[Term, ...]:
     """Return the terms of a filter, in order.
 
     Raises
     ------
     FilterError
-        For a filter that is too long, an open quote, or a field without a value. Reads every character once.
+        For a filter that is too long, an open quote, or a field without a value. Reads every character once, and remembers
+        filters: pages read the same few for each of their links.
     """
     if len(text) > MAX_LENGTH:
         raise FilterError(f"A filter can have at most {MAX_LENGTH:,} characters.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from django.utils import timezone
 
 from detection.engine.detectors import RUN_LIMITS
@@ -32,6 +32,13 @@ MAX_EXPIRED = 3
 
 ALL_APPROVALS = list_query(APPROVALS)
 """Every approval, the newest first."""
+_LARGE = ("session__strip", "session__policy_values", "incident__evidence", "incident__policy")
+"""Columns that take longer to read than all the others, and that no list of approvals shows."""
+
+
+def _with_names(rows: QuerySet[Approval]) -> QuerySet[Approval]:
+    """Return approvals with their session and incident."""
+    return rows.select_related("session", "incident").defer(*_LARGE)
 
 
 def list_approvals(
@@ -39,7 +46,7 @@ def list_approvals(
 ) -> Page[Approval]:
     """List approvals; `query` is of the list `APPROVALS`. `BadCursor` for a cursor of another list."""
     rows = Approval.objects.filter(query.condition(), project_id=project_id)
-    found = [*query.order.page(rows, cursor).select_related("session", "incident")[: limit + 1]]
+    found = [*_with_names(query.order.page(rows, cursor))[: limit + 1]]
     return cut(found, limit, query.order.cursor)
 
 
@@ -58,10 +65,10 @@ def waiting(*project_ids: int, decider: str = "", limit: int = MAX_OPEN) -> list
     """
     rows = Approval.objects.filter(
         project_id__in=project_ids, state=ApprovalState.OPEN, deadline__gt=timezone.now()
-    ).select_related("session", "incident")
+    )
     if decider:
         rows = rows.filter(decider=decider)
-    return [*rows.order_by("deadline", "id")[:limit]]
+    return [*_with_names(rows).order_by("deadline", "id")[:limit]]
 
 
 def expired_recently(project_id: int) -> list[Approval]:
@@ -72,8 +79,8 @@ def expired_recently(project_id: int) -> list[Approval]:
         state=ApprovalState.EXPIRED,
         requested_at__gt=now - timedelta(days=1),
         decided_at__gt=now - RECENT,
-    ).select_related("session", "incident")
-    return [*rows.order_by("-requested_at", "-id")[:MAX_EXPIRED]]
+    )
+    return [*_with_names(rows).order_by("-requested_at", "-id")[:MAX_EXPIRED]]
 
 
 def closed_of(project_ids: Collection[int], public_ids: Iterable[str]) -> list[Approval]:

@@ -363,12 +363,7 @@ def missed_guard_requests(project_id: int) -> int:
     return rows.aggregate(missed=Sum("rejected"))["missed"] or 0
 
 
-def incidents_of_session(session_id: int, limit: int) -> list[Incident]:
-    """List a session's incidents in the order in which they began, without their policy."""
-    rows = Incident.objects.filter(session_id=session_id).defer("policy")
-    return list(rows.order_by("first_seq")[:limit])
-
-
 def newest_incidents_of_session(session_id: int, limit: int) -> list[Incident]:
-    """List the incidents of a session that began last, the newest first."""
-    return list(Incident.objects.filter(session_id=session_id).order_by("-first_seq")[:limit])
+    """List the incidents of a session that began last, the newest first, without their policy."""
+    rows = Incident.objects.filter(session_id=session_id).defer("policy")
+    return list(rows.order_by("-first_seq")[:limit])

@@ -1,14 +1,16 @@
-"""Reads the calls of a session in a few columns, for its minimap, and searches their texts."""
+"""Reads the calls and incidents of a session in a few columns, for its minimap, and searches the texts of calls."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from datetime import datetime
 from time import monotonic
 
 from django.db import connection
 from django.db.models import Q
+from django.db.models.fields.json import KT
 
-from detection.models import Event, EventType, Session
+from detection.models import Event, EventType, Incident, Session
 from detection.selectors.sessions import SessionRow
 from detection.selectors.strips import Cell
 
@@ -62,6 +64,33 @@ def read_run(session: Session | SessionRow) -> CallRun:
         number = call_number or number + 1
         cells.append(Cell(seq, key, flags, "", number))
     return CallRun(tuple(cells), tuple(row[0] for row in found), tuple(row[4] for row in found), is_cut)
+
+
+@dataclass(frozen=True, slots=True)
+class RunIncident:
+    """What the map of a run shows of an incident; `unit` is empty where it is that of the detector."""
+
+    public_id: str
+    kind: str
+    tool: str
+    count: int
+    limit: int
+    first_seq: int
+    last_seq: int
+    first_call_number: int
+    last_call_number: int
+    ended_at: datetime | None
+    unit: str
+
+
+_INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident) if field.name != "unit")
+
+
+def incidents_of_run(session: Session | SessionRow, limit: int) -> list[RunIncident]:
+    """List the incidents of a session in the order in which they began; one query."""
+    rows = Incident.objects.filter(session_id=session.id).order_by("first_seq")
+    found = rows.values_list(*_INCIDENT_FIELDS, KT("evidence__detail__unit"))[:limit]
+    return [RunIncident(*row[:-1], row[-1] or "") for row in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ calls weighs about a kilobyte.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -295,11 +296,12 @@ def _brackets(
     """Place one bracket per loop, each on the first line where it does not touch an earlier one."""
     line_ends: list[float] = []
     end_of_all = len(cells) * pitch
+    seqs = [cell.seq for cell in cells]
     for first, last, label, href in loops:
-        inside = [index for index, cell in enumerate(cells) if first <= cell.seq <= last]
-        if not inside:
+        start, end = bisect_left(seqs, first), bisect_right(seqs, last)
+        if start >= end:
             continue
-        x, right = inside[0] * pitch, inside[-1] * pitch + width
+        x, right = start * pitch, (end - 1) * pitch + width
         space = max(right - x, len(label) * 7.0)
         is_at_end = x + space > end_of_all and right - len(label) * 7.0 > 0
         left_edge = right - space if is_at_end else x

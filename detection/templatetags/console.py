@@ -40,7 +40,6 @@ for _name in ("span", "milliseconds", "figure", "amount"):
 
 
 register.filter("integration_words", integration_words)
-register.filter("incident_unit", incident_text.unit)
 register.filter("progress_words", incident_text.progress_words)
 
 
