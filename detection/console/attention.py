@@ -88,6 +88,11 @@ class HeldCalls:
         return any(one.may_operate for one in self.shown)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether any that is shown waits in another project."""
+        return any(one.elsewhere for one in self.shown)
+
+    @property
     def text(self) -> str:
         """The number, as the navigation shows numbers."""
         return Badge(self.count, is_hot=True).text

@@ -123,6 +123,9 @@ function settle(isLoading = false) {
   panel.hidden = all.length === 0;
   if (panel.hidden) sessionStorage.removeItem(OPEN);
   panel.classList.toggle("is-open", isOpen());
+  const isShown = document.body.dataset.page !== "approvals" || calls.querySelector("[data-elsewhere]");
+  if (all.length && isShown) document.documentElement.dataset.attention = isOpen() ? "open" : "bar";
+  else delete document.documentElement.dataset.attention;
   foldButton.setAttribute("aria-expanded", String(isOpen()));
   write(foldButton, isOpen() ? "Hide" : calls.querySelector("form") ? "Answer" : "Show");
   if (all.length && all.every((card) => !card.open)) {

@@ -14,6 +14,7 @@ const shape = {
   timeZoneName: "short",
 };
 const formats = {};
+const moments = new WeakMap();
 
 /** A moment in the zone of the reader or in UTC, with its year unless that is the current one. */
 function absolute(moment, isUtc = false) {
@@ -27,11 +28,20 @@ function absolute(moment, isUtc = false) {
   return formats[key].format(moment);
 }
 
+/** The moment of an element; its title is written once, because formatting it takes most of the time of a long list. */
+function momentOf(element) {
+  const known = moments.get(element);
+  if (known?.written === element.dateTime) return known.moment;
+  const written = element.dateTime;
+  const moment = new Date(written);
+  if (!Number.isNaN(moment.getTime())) element.title = `${moment.toISOString()}\n${absolute(moment)}`;
+  moments.set(element, { written, moment });
+  return moment;
+}
+
 function write(element, mode, now) {
-  const moment = new Date(element.dateTime);
+  const moment = momentOf(element);
   if (Number.isNaN(moment.getTime())) return;
-  const title = `${moment.toISOString()}\n${absolute(moment)}`;
-  if (element.title !== title) element.title = title;
   if (element.dataset.mode === "left") return; // counted down by countdown.js
   const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
   const text = own === "relative" ? relative((now - moment) / 1000) : absolute(moment, own === "utc");
