@@ -58,6 +58,7 @@ def silence_document(row: AlertSilence, suppressed_count: int = 0) -> dict[str, 
         "starts_at": as_time(row.starts_at),
         "ends_at": as_time(row.ends_at),
         "loop": row.loop_id,
+        "pattern": row.pattern.public_id if row.pattern else None,
         "created_by": row.created_by,
         "suppressed_count": suppressed_count,
     }

@@ -26,6 +26,11 @@ from detection.services.alerting.route_preview import preview_route
 from detection.services.errors import Invalid, ServiceError
 from detection.services.versions import ChangedMeanwhile
 
+_NUMBERS = {
+    "position": ("Position", alert_routes.MAX_POSITION),
+    "group_wait_seconds": ("Group wait in seconds", alert_routes.MAX_GROUP_WAIT_SECONDS),
+    "repeat_interval_hours": ("Repeat interval in hours", alert_routes.MAX_REPEAT_INTERVAL_HOURS),
+}
 _FLAGS = ("is_enabled", "continue_matching", "includes_demo", "quiet_delays_critical")
 _TEXTS = (
     ("tools", "tools", "Tools", "search_*, mcp__*"),
@@ -58,6 +63,8 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         return _page(request, row, form, shown)
     try:
         values = _values(form)
+        if not values["destinations"]:
+            raise Invalid("Choose at least one destination.", field="destinations")
         values["name"] = values["name"] or _default_name(request, form)
         alert_routes.save_route(
             request.project.pk,
@@ -173,9 +180,10 @@ def _values(form: QueryDict) -> dict[str, Any]:
     """Return the values of a submitted form as `alert_routes.save_route` takes them."""
 
     def number(name: str) -> int:
-        text = text_of(form, name) or "0"
-        if not (text.isascii() and text.isdigit() and len(text) < 6):
-            raise Invalid("Position, group wait and repeat interval must be whole numbers.", field=name)
+        text, (words, maximum) = text_of(form, name) or "0", _NUMBERS[name]
+        # Texts of very many digits are not converted.
+        if not (text.isascii() and text.isdigit() and len(text) < 6 and int(text) <= maximum):
+            raise Invalid(f"{words} must be a whole number from 0 to {maximum:,}.", field=name)
         return int(text)
 
     def clock(name: str) -> Any:
@@ -187,6 +195,9 @@ def _values(form: QueryDict) -> dict[str, Any]:
         except ValueError as error:
             raise Invalid("Quiet hours must be times such as 22:00.", field=name) from error
 
+    quiet_from, quiet_until = clock("quiet_from"), clock("quiet_until")
+    if (quiet_from is None) != (quiet_until is None):
+        raise Invalid("Give both times of the quiet hours, or neither.", field="quiet_from")
     when, at_least = WHEN.get(form.get("when", "")), AT_LEAST.get(form.get("at_least", ""))
     return {
         "name": text_of(form, "name"),
@@ -194,8 +205,8 @@ def _values(form: QueryDict) -> dict[str, Any]:
         "position": number("position"),
         "group_wait_seconds": number("group_wait_seconds"),
         "repeat_interval_hours": number("repeat_interval_hours"),
-        "quiet_from": clock("quiet_from"),
-        "quiet_until": clock("quiet_until"),
+        "quiet_from": quiet_from,
+        "quiet_until": quiet_until,
         "quiet_zone": text_of(form, "quiet_zone"),
         "event_types": list(when[0]) if when else form.getlist("event_types"),
         "severities": list(at_least[0]) if at_least else form.getlist("severities"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -15,13 +15,14 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import edits
+from detection.console import edits, pattern_text
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.listing import Listing
 from detection.console.route_sentences import route_sentence
 from detection.engine.detectors import DETECTORS
-from detection.models import DestinationKind, NotificationState, Role
+from detection.models import AlertSilence, DestinationKind, NotificationState, Role
 from detection.selectors import alerts as selector
+from detection.selectors import patterns
 from detection.selectors.lists import NOTIFICATIONS
 from detection.selectors.pages import BadCursor
 from detection.services.alerting import alert_routes, destinations, notifications, silences
@@ -76,13 +77,10 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
             for row in selector.list_routes(project_id)
         ]
     elif tab == "silences":
-        context["silences"] = [
-            (row, _conditions(row), silences.silence_version(row))
-            for row in selector.list_silences(project_id)
-        ]
-        context["over"] = [(row, _conditions(row)) for row in selector.list_silences(project_id, ended=True)][
-            :10
-        ]
+        active, over = selector.list_silences(project_id), selector.list_silences(project_id, ended=True)[:10]
+        urls = _pattern_urls(request, [*active, *over])
+        context["silences"] = [(row, _conditions(row, urls), silences.silence_version(row)) for row in active]
+        context["over"] = [(row, _conditions(row, urls)) for row in over]
         context["spans"] = SILENCE_SPANS
         context["now"] = now
         context["detectors"] = DETECTORS
@@ -118,15 +116,27 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _conditions(row: Any) -> list[tuple[str, str]]:
-    """Return the conditions of a route or a silence in words; empty when it matches everything."""
+def _pattern_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[int, str]:
+    """Return the pages of muted patterns by pattern; those without incidents have none. One query."""
+    found = {row.pattern.pk: row.pattern.public_id for row in rows if row.pattern}
+    return {
+        pk: reverse("console:pattern", args=[request.project.slug, found[pk]])
+        for pk in patterns.ids_with_incidents(found)
+    }
+
+
+def _conditions(row: AlertSilence, pattern_urls: Mapping[int, str]) -> list[tuple[str, str, str]]:
+    """Return the conditions of a silence in words, with a link or an empty text; empty when it matches everything."""
     names = (
         ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"),
         ("backends", "backend"), ("model_names", "model"),
     )  # fmt: skip
-    found = [(words, ", ".join(getattr(row, name))) for name, words in names if getattr(row, name)]
-    if getattr(row, "loop_id", ""):
-        found.append(("loop", row.loop_id))
+    found = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
+    if row.loop_id:
+        found.append(("loop", row.loop_id, ""))
+    if row.pattern:
+        sentence = "".join(part.text for part in pattern_text.sentence(row.pattern))
+        found.append(("pattern", sentence, pattern_urls.get(row.pattern.pk, "")))
     return found
 
 
@@ -169,7 +179,7 @@ def _edited(request: ProjectRequest, stale: ChangedMeanwhile | None = None) -> d
     name, address = text_of(request.POST, "name"), text_of(request.POST, "address")
     form = {"id": text_of(request.POST, "id"), "name": name, "address": address}
     if stale is None:
-        return form | {"version": request.POST.get("version", "")}
+        return form | {"version": request.POST.get("version", ""), "conflict": None}
     entered = {"name": name, **({"address": "another one"} if address else {})}
     return form | edits.conflict(stale, entered)
 

@@ -10,6 +10,7 @@ from typing import Final
 from detection.console import formatting
 from detection.console.incident_text import Part
 from detection.engine.detectors import detector_for
+from detection.models import Pattern
 from detection.selectors.patterns import PatternRow, SharedFact
 
 STATE_CHIPS: Final = {
@@ -35,12 +36,12 @@ _SHOWN_VALUES = 5
 _MOSTLY = 0.8
 
 
-def subject(row: PatternRow) -> str:
+def subject(row: PatternRow | Pattern) -> str:
     """Return the tool of a pattern, with the program of a shell command."""
     return f"{row.tool or 'several tools'}{f' ({row.program})' if row.program else ''}"
 
 
-def sentence(row: PatternRow) -> tuple[Part, ...]:
+def sentence(row: PatternRow | Pattern) -> tuple[Part, ...]:
     """Return a description of a pattern, in one sentence without the full stop."""
     detector = detector_for(row.kind)
     parts = tuple(
@@ -51,7 +52,7 @@ def sentence(row: PatternRow) -> tuple[Part, ...]:
     return (*parts, Part(_RESULTS[row.results])) if _says_results(row) else parts
 
 
-def _says_results(row: PatternRow) -> bool:
+def _says_results(row: PatternRow | Pattern) -> bool:
     return row.results in _RESULTS and detector_for(row.kind).describes_results
 
 

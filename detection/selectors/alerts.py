@@ -116,11 +116,13 @@ def get_route(project_id: int, public_id: str) -> AlertRoute | None:
 def list_silences(
     project_id: int, *, ended: bool = False
 ) -> list[WithAnnotations[AlertSilence, SuppressedCount]]:
-    """List active and planned silences, or the last fifty ended, with newest suppressed events as `shown_events`."""
+    """List active and planned silences, or the last fifty ended, with newest suppressed events as `shown_events`.
+
+    Mutes have their patterns.
+    """
     now = timezone.now()
-    rows = AlertSilence.objects.filter(project_id=project_id).annotate(
-        suppressed_count=Count("suppressed_events")
-    )
+    rows = AlertSilence.objects.filter(project_id=project_id).select_related("pattern")
+    rows = rows.annotate(suppressed_count=Count("suppressed_events"))
     rows = rows.filter(ends_at__lte=now) if ended else rows.filter(ends_at__gt=now)
     rows = rows.order_by("-ends_at", "-id")
     if not ended:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
@@ -13,6 +13,7 @@ from django.db.models import (
     Case,
     CharField,
     Count,
+    Exists,
     F,
     Func,
     IntegerField,
@@ -405,6 +406,12 @@ def get_pattern(project_id: int, public_id: str) -> Pattern | None:
         return None
     rows = Pattern.objects.select_related("assignee").filter(project_id=project_id)
     return rows.filter(public_id=public_id, incidents__isnull=False).first()
+
+
+def ids_with_incidents(pattern_ids: Iterable[int]) -> set[int]:
+    """Return which of these patterns have incidents, and so a page; one query."""
+    left = Incident.objects.filter(pattern=OuterRef("pk"))
+    return set(Pattern.objects.filter(Exists(left), pk__in=pattern_ids).values_list("pk", flat=True))
 
 
 def row_of(pattern: Pattern) -> PatternRow:

@@ -7,8 +7,9 @@ from datetime import datetime
 from time import monotonic
 
 from django.db import connection
-from django.db.models import Q
+from django.db.models import Q, Value
 from django.db.models.fields.json import KT
+from django.db.models.functions import Coalesce
 
 from detection.models import Event, EventType, Incident, Session
 from detection.selectors.sessions import SessionRow
@@ -83,14 +84,15 @@ class RunIncident:
     unit: str
 
 
-_INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident) if field.name != "unit")
+_INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident))
 
 
 def incidents_of_run(session: Session | SessionRow, limit: int) -> list[RunIncident]:
     """List the incidents of a session in the order in which they began; one query."""
     rows = Incident.objects.filter(session_id=session.id).order_by("first_seq")
-    found = rows.values_list(*_INCIDENT_FIELDS, KT("evidence__detail__unit"))[:limit]
-    return [RunIncident(*row[:-1], row[-1] or "") for row in found]
+    stated = Coalesce(KT("evidence__detail__unit"), Value(""))
+    found = rows.annotate(unit=stated).values_list(*_INCIDENT_FIELDS)[:limit]
+    return [RunIncident(*row) for row in found]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from datetime import timedelta
 
 import pytest
 from django.utils import timezone
@@ -96,3 +97,14 @@ def test_actions_answer_with_the_pattern_and_each_can_be_undone(api, pattern):
     assert api.post(f"{path}/comment", {"note": "seen"}).status_code == 200
     activity = [entry["action"] for entry in api.get(path).json()["activity"]]
     assert activity[-2:] == ["resolved", "commented"]
+
+
+def test_a_mute_is_a_silence_that_names_its_pattern(api, pattern):
+    ends_at = (timezone.now() + timedelta(hours=1)).isoformat()
+    assert api.post("/alerts/silences", {"reason": "rebuild", "ends_at": ends_at}).json()["pattern"] is None
+    assert api.post(f"/patterns/{pattern['id']}/mute", {"until_worse": True}).status_code == 200
+    found = {one["reason"]: one["pattern"] for one in api.get("/alerts/silences").json()["items"]}
+    assert found == {"Muted until it gets worse": pattern["id"], "rebuild": None}
+    api.post(f"/patterns/{pattern['id']}/unmute")
+    (ended,) = api.get("/alerts/silences", ended="true").json()["items"]
+    assert ended["pattern"] == pattern["id"]

@@ -8,14 +8,18 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from detection.console.formatting import visible
 from detection.engine.scopes import PROJECT
-from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Project, Role
+from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Pattern, Project, Role
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
+from detection.services.incidents import pattern_triage, patterns
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from tests.console.scenes import ask, loop, make_world, text
@@ -179,6 +183,28 @@ def test_a_new_route_goes_to_the_destination_that_works_and_shows_what_it_would_
     assert (row.event_types, row.severities) == (["opened"], ["warning", "high", "critical"])
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"group_wait_seconds": "999999"}, "Group wait in seconds must be a whole number from 0 to 3,600."),
+        ({"group_wait_seconds": "3601"}, "Group wait in seconds must be a whole number from 0 to 3,600."),
+        ({"position": "-1"}, "Position must be a whole number from 0 to 10,000."),
+        ({"repeat_interval_hours": "1.5"}, "Repeat interval in hours must be a whole number from 0 to 720."),
+        ({"quiet_until": "07:00"}, "Give both times of the quiet hours, or neither."),
+        ({"destinations": []}, "Choose at least one destination."),
+    ],
+)
+def test_an_invalid_route_names_the_field_and_what_is_allowed(world, hook, change, problem):
+    values = {"destinations": [hook.public_id], "group_wait_seconds": "10", "is_enabled": "on", **change}
+    saved = world.client.post(url(world, "new_alert_route"), values)
+    assert saved.status_code == 422
+    assert f"Not saved: {problem}" in text(saved)
+    if "destinations" not in change:
+        preview = {**values, "action": "preview"}
+        shown = world.client.post(url(world, "new_alert_route"), preview, HTTP_HX_REQUEST="true")
+        assert problem in text(shown)
+
+
 def test_a_silence_shows_what_it_hides(world):
     act(world, "silence", reason="rebuild", hours="1")
     outbox.record_incident_event(make_incident(world.project, tool="hidden_tool"), "opened")
@@ -186,6 +212,45 @@ def test_a_silence_shows_what_it_hides(world):
     told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
     assert "3 hidden alerts" in told
     assert "hidden_tool" in told
+
+
+def test_mutes_name_their_patterns_and_link_to_them(world):
+    names = (NASTY[:60], "read_file")
+    found = {}
+    for tool in names:
+        make_incident(world.project, tool=tool, agent=NASTY)
+        patterns.assign_missing()
+        found[tool] = Pattern.objects.get(project=world.project, tool=tool)
+        pattern_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+    page = f"{url(world, 'alerts')}?tab=silences"
+
+    def shown():
+        with CaptureQueriesContext(connection) as queries:
+            told = world.client.get(page)
+        assert "all alerts" not in text(told)
+        assert "<script>alert" not in told.content.decode()
+        for tool, pattern in found.items():
+            link = url(world, "pattern", pattern.public_id)
+            (words,) = re.findall(rf'href="{link}"\s*>([^<]*)</a>', told.content.decode())
+            assert html.unescape(words).startswith(visible(tool))
+        return len(queries)
+
+    first = shown()
+    for place in range(3):
+        tool = f"tool_{place}"
+        make_incident(world.project, tool=tool)
+        patterns.assign_missing()
+        found[tool] = Pattern.objects.get(project=world.project, tool=tool)
+        pattern_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+    assert shown() == first
+    pattern_triage.unmute(world.project.pk, found["read_file"].public_id, SYSTEM)
+    shown()
+    gone = found.pop("tool_0")
+    gone.incidents.all().delete()
+    shown()
+    told = world.client.get(page)
+    assert url(world, "pattern", gone.public_id) not in told.content.decode()
+    assert "pattern: tool_0" in text(told)
 
 
 def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, hook):

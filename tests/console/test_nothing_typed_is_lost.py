@@ -232,6 +232,13 @@ def test_prices_backends_destinations_silences_and_the_project_know_their_versio
     form["version"] = destinations.destination_version(target)
     assert post(f"{page}/act", {**form, "name": "mine"}).status_code == 302
     assert AlertDestination.objects.get(pk=target.pk).name == "mine"
+    # A rejected address is no conflict: the reason stands beside the field, and what was typed is kept.
+    form["version"] = re.search(r'name="version" value="(\w+)"', get(page).content.decode())[1]
+    refused = post(f"{page}/act", {**form, "name": "third", "address": "gopher://nowhere"})
+    page_text = refused.content.decode()
+    assert 'id="address-error"' in page_text
+    assert ("changed in the meantime" in page_text, 'value="gopher://nowhere"' in page_text) == (False, True)
+    assert AlertDestination.objects.get(pk=target.pk).name == "mine"
     # A silence that was made longer is not ended by who saw the shorter one.
     now = timezone.now()
     silence = silences.create_silence(pk, ben, reason="deploy", ends_at=now + timedelta(hours=1))

@@ -197,6 +197,9 @@ class SilenceSchema(SilenceRequestSchema):
     """A stored silence."""
 
     id: str = Field(description="Id of the silence.")
+    pattern: str | None = Field(
+        description="Id of the muted pattern, whose alerts alone are silenced. Null if the silence is not a mute."
+    )
     created_by: str = Field(description="Who created it.")
     suppressed_count: int = Field(description="Number of alert events that the silence suppressed.")
 

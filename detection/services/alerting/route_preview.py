@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from django.utils import timezone
 
-from detection.models import AlertDestination, AlertEvent, AlertEventType, AlertRoute, AlertSilence
-from detection.services.alerting import alert_routes, rendering, routing
+from detection.models import AlertDestination, AlertEvent, AlertEventType, AlertRoute, OutboxState
+from detection.services.alerting import alert_routes, mutes, rendering, routing
 from detection.services.alerting.routing import EnabledRoute
 
 WINDOW: Final = timedelta(hours=24)
@@ -94,9 +94,7 @@ def preview_route(
     if not row.includes_demo:  # they match no condition of the route, and are many
         found = found.exclude(facts__is_demo=True)
     events = list(found.exclude(type=AlertEventType.STILL_OPEN).select_related("incident")[: MAX_EVENTS + 1])
-    simulation = _Simulation(
-        _with_candidate(project_id, candidate, public_id), candidate, _silences(project_id, since)
-    )
+    simulation = _Simulation(project_id, _with_candidate(project_id, candidate, public_id), candidate)
     for event in reversed(events[:MAX_EVENTS]):
         simulation.add(event)
     mine = simulation.of_route()
@@ -116,17 +114,14 @@ def _with_candidate(project_id: int, candidate: EnabledRoute, public_id: str | N
     return [*routes[:place], candidate, *routes[place:]]
 
 
-def _silences(project_id: int, since: datetime) -> list[AlertSilence]:
-    return list(AlertSilence.objects.filter(project_id=project_id, ends_at__gt=since).order_by("-ends_at"))
-
-
 class _Simulation:
     """Groups events as `routing.add_to_notification` does, at the time of each event."""
 
-    def __init__(
-        self, routes: Sequence[EnabledRoute], candidate: EnabledRoute, silences: Sequence[AlertSilence]
-    ) -> None:
-        self._routes, self._candidate, self._silences = routes, candidate, silences
+    def __init__(self, project_id: int, routes: Sequence[EnabledRoute], candidate: EnabledRoute) -> None:
+        self._routes, self._candidate = routes, candidate
+        self._now = timezone.now()
+        self._silences = routing.active_silences(project_id, self._now)
+        self._lasting: set[int] = set()
         self._by_key: dict[tuple[int, str], list[PreviewedNotification]] = defaultdict(list)
         self._by_step: dict[tuple[int, datetime, str], PreviewedNotification] = {}
         self._all: list[PreviewedNotification] = []
@@ -138,12 +133,27 @@ class _Simulation:
 
     def add(self, event: AlertEvent) -> None:
         """Route one event; events come in their order."""
-        active = (one for one in self._silences if one.starts_at <= event.at < one.ends_at)
-        if routing.matching_silence(active, event.facts) is not None:
+        if self._is_silenced(event):
             self.silenced += routing.route_matches(self._candidate.route, event.type, event.facts)
             return
         for enabled, destination in routing.deliveries(event.type, event.facts, self._routes):
             self._send(event, enabled, destination)
+
+    def _is_silenced(self, event: AlertEvent) -> bool:
+        """Return what routing has decided, which no route changes, or would decide now on an event that waits for it.
+
+        At most one query per mute that ends when its pattern gets worse.
+        """
+        if event.state != OutboxState.PENDING:
+            return event.state == OutboxState.SILENCED
+        silence = routing.matching_silence(self._silences, event.facts)
+        while silence is not None and silence.pk not in self._lasting:
+            if mutes.is_worse(silence, self._now):
+                self._silences.remove(silence)
+                silence = routing.matching_silence(self._silences, event.facts)
+            else:
+                self._lasting.add(silence.pk)
+        return silence is not None
 
     def _send(self, event: AlertEvent, enabled: EnabledRoute, destination: AlertDestination) -> None:
         route = enabled.route

@@ -5,9 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import AlertEvent, Notification
-from detection.services.alerting import outbox, routing, silences
+from detection.models import AlertEvent, Incident, Notification, Pattern
+from detection.services.alerting import outbox, reminders, routing, silences
 from detection.services.alerting.route_preview import preview_route
+from detection.services.incidents import pattern_triage, patterns
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
 
 pytestmark = pytest.mark.django_db
@@ -65,3 +66,63 @@ def test_silenced_and_older_alerts_are_not_counted(project, receiver):
     sent = AlertEvent.objects.exclude(facts__session="s-0").filter(type="opened", facts__is_demo=False)
     assert found.alerts == sent.filter(facts__tool="search_web").count()
     assert found.silenced == sent.filter(facts__tool="read_file").count()
+
+
+def opens(project, number):
+    """Open an incident of one pattern in a session of its own."""
+    make_incident(
+        project, agent="alpha-1", session_name=f"x{number}", loop_id=f"l{number}", ended_at=None,
+        group_id=f"g{number}", opened_at=timezone.now(), last_seen_at=timezone.now(),
+    )  # fmt: skip
+    patterns.assign_missing()
+    outbox.record_incident_event(Incident.objects.latest("pk"), "opened")
+
+
+def mute_until_worse(project):
+    pattern = Pattern.objects.get(project=project)
+    pattern_triage.mute(project.pk, pattern.public_id, ANA, until=None, until_worse=True)
+
+
+def previewed(project, hook, route=None):
+    found = preview_route(
+        project.pk, destinations=[hook.public_id], public_id=route and route.public_id, agents=["alpha*"],
+        event_types=["opened"], group_wait_seconds=0,
+    )  # fmt: skip
+    return [event.facts["session"] for one in reversed(found.listed) for event in one.events], found.silenced
+
+
+def sent():
+    return [row.items.get().event.facts["session"] for row in Notification.objects.order_by("pk")]
+
+
+def test_the_alert_that_ends_a_mute_is_sent_and_those_before_it_are_silenced(project, receiver):
+    hook = make_webhook(project, receiver)
+    route = make_route(project, hook, agents=["alpha*"], event_types=["opened"])
+    for number in range(4):
+        opens(project, number)
+        route_all()
+        if not number:
+            mute_until_worse(project)
+    assert sent() == ["x0", "x2", "x3"]
+    assert previewed(project, hook, route) == (sent(), 1)
+    reminders.catch_up()
+    route_all()
+    assert sent() == ["x0", "x2", "x3", "x1"]
+    assert previewed(project, hook, route) == (sent(), 1)
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_alerts_that_wait_for_routing_are_silenced_as_routing_then_does(
+    project, receiver, number, django_assert_max_num_queries
+):
+    hook = make_webhook(project, receiver)
+    opens(project, 0)
+    route_all()
+    mute_until_worse(project)
+    for later in range(1, number + 1):
+        opens(project, later)
+    with django_assert_max_num_queries(8):
+        before = previewed(project, hook)
+    route_all()
+    assert before == previewed(project, hook)
+    assert before[1] == AlertEvent.objects.filter(state="silenced").count() == (number == 1)
