@@ -27,6 +27,8 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 START_SECONDS, DEMO_SECONDS, SETTLE_MS = 120.0, 40.0, 1_500
 SIZES = {1440: {"width": 1440, "height": 900}, 390: {"width": 390, "height": 844}}
+PHONE = 390
+"""Width of the pictures that are taken as a phone shows the page: with touch, and scroll bars over it."""
 QUALITY = 82
 USAGE = {"input_tokens": 2400, "output_tokens": 60, "cost_usd": 0.004}
 MAX_TOTAL_BYTES = 1_500_000
@@ -63,8 +65,11 @@ def take(root: Path) -> int:
         pictures = _play(site)
         with _demo(root, site), sync_playwright() as playwright:
             time.sleep(DEMO_SECONDS)
-            flags = ["--hide-scrollbars", *(["--no-sandbox"] if os.geteuid() == 0 else [])]
-            browser = playwright.chromium.launch(executable_path=chromium, args=flags)
+            flags = ["--no-sandbox"] if os.geteuid() == 0 else []
+            # Hidden scroll bars would leave their space empty.
+            browser = playwright.chromium.launch(
+                executable_path=chromium, args=flags, ignore_default_args=["--hide-scrollbars"]
+            )
             taken = Path(folder)
             for width in SIZES:
                 for theme in ("light", "dark"):
@@ -248,6 +253,8 @@ def _photograph(
     context = browser.new_context(
         viewport=SIZES[width],  # type: ignore[arg-type]
         color_scheme=theme,  # type: ignore[arg-type]
+        is_mobile=width == PHONE,
+        has_touch=width == PHONE,
         reduced_motion="reduce",
         timezone_id="UTC",
         locale="en-GB",

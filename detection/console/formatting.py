@@ -39,6 +39,12 @@ def visible_block(value: object) -> str:
     return _HIDDEN_IN_BLOCK.sub(_mark, str(value).replace("\r\n", "\n"))
 
 
+def clipped(value: object, length: int) -> str:
+    """Return the beginning of a text like `visible`, with an ellipsis if it is longer; reads no more than it shows."""
+    text = visible(str(value)[: length + 1])
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
 def pretty(text: str | None) -> str:
     """Return JSON text indented, any other text as it is."""
     if text is None:

@@ -55,19 +55,24 @@ class SettingChanges:
     Attributes
     ----------
     by_preset
-        Number of other values that change because of the preset.
+        The other values that change because of the preset.
     problem
         Why the form cannot be saved.
     """
 
     rows: tuple[SettingChange, ...] = ()
-    by_preset: int = 0
+    by_preset: tuple[SettingChange, ...] = ()
     problem: str = ""
 
     @property
     def is_weaker(self) -> bool:
         """Whether one of the changes weakens detection."""
-        return any(row.is_weaker for row in self.rows)
+        return any(row.is_weaker for row in (*self.rows, *self.by_preset))
+
+    @property
+    def weaker_by_preset(self) -> int:
+        """How many values of the preset weaken detection."""
+        return sum(row.is_weaker for row in self.by_preset)
 
 
 def respond(
@@ -113,15 +118,13 @@ def _changes(
         if facts_before.get(name) != facts_after[name]
     ]
     named = {*form.own, *entered}
-    by_preset = 0
+    by_preset: list[SettingChange] = []
     for name, field in FIELDS.items():
         old, new = before[name], after[name]
         is_changed = formatting.setting_value(old) != formatting.setting_value(new)
-        if name not in named:
-            by_preset += is_changed
-        elif is_changed:
+        if is_changed:
             weaker = is_weaker(field, old, new)
-            rows.append(
+            (rows if name in named else by_preset).append(
                 SettingChange(
                     field.label,
                     formatting.setting_value(old, name),
@@ -130,7 +133,7 @@ def _changes(
                     _why(old, new) if weaker and field.type == "ladder" else "",
                 )
             )
-        elif (name in form.own) != (name in entered):
+        elif name in named and (name in form.own) != (name in entered):
             words = "inherited", "set here"
             rows.append(
                 SettingChange(
@@ -139,7 +142,7 @@ def _changes(
                     f"{formatting.setting_value(new, name)}, {words[name in entered]}",
                 )
             )
-    return SettingChanges(tuple(rows), by_preset)
+    return SettingChanges(tuple(rows), tuple(by_preset))
 
 
 def _why(old: Any, new: Any) -> str:

@@ -97,13 +97,12 @@ def without(terms: Iterable[Term], fields: Collection[str]) -> tuple[Term, ...]:
 
 @lru_cache(maxsize=256)
 def parse(text: str) -> tuple[Term, ...]:
-    """Return the terms of a filter, in order.
+    """Return the terms of a filter, in order. Recent filters are remembered: a page reads the same few for many links.
 
     Raises
     ------
     FilterError
-        For a filter that is too long, an open quote, or a field without a value. Reads every character once, and remembers
-        filters: pages read the same few for each of their links.
+        For a filter that is too long, an open quote, or a field without a value. Reads every character once.
     """
     if len(text) > MAX_LENGTH:
         raise FilterError(f"A filter can have at most {MAX_LENGTH:,} characters.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.core.management.base import CommandError
+from django.db import OperationalError
 
 from detection.models import Project
 
@@ -10,10 +11,15 @@ from detection.models import Project
 def chosen_project(slug: str | None) -> Project:
     """Return the project of `--project`, or the only one; `CommandError` if there is none, or several."""
     projects = Project.objects.filter(slug=slug) if slug else Project.objects.all()
-    found = [*projects[:2]]
-    if len(found) != 1:
-        several = "`--project` is required: there are several."
+    try:
+        found = [*projects[:2]]
+    except OperationalError as error:
         raise CommandError(
-            several if found else f"There is no project `{slug}`." if slug else "There is no project."
-        )
-    return found[0]
+            "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
+            f" LOOPGUARD_DATA to its data folder. {error}"
+        ) from None
+    if len(found) == 1:
+        return found[0]
+    slugs = ", ".join(Project.objects.values_list("slug", flat=True)[:20])
+    reason = f"There is no project `{slug}`." if slug else "There are several projects."
+    raise CommandError(f"{reason} Name one with --project: {slugs}." if slugs else "There is no project yet.")

@@ -31,7 +31,17 @@ _CODE = re.compile(r"`([^`]+)`")
 
 register = template.Library()
 
-for _name in ("visible", "visible_block", "pretty", "number", "compact", "money", "cost", "ordinal"):
+for _name in (
+    "visible",
+    "visible_block",
+    "clipped",
+    "pretty",
+    "number",
+    "compact",
+    "money",
+    "cost",
+    "ordinal",
+):
     register.filter(_name, getattr(formatting, _name))
 for _name in ("setting_value", "source_name", "word"):
     register.filter(_name, getattr(formatting, _name))

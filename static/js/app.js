@@ -7,12 +7,14 @@ import { copyText } from "./copy.js";
 import { bindForms } from "./forms.js";
 import { bindPalette, openPalette } from "./palette.js";
 import { bindNotifications } from "./notifications.js";
+import { bindWhatIf } from "./what_if.js";
 
 bindKeys();
 keepTimes();
 bindSelection();
 bindNotifications();
 bindPalette();
+bindWhatIf();
 
 document.addEventListener("click", (event) => {
   const copy = event.target.closest("[data-copy]");

@@ -37,6 +37,13 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     expect(beside).to_contain_text("Finished", timeout=10_000)
     expect(beside).to_contain_text("1 “not a loop”")
     expect(page.get_by_label("Reason")).to_have_value("a mock")
+    # A result of another form says so.
+    outdated = beside.get_by_text("The form was changed after this replay.")
+    expect(outdated).to_be_hidden()
+    page.get_by_label("Treat it as polling").check()
+    expect(outdated).to_be_visible()
+    page.get_by_label("Exempt it").check()
+    expect(outdated).to_be_hidden()
     # The form is at hand where the result is read.
     expect(page.get_by_role("button", name="Save exception")).to_be_in_viewport()
     assert complaints(page) == []

@@ -367,6 +367,10 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     assert "Limit for identical calls: 5, set here → 4, inherited" in changes(url) or "5 → 4" in changes(url)
     by_preset = changes(url, set_max_repeats="5", set_preset="proxy")
     assert re.search(r"Preset: standard → proxy .*\d+ more values? from the preset", by_preset)
+    weaker = changes(url, set_max_repeats="5", set_preset="conservative")
+    assert re.search(r"more values from the preset, \d+ of them weaker", weaker)
+    assert "Detect talk loops: on → off Weaker" in weaker
+    assert "Weaker settings need a reason." in weaker
     assert "must be between 2 and 1,000" in changes(url, set_max_repeats="1").lower()
     rule = f"{world.base}/policies/tool-rule?pattern=get_*"
     assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import OperationalError
 
 from detection.integrations.transcripts import TranscriptError
+from detection.management.choices import chosen_project
 from detection.models import Project
 from detection.selectors.prices import load_prices
 from detection.services.ingestion import run_import, transcript_files
@@ -46,7 +46,7 @@ class Command(BaseCommand):
         for log in logs:
             log.setLevel(logging.ERROR)
         try:
-            self._import(_project(options["project"]), _files(options["path"]), options)
+            self._import(chosen_project(options["project"]), _files(options["path"]), options)
         finally:
             for log, level in zip(logs, before, strict=True):
                 log.setLevel(level)
@@ -101,20 +101,6 @@ class Command(BaseCommand):
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
         write(summary.url)
-
-
-def _project(slug: str | None) -> Project:
-    try:
-        found = list(Project.objects.filter(slug=slug) if slug else Project.objects.all()[:2])
-    except OperationalError as error:
-        raise CommandError(
-            "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
-            f" LOOPGUARD_DATA to its data folder. {error}"
-        ) from None
-    if len(found) != 1:
-        slugs = ", ".join(Project.objects.values_list("slug", flat=True)[:20])
-        raise CommandError(f"Name a project with --project: {slugs or 'there is none yet'}.")
-    return found[0]
 
 
 def _files(path: Path) -> list[Path]:
