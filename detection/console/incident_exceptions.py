@@ -13,7 +13,7 @@ from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import incident_text
+from detection.console import incident_text, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.policies import expiry_of, tree_context
 from detection.engine.scopes import Scope
@@ -35,6 +35,8 @@ class SavedException:
     incident: Incident
     title: str
     url: str
+    is_changed_since: bool
+    """Nothing of it is left to undo."""
 
 
 @in_project()
@@ -43,8 +45,11 @@ def page(request: ProjectRequest) -> HttpResponse:
     """List the exceptions that were saved and not undone."""
     found = selector.exceptions(request.project.pk).select_related("incident")[:MAX_EXCEPTIONS]
     urls = _urls(request.project.slug, found)
+    changed = exceptions.changed_since(request.project.pk, found)
     rows = [
-        SavedException(one, one.incident, incident_text.title(one.incident), urls.get(one.pk, ""))
+        SavedException(
+            one, one.incident, incident_text.title(one.incident), urls.get(one.pk, ""), one.pk in changed
+        )
         for one in found
     ]
     return render(request, "console/exceptions.html", {"rows": rows, **tree_context(request)})
@@ -56,6 +61,10 @@ def form_of(incident: Incident) -> dict[str, Any]:
     by_scope: dict[str, list[Any]] = {}
     for option in options:
         by_scope.setdefault(option.where, []).append(option)
+    current = exceptions.current(incident)
+    is_changed = current is not None and bool(
+        exceptions.changed_since(current.incident.project_id, [current])
+    )
     return {
         "exception_options": by_scope,
         "has_session_option": any(option.change.session for option in options),
@@ -63,15 +72,17 @@ def form_of(incident: Incident) -> dict[str, Any]:
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),
         "exception_reason": exceptions.reason_of(incident),
         "argument_names": exceptions.varying_arguments(incident),
-        "current_exception": (current := exceptions.current(incident)),
+        "current_exception": current,
         "exception_url": _url_of(incident, current),
+        "is_exception_changed_since": is_changed,
+        "may_create_exception": current is None or is_changed,
         "label_reasons": [one for one in LabelReason.choices if one[0]],
         "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
     }
 
 
 def _urls(slug: str, saved: Iterable[IncidentActivity]) -> dict[int, str]:
-    """Return the addresses of the settings of exceptions: the override, the tool rule, or the history."""
+    """Return the addresses of the settings of exceptions: the override, the tool rule, the session, or the history."""
     entries = {one.before.get("entry"): one.pk for one in saved}
     rows = AuditEntry.objects.filter(pk__in=[pk for pk in entries if pk]).only("action", "subject")
     return {entries[row.pk]: _url(slug, row) for row in rows}
@@ -83,6 +94,8 @@ def _url(slug: str, entry: AuditEntry) -> str:
     if entry.action == "policy.tool_rule":
         pattern = Scope.parse(entry.subject).pattern
         return f"{reverse('console:tool_rule', args=[slug])}?{urlencode({'pattern': pattern})}"
+    if entry.action == "session.policy":
+        return permalinks.session_url(slug, entry.subject)
     return reverse("console:policy_history", args=[slug])
 
 
@@ -125,7 +138,7 @@ def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
 @in_project(Role.ADMIN)
 @require_POST
 def undo_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Restore what was stored before the exception of an incident."""
+    """Restore what the exception of an incident has set, where it was not changed since."""
     try:
         exceptions.undo_exception(request.project.pk, public_id, actor_of(request))
         messages.success(request, "Exception undone. It takes effect on the next call.")

@@ -7,7 +7,7 @@ from datetime import datetime
 from time import monotonic
 
 from django.db import connection
-from django.db.models import Q, Value
+from django.db.models import Q, TextField, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
@@ -90,7 +90,7 @@ _INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident))
 def incidents_of_run(session: Session | SessionRow, limit: int) -> list[RunIncident]:
     """List the incidents of a session in the order in which they began; one query."""
     rows = Incident.objects.filter(session_id=session.id).order_by("first_seq")
-    stated = Coalesce(KT("evidence__detail__unit"), Value(""))
+    stated = Coalesce(KT("evidence__detail__unit"), Value(""), output_field=TextField())
     found = rows.annotate(unit=stated).values_list(*_INCIDENT_FIELDS)[:limit]
     return [RunIncident(*row) for row in found]
 

@@ -293,6 +293,10 @@ def _changes(w):
             lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
             lambda _: overrides.restore(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
+        "policies.overrides.undo": (
+            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
+            lambda _: overrides.undo(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
+        ),
         "approvals.decisions.decide": (w.approval, lambda q: decisions.decide(w.pk, q, "allow_once", ANA)),
         "approvals.decisions.delete_remembered": (w.remembered, lambda r: decisions.delete_remembered(w.pk, r, ANA)),
         "approvals.judge_consultation.label_ruling": (w.ruling, lambda q: judge_consultation.label_ruling(w.pk, q, "wrong", ANA)),

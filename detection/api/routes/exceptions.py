@@ -72,5 +72,5 @@ def create_exception(
     summary="Undo an exception",
 )
 def undo_exception(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """Restore what was stored before the latest exception of the incident."""
+    """Restore what the latest exception of the incident has set; settings that were changed since stay."""
     return json_response(activity_document(exceptions.undo_exception(*target(request, incident_id))))

@@ -6,7 +6,7 @@ saved, and is saved by the service of its scope, optionally with an expiry.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -33,6 +33,7 @@ from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
+from detection.services.policies.undo import settings_at, settings_of, without_change
 from detection.services.sessions import actions
 from detection.services.what_if.changes import PolicyChange
 from detection.services.what_if.what_ifs import save_change
@@ -306,14 +307,15 @@ def current(incident: Incident) -> IncidentActivity | None:
 
 @transaction.atomic
 def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentActivity:
-    """Restore what was stored before the latest exception of an incident.
+    """Restore what the latest exception of an incident has set; settings that were changed since stay.
 
     Raises
     ------
     NotFound
         For another project's incident, or if the change can no longer be found.
     Conflict
-        ``nothing_to_undo``; or the previous values have expired.
+        ``nothing_to_undo``; ``changed_since`` when nothing of the exception is left; or the previous values have
+        expired.
     """
     incident = _incident(project_id, public_id)
     last = current(incident)
@@ -325,10 +327,14 @@ def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentAct
         row = Session.objects.filter(project_id=project_id, external_id=name).first()
         if entry is None or row is None:
             raise NotFound
-        unset = dict.fromkeys(row.policy_values)
-        actions.set_policy(project_id, name, {**unset, **stored_values(entry.before or {})}, actor)
-    else:
-        overrides.restore(project_id, last.before["entry"], actor)
+        stored = settings_of(row.policy_values)
+        restored = without_change(entry, stored)
+        if restored is None:
+            raise _changed_since("on the page of the session")
+        values = {**dict.fromkeys(stored), **restored}
+        actions.set_policy(project_id, name, values, actor, version=actions.policy_version(row))
+    elif not overrides.undo(project_id, last.before["entry"], actor):
+        raise _changed_since("in Policies")
     audit.record(
         actor,
         f"incident.{EXCEPTION_UNDONE}",
@@ -339,6 +345,37 @@ def undo_exception(project_id: int, public_id: str, actor: Actor) -> IncidentAct
     return IncidentActivity.objects.create(
         incident=incident, actor=actor.name[:150], action=EXCEPTION_UNDONE, note=last.note
     )
+
+
+def _changed_since(where: str) -> Conflict:
+    words = f"The settings were changed since the exception was saved; change them {where}."
+    return Conflict(words, code="changed_since")
+
+
+def changed_since(project_id: int, saved: Iterable[IncidentActivity]) -> set[int]:
+    """Return the primary keys of those exceptions of which nothing is left to undo.
+
+    Reads the settings of all of them in at most four queries.
+    """
+    by_entry = {one.before.get("entry"): one for one in saved}
+    entries = AuditEntry.objects.filter(project_id=project_id, pk__in=[pk for pk in by_entry if pk])
+    of_sessions: list[AuditEntry] = []
+    of_scopes: dict[AuditEntry, Scope] = {}
+    for entry in entries:
+        if by_entry[entry.pk].before.get("session"):
+            of_sessions.append(entry)
+        else:
+            of_scopes[entry] = Scope.parse(entry.subject)
+    at_scope = settings_at(project_id, of_scopes.values())
+    stored = {entry: at_scope.get(scope, {}) for entry, scope in of_scopes.items()}
+    if of_sessions:
+        names = [by_entry[entry.pk].before["session"] for entry in of_sessions]
+        sessions = Session.objects.filter(project_id=project_id, external_id__in=names)
+        values = dict(sessions.values_list("external_id", "policy_values"))
+        stored |= {entry: settings_of(values.get(entry.subject)) for entry in of_sessions}
+    return {
+        by_entry[entry.pk].pk for entry, settings in stored.items() if without_change(entry, settings) is None
+    }
 
 
 def _incident(project_id: int, public_id: str) -> Incident:

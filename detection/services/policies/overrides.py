@@ -23,6 +23,13 @@ from detection.selectors.policies import load_overrides, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.policies.undo import (
+    EXPIRES_AT,
+    RULE_FIELDS,
+    settings_of,
+    stored_settings,
+    without_change,
+)
 from detection.services.versions import require_version, version_of
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
@@ -269,17 +276,12 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
     NotFound
         When it is no change of this project's settings.
     """
-    entry = AuditEntry.objects.filter(
-        pk=entry_id, project_id=project_id, action__startswith="policy."
-    ).first()
-    if entry is None:
-        raise NotFound("Change not found in this project.")
+    entry = _change(project_id, entry_id)
     scope, before = Scope.parse(entry.subject), dict(entry.before or {})
     expires_at = None
     if before.get("expires_at"):
         expires_at = datetime.fromisoformat(before.pop("expires_at"))
-        if expires_at <= timezone.now():
-            raise Conflict("What was stored before this change has expired.", code="expired")
+        _require_future(expires_at)
     if scope.kind != "tool":
         save_override(project_id, scope, before, actor, RESTORED, expires_at)
     elif entry.before is None:
@@ -287,6 +289,115 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
     else:
         before["note"] = before.get("note") or RESTORED
         save_tool_rule(project_id, scope.pattern, actor=actor, expires_at=expires_at, **before)
+
+
+@transaction.atomic
+def undo(project_id: int, entry_id: int, actor: Actor) -> bool:
+    """Restore what a change has set in an override or tool rule; what was set since stays.
+
+    Parameters
+    ----------
+    entry_id
+        The audit entry of the change.
+
+    Returns
+    -------
+    bool
+        False when all that it has set was changed since; nothing is written then.
+
+    Raises
+    ------
+    NotFound
+        When it is no change of this project's settings.
+    Conflict
+        ``expired`` when what was stored before the change was temporary, and its time is over.
+    """
+    entry = _change(project_id, entry_id)
+    scope = Scope.parse(entry.subject)
+    _lock(project_id)
+    stored = stored_settings(_row(project_id, scope))
+    restored = without_change(entry, stored)
+    if restored is None:
+        return False
+    _expire(project_id, scope)
+    if restored == stored:
+        return True
+    row = _row(project_id, scope)
+    expires_at = restored.pop(EXPIRES_AT, None)
+    if expires_at is not None and expires_at == stored.get(EXPIRES_AT) and row is not None:
+        later = settings_of(row.after_expiry)
+        if not (entry.after or {}).get(EXPIRES_AT):
+            # A later temporary change ends with what the permanent one has set.
+            later = _forget(entry, row)
+        if restored == later and EXPIRES_AT not in settings_of(entry.before):
+            expires_at = None
+    elif expires_at is not None:
+        _require_future(expires_at)
+    values = {name: value for name, value in restored.items() if name in FIELDS}
+    if scope.kind != "tool":
+        save_override(project_id, scope, values, actor, RESTORED, expires_at)
+    elif not restored and expires_at is None and entry.before is None:
+        delete_tool_rule(project_id, scope.pattern, actor, RESTORED)
+    else:
+        facts = {name: restored[name] for name in RULE_FIELDS if name in restored}
+        note = _note_without(entry, row)
+        save_tool_rule(
+            project_id, scope.pattern, actor=actor, values=values, note=note, expires_at=expires_at, **facts
+        )
+    if expires_at is not None and EXPIRES_AT not in stored and (row := _row(project_id, scope)) is not None:
+        # It was temporary before the change, and ends with what was stored before that.
+        row.after_expiry = _permanent_before(project_id, entry)
+        row.save(update_fields=["after_expiry"])
+    return True
+
+
+def _forget(entry: AuditEntry, row: Override | ToolOverride) -> dict[str, Any]:
+    """Restore what a change has set in what a temporary row reverts to; returns the settings of that."""
+    later = settings_of(row.after_expiry)
+    restored = without_change(entry, later)
+    if row.after_expiry is None or restored is None:
+        return later
+    restored.pop(EXPIRES_AT, None)
+    values = {name: value for name, value in restored.items() if name in FIELDS}
+    document = {**row.after_expiry, "values": values}
+    if isinstance(row, ToolOverride):
+        none = ToolOverride()
+        document.update({name: restored.get(name, getattr(none, name)) for name in RULE_FIELDS})
+    is_empty = not restored and not entry.before
+    type(row).objects.filter(pk=row.pk).update(after_expiry=None if is_empty else document)
+    return restored
+
+
+def _permanent_before(project_id: int, entry: AuditEntry) -> dict[str, Any] | None:
+    """Return the permanent settings before a change of temporary ones, in the form of `after_expiry`."""
+    earlier = AuditEntry.objects.filter(
+        project_id=project_id, action=entry.action, subject=entry.subject, pk__lte=entry.pk
+    )
+    first = earlier.exclude(before__has_key=EXPIRES_AT).order_by("-pk").first()
+    if first is None or not first.before:
+        return None
+    return first.before if Scope.parse(entry.subject).kind == "tool" else {"values": first.before}
+
+
+def _note_without(entry: AuditEntry, row: Override | ToolOverride | None) -> str:
+    """Return the note of a rule without a change: the earlier one, or that of a later change."""
+    if row is not None and row.note != (entry.after or {}).get("note"):
+        return row.note or RESTORED
+    return str((entry.before or {}).get("note") or RESTORED)
+
+
+def _change(project_id: int, entry_id: int) -> AuditEntry:
+    entry = AuditEntry.objects.filter(
+        pk=entry_id, project_id=project_id, action__startswith="policy."
+    ).first()
+    if entry is None:
+        raise NotFound("Change not found in this project.")
+    return entry
+
+
+def _require_future(expires_at: datetime) -> None:
+    if expires_at <= timezone.now():
+        raise Conflict("What was stored before this change has expired.", code="expired")
 
 
 def expire_due() -> int:
@@ -311,11 +422,7 @@ def expire_due() -> int:
 def _expire(project_id: int | None, scope: Scope) -> bool:
     _lock(project_id)
     is_rule = scope.kind == "tool"
-    row = (
-        ToolOverride.objects.filter(project_id=project_id or 0, pattern=scope.pattern).first()
-        if is_rule
-        else _stored(project_id, scope)
-    )
+    row = _row(project_id, scope)
     if row is None or row.expires_at is None or row.expires_at > timezone.now():
         return False
     after = row.after_expiry
@@ -344,6 +451,12 @@ def check_expiry(expires_at: datetime | None) -> None:
 
 def _with_expiry(document: dict[str, Any], expires_at: datetime | None) -> dict[str, Any]:
     return {**document, "expires_at": expires_at.isoformat()} if expires_at else document
+
+
+def _row(project_id: int | None, scope: Scope) -> Override | ToolOverride | None:
+    if scope.kind != "tool":
+        return _stored(project_id, scope)
+    return ToolOverride.objects.filter(project_id=project_id or 0, pattern=scope.pattern).first()
 
 
 def _stored(project_id: int | None, scope: Scope) -> Override | None:

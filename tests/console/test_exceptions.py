@@ -1,0 +1,83 @@
+"""The undo of an exception on the page of its incident: it leaves later settings alone, or says that it cannot."""
+
+import pytest
+
+from detection.models import AuditEntry, Override
+from tests.console.scenes import text
+
+pytestmark = pytest.mark.django_db
+SCOPE = "agent:researcher"
+
+
+@pytest.fixture
+def incident_page(world):
+    return f"{world.base}/incidents/{world.incident.public_id}"
+
+
+def save_exception(world, incident_page, option):
+    saved = world.client.post(f"{incident_page}/exception", {"option": option, "note": "mock"}, follow=True)
+    assert "Undo exception" in text(saved)
+
+
+def save_policy(world, **values):
+    form = {f"set_{name}": str(value) for name, value in values.items()} | {"note": "ours"}
+    saved = world.client.post(f"{world.base}/policies?scope={SCOPE}", form, follow=True)
+    assert "Override saved" in text(saved)
+
+
+def stored():
+    row = Override.objects.filter(agent="researcher").first()
+    return row.values if row else None
+
+
+def test_a_plain_undo_deletes_the_override_that_the_exception_created(world, incident_page):
+    save_exception(world, incident_page, "agent:raise")
+    assert stored()["max_repeats"] > 4
+    assert "Exception undone" in text(world.client.post(f"{incident_page}/exception/undo", follow=True))
+    assert stored() is None
+    assert AuditEntry.objects.filter(action="incident.exception_undone").count() == 1
+
+
+def test_settings_that_were_set_since_survive_an_undo(world, incident_page):
+    save_exception(world, incident_page, "agent:raise")
+    save_policy(world, **stored(), preset="conservative")
+    assert "Undo exception" in text(world.client.get(incident_page))
+    assert "Exception undone" in text(world.client.post(f"{incident_page}/exception/undo", follow=True))
+    assert stored() == {"preset": "conservative"}
+
+
+def test_an_exception_that_was_changed_since_has_a_link_in_place_of_the_undo(world, incident_page):
+    save_exception(world, incident_page, "agent:raise")
+    save_policy(world, **{**dict.fromkeys(stored(), 3), "preset": "conservative"})
+    left = stored()
+    shown = world.client.get(incident_page)
+    assert "Changed since, see Policies" in text(shown)
+    assert "Undo exception" not in text(shown)
+    assert 'href="' + f"{world.base}/policies?scope=agent%3Aresearcher" + '"' in shown.content.decode()
+    # Another one may be saved in its place.
+    assert "Create exception" in text(shown)
+    listed = world.client.get(f"{world.base}/policies/exceptions")
+    assert "changed since, see Policies" in text(listed)
+    assert "exception/undo" not in listed.content.decode()
+    denied = text(world.client.post(f"{incident_page}/exception/undo", follow=True))
+    assert "The settings were changed since the exception was saved; change them in Policies." in denied
+    assert stored() == left
+    assert not AuditEntry.objects.filter(action="incident.exception_undone").exists()
+    save_exception(world, incident_page, "agent:raise")
+    assert "Exception undone" in text(world.client.post(f"{incident_page}/exception/undo", follow=True))
+    assert stored() == left
+
+
+def test_an_exception_of_a_session_that_was_changed_since_leads_to_the_session(world, incident_page):
+    save_exception(world, incident_page, "session:off")
+    world.session.refresh_from_db()
+    world.session.policy_values = {"repeat_enabled": True}
+    world.session.save()
+    shown = world.client.get(incident_page)
+    assert "Changed since, see its session" in text(shown)
+    assert "Undo exception" not in text(shown)
+    assert "on the page of the session" in text(
+        world.client.post(f"{incident_page}/exception/undo", follow=True)
+    )
+    world.session.refresh_from_db()
+    assert world.session.policy_values == {"repeat_enabled": True}
