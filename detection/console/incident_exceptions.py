@@ -62,9 +62,7 @@ def form_of(incident: Incident) -> dict[str, Any]:
     for option in options:
         by_scope.setdefault(option.where, []).append(option)
     current = exceptions.current(incident)
-    is_changed = current is not None and bool(
-        exceptions.changed_since(current.incident.project_id, [current])
-    )
+    is_changed = current is not None and bool(exceptions.changed_since(incident.project_id, [current]))
     return {
         "exception_options": by_scope,
         "has_session_option": any(option.change.session for option in options),
