@@ -45,6 +45,8 @@ _SIGNS_OF_LIFE = {
     EventType.MESSAGE: "the run continued",
 }
 """Why an incident about silence ends, by the event that ends it."""
+_SAME_RESULTS = ("equal", "empty", "errors")
+"""Results of a finding that a new result refutes."""
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
     "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence",
@@ -177,9 +179,22 @@ class IncidentTracker:
                 self._found_again(incident, seq)
             self._found(incident, seq, finding, step)
             in_step.append(incident)
+        if step.result_is_new and not step.duplicate and step.cell is not None and step.cell.result == "new":
+            self._note_progress(seq, in_step)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
+
+    def _note_progress(self, seq: int, in_step: list[Incident]) -> None:
+        """Note a new result of the latest call of loops whose earlier results were the same.
+
+        They were found before it was known, and have ended if no further call follows.
+        """
+        for incident in self.active.values():
+            is_latest = incident.last_seq == seq and incident not in in_step
+            if is_latest and incident.evidence.get("results") in _SAME_RESULTS:
+                incident.evidence["progress"] = seq
+                self._changes.touch(incident, ("evidence",))
 
     def add_usage(self, usage: EventRecord) -> None:
         """Add the cost of a model response that came after its calls to the first loop that they are in."""
@@ -194,6 +209,7 @@ class IncidentTracker:
         self._changes.touch(incident, _FOUND_FIELDS)
         incident.detections += 1
         incident.evidence.pop("released", None)
+        incident.evidence.pop("progress", None)
         self.hints.add(Hint("incident", incident.public_id))
         if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
             self._settle(incident, "went_on")
@@ -386,18 +402,18 @@ class IncidentTracker:
         return f"limit {incident.public_id}" if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
-        """End all loops, because the session has ended."""
+        """End all loops, because the session has ended. A loop whose last call had a new result was left by it."""
         loops = [*self.active.values()]
+        last_calls = {one.loop_id: _last_call(one) for one in loops}
         # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
-        latest = max((one.last_call_number for one in loops if detector_for(one.kind).is_of_calls), default=0)
+        of_calls = [one for one in loops if detector_for(one.kind).is_of_calls]
+        latest = max((last_calls[one.loop_id] for one in of_calls), default=0)
         for incident in loops:
-            last_found = latest if detector_for(incident.kind).is_of_calls else incident.last_call_number
-            others = (
-                one
-                for one in loops
-                if detector_for(one.kind).is_of_calls and one.group_id != incident.group_id
+            own = last_calls[incident.loop_id]
+            last_found = latest if detector_for(incident.kind).is_of_calls else own
+            is_other = any(
+                last_calls[one.loop_id] > own for one in of_calls if one.group_id != incident.group_id
             )
-            is_other = any(one.last_call_number > incident.last_call_number for one in others)
             recovered = self.session.call_count > last_found
             self._end(incident, at, recovered=recovered, loop="another" if is_other else "the")
 
@@ -414,7 +430,11 @@ class IncidentTracker:
 
     def _end(self, incident: Incident, at: datetime, *, recovered: bool, loop: str = "the") -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
-        note = "the agent changed course" if recovered else f"the session ended in {loop} loop"
+        if not recovered:
+            note = f"the session ended in {loop} loop"
+        else:
+            has_progress = "progress" in incident.evidence
+            note = "its last call had a new result" if has_progress else "the agent changed course"
         self._note_end(incident, at, recovered=recovered, note=note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
@@ -510,6 +530,11 @@ class IncidentTracker:
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:
             self._changes.note(incident, outcome, f"after {awaiting['rung']}")
+
+
+def _last_call(incident: Incident) -> int:
+    """Return the number of the latest call in the loop; the call before it if that one had a new result."""
+    return incident.last_call_number - ("progress" in incident.evidence)
 
 
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:

@@ -165,6 +165,27 @@ def test_a_loop_that_the_agent_leaves_by_itself_ends_and_tells_so(agent, project
     assert [event.facts["status"] for event in AlertEvent.objects.filter(type="ended")] == ["ended"]
 
 
+@pytest.mark.parametrize(
+    ("contents", "recovered"),
+    [
+        (["0 hits"] * 4, False),
+        (["0 hits"] * 3 + ["3 hits: reset your password under Settings"], True),
+        (["0 hits"] * 3 + ["3 hits: reset your password under Settings", "0 hits"], False),
+    ],
+    ids=["the same result", "a new result", "a new result, then the same loop"],
+)
+def test_a_session_ends_outside_a_loop_whose_last_call_had_a_new_result(agent, project, contents, recovered):
+    warn_only(project)
+    for number, content in enumerate(contents):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+        agent.posts(agent.result(f"c-{number}", content))
+    end_session(agent)
+    incident = only()
+    assert (incident.last_call_number >= 4, incident.recovered) == (True, recovered)
+    noted = [entry.note for entry in incident.activity.filter(action="ended")]
+    assert noted == ["its last call had a new result" if recovered else "the session ended in the loop"]
+
+
 def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agent, project):
     for _ in range(8):
         agent.asks()
