@@ -98,7 +98,7 @@ TEMPLATES = [
 # server: planning them anew takes longer than they do.
 _SERVER_OPTIONS = (
     "-c statement_timeout=15000 -c lock_timeout=5000 -c idle_in_transaction_session_timeout=30000"
-    " -c client_connection_check_interval=1000 -c plan_cache_mode=force_generic_plan"
+    " -c client_connection_check_interval=1000 -c plan_cache_mode=force_generic_plan -c jit=off -c work_mem=16MB"
 )
 
 

@@ -140,7 +140,12 @@ class Session(models.Model):
             ),
         )
         indexes = (
-            models.Index(fields=("project", "-last_event_at", "-id"), name="session_newest"),
+            # Statistics counts the sessions of a range without reading their rows, which are wide.
+            models.Index(
+                fields=("project", "-last_event_at", "-id"),
+                name="session_newest",
+                include=("blocked_count", "warned_count"),
+            ),
             models.Index(fields=("project", "changed_xid"), name="session_changes"),
             models.Index(
                 fields=("pending_since",),

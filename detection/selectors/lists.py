@@ -74,10 +74,12 @@ RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "j
 REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
 RECOVERED: Final = REACTED & Q(recovered=True)
 _HAS_ENDED: Final = Q(ended_at__isnull=False)
+# Asked for the few incidents that have not ended, where a join would read every session.
+_IS_STOPPED: Final = Exists(Session.objects.filter(pk=OuterRef("session"), state=SessionState.STOPPED))
 OUTCOMES: Final = {
     "recovered": RECOVERED & _HAS_ENDED,
     # A stop leaves no call that could end the loop.
-    "not_recovered": REACTED & ~Q(recovered=True) & (_HAS_ENDED | Q(session__state=SessionState.STOPPED)),
+    "not_recovered": REACTED & ~Q(recovered=True) & (_HAS_ENDED | _IS_STOPPED),
 }
 """How an incident with a reaction ended; none of them while that is open."""
 REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}

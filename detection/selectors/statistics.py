@@ -23,10 +23,8 @@ from django.db.models import (
     Sum,
     Value,
     When,
-    Window,
 )
-from django.db.models.functions import Cast, Greatest, NullIf, RowNumber, Trunc
-from django.db.models.lookups import Exact
+from django.db.models.functions import Cast, Greatest, NullIf, Trunc
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
@@ -169,7 +167,7 @@ def statistics(
     by
         What to group by; None for the totals only.
     step
-        ``hour`` or ``day``, for `steps`. With it, only the totals have `loops`, whose count takes a sort.
+        ``hour`` or ``day``, for `steps`. With it, only the totals have `loops`, whose count takes a query.
 
     Returns
     -------
@@ -179,19 +177,21 @@ def statistics(
     """
     calls, found = _counted(project_id, query)
     of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
-    # A loop counts in its first incident, and in each group in the first one there.
-    loops = {"loops": _first_of(F("group_id"))}
-    if "by" in of_incidents and not step:
-        loops["group_loops"] = _first_of(*of_incidents["by"], F("group_id"))
-    in_calls = {} if calls is None else grouped_sums(calls, {"total": ()} | of_calls, _CALL_NUMBERS)
-    numbers = _INCIDENT_NUMBERS | loops
-    in_incidents = grouped_sums(found, {"alike": _ALIKE} | of_incidents, numbers)
+    in_calls = {} if calls is None else grouped_sums(calls, of_calls or {"total": ()}, _CALL_NUMBERS)
+    if of_calls and in_calls:
+        in_calls["total"] = [added(next(iter(in_calls.values())), _CALL_NUMBERS)]
+    in_incidents = grouped_sums(found, {"alike": _ALIKE} | of_incidents, _INCIDENT_NUMBERS)
     alike = in_incidents["alike"]
-    in_incidents["total"] = [added(alike, numbers)]
+    in_incidents["total"] = [added(alike, _INCIDENT_NUMBERS)]
     saved = _saved_elsewhere(project_id, found, {"total": ()} | of_incidents)
+    loops = {"total": _loops(found, ())}
+    if by and not step:
+        loops["by"] = _loops(found, of_incidents.get("by", ()))
 
     def rows(name: str, grouped_by: By | None) -> list[Row]:
-        merged = _merged(in_calls.get(name), in_incidents.get(name, ()), saved.get(name, {}))
+        merged = _merged(
+            in_calls.get(name), in_incidents.get(name, ()), saved.get(name, {}), loops.get(name, {})
+        )
         zoned = [(_parts(values, query.zone), numbers) for values, numbers in merged.items()]
         unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
         if grouped_by in ("hour", "day"):
@@ -317,11 +317,6 @@ _ALIKE: Final = (F("label_reason"), F("reactions"))
 """What incidents that are counted alike have in common; they are few groups."""
 
 
-def _first_of(*partition: Any) -> Case:
-    """Return 1 for one row of those with equal values."""
-    return one_if(Exact(Window(RowNumber(), partition_by=[*partition]), 1))
-
-
 _INCIDENT_NUMBERS: Final = {
     "incidents": Value(1),
     "blocked_incidents": one_if(Q(calls_blocked__gt=0)),
@@ -335,6 +330,14 @@ _INCIDENT_NUMBERS: Final = {
     "loop_cost_usd": Case(When(IS_LOOP, then=F("cost_usd"))),
     "saved": _SAVED,
 }
+
+
+def _loops(found: QuerySet[Incident], by: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
+    """Count the loops of each group; a loop with incidents in several groups counts in each."""
+    if not by:
+        return {(): found.order_by().values("group_id").distinct().count()}
+    counts = found.order_by().values_list(*by).annotate(Count("group_id", distinct=True))
+    return {tuple(values): count for *values, count in counts}
 
 
 def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
@@ -384,7 +387,10 @@ def _saved_elsewhere(
 
 
 def _merged(
-    calls: Iterable[Group] | None, incidents: Iterable[Group], saved: Mapping[tuple[Any, ...], float]
+    calls: Iterable[Group] | None,
+    incidents: Iterable[Group],
+    saved: Mapping[tuple[Any, ...], float],
+    loops: Mapping[tuple[Any, ...], int],
 ) -> dict[tuple[Any, ...], Numbers]:
     """Return the numbers of each group; those of calls are None without `calls`."""
     none = Numbers() if calls is None else Numbers(checks=0, warned=0, blocked=0, token_count=0, cost_usd=0.0)
@@ -402,7 +408,7 @@ def _merged(
         one = merged.setdefault(group.values, replace(none))
         sums = {name: number or 0 for name, number in group.sums.items()}
         one.incidents, one.blocked_incidents = sums["incidents"], sums["blocked_incidents"]
-        one.loops, one.findings = sums.get("group_loops" if group.values else "loops", 0), sums["findings"]
+        one.loops, one.findings = loops.get(group.values, 0), sums["findings"]
         one.true_loops, one.false_alarms = sums["true_loops"], sums["false_alarms"]
         one.average_confidence = sums["confidence"] / one.incidents if one.incidents else None
         one.recovered, one.not_recovered = sums["recovered"], sums["not_recovered"]
