@@ -21,8 +21,8 @@ from detection.models.approvals import Decider
 from detection.selectors import approvals as selector
 from detection.selectors import dashboard, patterns, sessions
 
-MAX_SHOWN = 20
-"""Held calls in the panel; the others wait behind them."""
+MAX_SHOWN = 10
+"""Held calls in the panel of every page, the most urgent ones; Approvals has all."""
 HOT = frozenset(("approvals", "incidents", "patterns"))
 _COUNT_SECONDS = 1.0
 _counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(256)

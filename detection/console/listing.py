@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import quote_plus
 
 from django.http import QueryDict
 from django.utils import timezone
@@ -32,6 +32,10 @@ from detection.selectors.saved_views import list_views
 Row = TypeVar("Row")
 _QUOTED = re.compile(r"`([^`]+)`")
 FORMATS = (("csv", "CSV"), ("jsonl", "JSON lines"))
+
+
+_quoted = lru_cache(maxsize=512)(quote_plus)
+"""The links of a page share their ranges and most of their terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,11 +211,12 @@ class Listing:
 
     def url_in(self, spec: ListSpec, path: str, *terms: Term, **changes: str) -> str:
         """Return the address of another list with additional terms and those of this filter that it has fields for."""
-        names = {one.name for one in spec.fields} - {"is"}
-        kept = (one for one in self.query.terms if one.field in names or not one.field)
-        text = language.write(dict.fromkeys((*kept, *terms)))
-        values = {"q": text, "range": self.range.text, **changes}
-        return f"{path}?{urlencode({name: value for name, value in values.items() if value or name == 'q'})}"
+        kept = (
+            one for one in self.query.terms if not one.field or (one.field != "is" and spec.has(one.field))
+        )
+        values = {"q": language.write(dict.fromkeys((*kept, *terms))), "range": self.range.text, **changes}
+        written = [f"{name}={_quoted(value)}" for name, value in values.items() if value or name == "q"]
+        return f"{path}?{'&'.join(written)}"
 
     def next_page(self, cursor: str | None) -> str:
         """Return the address of the page after a cursor; empty if there is none."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
+from urllib.parse import urlencode
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -81,6 +82,7 @@ class Line:
     parts: tuple[Part, ...]
     chip: str
     trend: Trend
+    incidents_url: str = ""
     costly_url: str = ""
     """The incidents that its cost sums up, those that cost most first."""
 
@@ -119,6 +121,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "lines": [
             replace(
                 line_of(row),
+                incidents_url=f"{incidents_url}?{urlencode({'q': term('pattern', row.public_id)})}",
                 costly_url=listing.url_in(
                     INCIDENTS, incidents_url, term("pattern", row.public_id), *parse(LOOPS), sort="-cost"
                 ),

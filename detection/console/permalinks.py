@@ -1,4 +1,4 @@
-"""Addresses of sessions, calls and incidents.
+"""Addresses of sessions, calls, incidents and patterns.
 
 Session names come from clients and may contain characters that a path cannot.
 """
@@ -31,6 +31,11 @@ def call_url(project: str, name: str, seq: int) -> str:
 def incident_url(project: str, public_id: str) -> str:
     """Return an incident's page."""
     return f"/p/{project}/incidents/{public_id}"
+
+
+def pattern_url(project: str, public_id: str) -> str:
+    """Return a pattern's page."""
+    return f"/p/{project}/patterns/{public_id}"
 
 
 def undo_url(project: str, ids: str) -> str:

@@ -36,7 +36,7 @@ GROUPS: tuple[tuple[By, str], ...] = (
     ("model", "Model"),
     ("backend", "Backend"),
 )
-SHOWN_GROUPS = 50
+SHOWN_GROUPS, MORE_GROUPS = 25, 200
 MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=900), timedelta(days=8)
 
 
@@ -54,7 +54,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     """Show totals, two charts over time with their numbers, and one grouping."""
     project, now = request.project, timezone.now()
     by = _grouping(request)
-    listing = Listing(request, STATISTICS, kept=("by",), default_range=_first_range(project, now))
+    listing = Listing(request, STATISTICS, kept=("by", "groups"), default_range=_first_range(project, now))
+    shown = MORE_GROUPS if request.GET.get("groups") == "more" else SHOWN_GROUPS
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     if listing.is_invalid:
@@ -104,11 +105,13 @@ def page(request: ProjectRequest) -> HttpResponse:
                     sessions.groups.get(row.parts) if sessions else None, row.numbers, by, row.parts
                 ),
             )
-            for row in found.rows[:SHOWN_GROUPS]
+            for row in found.rows[:shown]
         ],
         "links": links.of_numbers(total),
         "sessions": sessions and links.sessions(sessions.total.all),
-        "is_cut": len(found.rows) > SHOWN_GROUPS,
+        "group_count": len(found.rows),
+        "more": min(len(found.rows), MORE_GROUPS) if shown < min(len(found.rows), MORE_GROUPS) else 0,
+        "more_url": listing.url(groups="more"),
         "has_calls": by != "kind" and total.checks is not None,
         "recovery": [
             (

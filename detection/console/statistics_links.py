@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 
 from django.urls import reverse
 
@@ -18,7 +18,7 @@ from detection.selectors.statistics import By, Numbers
 from detection.selectors.statistics_rows import Sessions
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Link:
     """A list, with how many rows it has."""
 
@@ -28,7 +28,7 @@ class Link:
     which: str = ""
     """Which of them, where it does not follow from the number."""
 
-    @property
+    @cached_property
     def url(self) -> str:
         """Address of the list; written when asked for, because most numbers of a page are zero and lead nowhere."""
         return self.address()
@@ -46,8 +46,12 @@ class Links:
         self._listing, self._range = listing, range
         self._incidents = reverse("console:incidents", args=[project])
         self._sessions = reverse("console:live", args=[project])
+        self._whole = self._clipped(None, None)
 
     def _span(self, start: datetime | None, end: datetime | None) -> str:
+        return self._whole if start is None is end else self._clipped(start, end)
+
+    def _clipped(self, start: datetime | None, end: datetime | None) -> str:
         first = max(start or self._range.start, self._range.start) if self._range.start else start
         last = min(end or self._range.end, self._range.end) if self._range.end else end
         return f"{time_ranges.written(first)}/{time_ranges.written(last)}"

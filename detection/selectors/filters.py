@@ -215,6 +215,10 @@ class ListSpec:
     default_range: str = ""
     example: str = ""
 
+    def has(self, name: str) -> bool:
+        """Return whether there is a field of this name."""
+        return any(one.name == name for one in self.fields)
+
     def field(self, name: str) -> FilterField:
         """Return the field of this name.
 

@@ -75,7 +75,7 @@ REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
 RECOVERED: Final = REACTED & Q(recovered=True)
 _HAS_ENDED: Final = Q(ended_at__isnull=False)
 # Asked for the few incidents that have not ended, where a join would read every session.
-_IS_STOPPED: Final = Exists(Session.objects.filter(pk=OuterRef("session"), state=SessionState.STOPPED))
+_IS_STOPPED: Final = Q(Exists(Session.objects.filter(pk=OuterRef("session"), state=SessionState.STOPPED)))
 OUTCOMES: Final = {
     "recovered": RECOVERED & _HAS_ENDED,
     # A stop leaves no call that could end the loop.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, tzinfo
+from functools import cache, lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +20,7 @@ from detection.console import listing as listings
 from detection.console.icons import ICONS
 from detection.console.integration_words import integration_words
 from detection.console.listing import Listing
+from detection.console.patterns import Trend
 from detection.console.session_map import Area, SessionMap
 from detection.console.statistics_links import Link
 from detection.console.timeline import Timeline
@@ -107,6 +109,7 @@ def share(value: float) -> str:
 
 
 @register.simple_tag
+@cache
 def icon(name: str) -> SafeString:
     """Write an icon; decoration only, so it is hidden from screen readers."""
     return format_html(
@@ -263,13 +266,56 @@ def filter_by(
 
     It submits the form of the filter, so it works without scripts and is the same in every address: rows can be cached.
     """
-    text = str(language.term(field, str(value)))
+    shown = formatting.visible(value if words is None else words)
+    return _filter_button(
+        field, str(value), shown, f"term {classes} {f'chip {chip}' if chip else ''}".strip()
+    )
+
+
+@lru_cache(maxsize=2048, typed=True)
+def _filter_button(field: str, value: str, words: str, classes: str) -> SafeString:
+    # The rows of a list share most of their values. A safe text is equal to an unsafe one, but is not escaped.
+    text = str(language.term(field, value))
     return format_html(
         '<button class="{}" form="filter-form" name="term" value="{}" title="Show only {}">{}</button>',
-        f"term {classes} {f'chip {chip}' if chip else ''}".strip(),
+        classes,
         text,
         formatting.visible(text),
-        formatting.visible(value if words is None else words),
+        words,
+    )
+
+
+@register.simple_tag
+def names_of(field: str, names: Sequence[tuple[str, int]]) -> SafeString:
+    """Write the first two names of a cell as buttons like those of `filter_by`, and how many more there are."""
+    more = f" +{len(names) - 2}" if len(names) > 2 else ""
+    buttons = format_html_join(", ", "{}", ((filter_by(field, name),) for name, _ in names[:2]))
+    return format_html("{}{}", buttons, more)
+
+
+@register.simple_tag
+def sentence(parts: Sequence[incident_text.Part]) -> SafeString:
+    """Write a sentence with its emphasized parts; those may contain invisible characters."""
+    return format_html_join(
+        "",
+        "{}",
+        (
+            (format_html("<b>{}</b>", formatting.visible(part.text)) if part.strong else part.text,)
+            for part in parts
+        ),
+    )
+
+
+@register.simple_tag
+def trend_bars(trend: Trend) -> SafeString:
+    """Write the bars of a pattern's row."""
+    return format_html(
+        '<svg class="trend" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
+        '<title>{2}</title><path class="base" d="M0 {1}h{0}" /><path d="{3}" /></svg>',
+        trend.width,
+        trend.height,
+        trend.label,
+        trend.path,
     )
 
 
@@ -291,6 +337,12 @@ def with_term(listing: Listing, field: str, value: str) -> str:
 def session_url(project: Any, name: str) -> str:
     """Return the permalink of a session."""
     return permalinks.session_url(project.slug, name)
+
+
+@register.simple_tag
+def pattern_url(project: Any, public_id: str) -> str:
+    """Return the permalink of a pattern."""
+    return permalinks.pattern_url(project.slug, public_id)
 
 
 @register.simple_tag

@@ -6,6 +6,7 @@ from html import unescape
 
 import pytest
 from django.db.models import Sum
+from django.utils import timezone
 
 from detection.models import CallCount, Incident, JudgeCall, Session
 from detection.services.incidents import triage
@@ -169,3 +170,21 @@ def test_bars_of_the_charts_lead_to_the_rows_of_their_hour(world):
         assert f'data-rows="{name}"' in page
         assert rows_of(world, chart["urls"][name] + "&range=24h")
     assert sum(chart["incidents"]) == rows_of(world, chart["urls"]["incidents"] + "&range=24h")
+
+
+def test_of_many_groups_the_first_are_shown_and_a_link_shows_more(world):
+    hour = timezone.now().replace(minute=0, second=0, microsecond=0)
+    CallCount.objects.bulk_create(
+        CallCount(project=world.project, hour=hour, tool=f"tool_{number:02}", backend="", model="", checks=1)
+        for number in range(30)
+    )
+
+    def rows(address):
+        shown = world.client.get(address).content.decode()
+        return shown, len(set(re.findall(r"tool_\d\d", shown)))
+
+    shown, count = rows(f"{world.base}/statistics?by=tool&range=24h&q=tool:tool_*")
+    assert (count, "The first 25 of 30 rows." in " ".join(shown.split())) == (25, True)
+    address = unescape(re.search(r'href="([^"]+groups=more[^"]*)"', shown)[1])
+    shown, count = rows(address)
+    assert (count, "The first" in shown) == (30, False)
