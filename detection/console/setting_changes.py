@@ -16,7 +16,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
 from detection.engine.weakening import is_weaker, strictest_rung
 from detection.forms import OverrideForm
-from detection.services.errors import ServiceError
+from detection.services.errors import Invalid
 from detection.services.policies.overrides import checked
 
 _NAME = re.compile(r"`(\w+)`")
@@ -57,7 +57,7 @@ class SettingChanges:
     by_preset
         The other values that change because of the preset.
     problem
-        Why the form cannot be saved.
+        Why the form cannot be saved. The changes are those of the valid values.
     """
 
     rows: tuple[SettingChange, ...] = ()
@@ -106,10 +106,17 @@ def _changes(
     facts_before: Mapping[str, Any],
     facts_after: Mapping[str, Any],
 ) -> SettingChanges:
+    problem = ""
     try:
         entered = checked(form.scope, form.values)
-    except ServiceError as error:
-        return SettingChanges(problem=_labelled(error.detail))
+    except Invalid as error:
+        problem = _labelled(error.detail)
+        kept = {name: form.own[name] for name in error.errors if name in form.own}
+        valid = {name: value for name, value in form.values.items() if name not in error.errors}
+        try:
+            entered = checked(form.scope, valid | kept)
+        except Invalid:
+            return SettingChanges(problem=problem)
     before = {**inherit(form.own).values, **form.own}
     after = {**inherit(entered).values, **entered}
     rows = [
@@ -142,7 +149,7 @@ def _changes(
                     f"{formatting.setting_value(new, name)}, {words[name in entered]}",
                 )
             )
-    return SettingChanges(tuple(rows), tuple(by_preset))
+    return SettingChanges(tuple(rows), tuple(by_preset), problem)
 
 
 def _why(old: Any, new: Any) -> str:

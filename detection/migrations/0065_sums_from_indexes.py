@@ -12,6 +12,14 @@ class Migration(migrations.Migration):
             "incident",
             models.Index(fields=["group_id"], include=("project", "cost_usd"), name="incident_group"),
         ),
+        migrations.AddIndex(
+            "incident",
+            models.Index(
+                fields=["project", "status"],
+                condition=models.Q(("group_id", models.F("public_id"))),
+                name="incident_of_loop",
+            ),
+        ),
         migrations.RemoveIndex("session", "session_newest"),
         migrations.AddIndex(
             "session",

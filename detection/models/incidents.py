@@ -203,6 +203,12 @@ class Incident(models.Model):
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
             models.Index(fields=("group_id",), name="incident_group", include=("project", "cost_usd")),
+            # The first incident of each loop.
+            models.Index(
+                fields=("project", "status"),
+                name="incident_of_loop",
+                condition=models.Q(group_id=models.F("public_id")),
+            ),
             models.Index(
                 fields=("project", "opened_at"),
                 name="incident_counting_no_call",

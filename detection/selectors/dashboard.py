@@ -46,7 +46,7 @@ def navigation_counts(project_id: int) -> NavigationCounts:
 
 
 def _bounded(rows: Any, limit: int = MAX_IN_NAVIGATION) -> int:
-    return len(rows.order_by().values_list("pk")[:limit])
+    return int(rows.order_by().values("pk")[:limit].count())
 
 
 @dataclass(frozen=True, slots=True)

@@ -397,7 +397,7 @@ def navigation_counts(project_id: int) -> PatternBadges:
 
 
 def _distinct(rows: QuerySet[Any]) -> int:
-    return len(rows.order_by().values_list("pattern").distinct()[:MAX_IN_NAVIGATION])
+    return rows.order_by().values("pattern").distinct()[:MAX_IN_NAVIGATION].count()
 
 
 def get_pattern(project_id: int, public_id: str) -> Pattern | None:

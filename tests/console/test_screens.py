@@ -371,7 +371,10 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     assert re.search(r"more values from the preset, \d+ of them weaker", weaker)
     assert "Detect talk loops: on → off Weaker" in weaker
     assert "Weaker settings need a reason." in weaker
-    assert "must be between 2 and 1,000" in changes(url, set_max_repeats="1").lower()
+    one_wrong = changes(url, set_max_repeats="1", set_once_per_round="true")
+    assert "must be between 2 and 1,000" in one_wrong.lower()
+    assert "Limit for identical calls" not in one_wrong.replace("Limit for identical calls must", "")
+    assert "off → on" in one_wrong or "on, set here" in one_wrong
     rule = f"{world.base}/policies/tool-rule?pattern=get_*"
     assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")
     session = changes(f"{world.base}/session/act", name="s-1", set_max_repeats="7")

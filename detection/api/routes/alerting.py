@@ -202,6 +202,7 @@ def preview(request: ApiRequest, body: Body[RoutePreviewRequestSchema]) -> HttpR
             "notifications": found.notifications,
             "alerts": found.alerts,
             "silenced": found.silenced,
+            "taken": found.taken,
             "is_cut": found.is_cut,
             "items": [
                 {

@@ -54,6 +54,8 @@ class RoutePreview:
         Alert events in them.
     silenced
         Alert events that match the route, and that a silence suppressed.
+    taken
+        Alert events that match the route, and that earlier routes send instead.
     is_cut
         Whether the window has more than `MAX_EVENTS` events, of which only the latest count.
     listed
@@ -63,6 +65,7 @@ class RoutePreview:
     notifications: int
     alerts: int
     silenced: int
+    taken: int
     is_cut: bool
     listed: tuple[PreviewedNotification, ...]
 
@@ -102,6 +105,7 @@ def preview_route(
         len(mine),
         sum(len(one.events) for one in mine),
         simulation.silenced,
+        simulation.taken,
         len(events) > MAX_EVENTS,
         tuple(reversed(mine[-MAX_LISTED:])),
     )
@@ -125,7 +129,7 @@ class _Simulation:
         self._by_key: dict[tuple[int, str], list[PreviewedNotification]] = defaultdict(list)
         self._by_step: dict[tuple[int, datetime, str], PreviewedNotification] = {}
         self._all: list[PreviewedNotification] = []
-        self.silenced = 0
+        self.silenced = self.taken = 0
 
     def of_route(self) -> list[PreviewedNotification]:
         """Return the notifications of the candidate in the order of their creation."""
@@ -133,11 +137,14 @@ class _Simulation:
 
     def add(self, event: AlertEvent) -> None:
         """Route one event; events come in their order."""
+        is_match = routing.route_matches(self._candidate.route, event.type, event.facts)
         if self._is_silenced(event):
-            self.silenced += routing.route_matches(self._candidate.route, event.type, event.facts)
+            self.silenced += is_match
             return
         for enabled, destination in routing.deliveries(event.type, event.facts, self._routes):
             self._send(event, enabled, destination)
+            is_match = is_match and enabled is not self._candidate
+        self.taken += is_match
 
     def _is_silenced(self, event: AlertEvent) -> bool:
         """Return what routing has decided, which no route changes, or would decide now on an event that waits for it.

@@ -68,6 +68,30 @@ def test_silenced_and_older_alerts_are_not_counted(project, receiver):
     assert found.silenced == sent.filter(facts__tool="read_file").count()
 
 
+def test_alerts_that_earlier_routes_send_are_counted_apart(project, receiver):
+    hook, other = make_webhook(project, receiver), make_webhook(project, receiver, "other")
+    first = make_route(project, other, name="first", tools=["read_*"], position=1)
+    record(project)
+    counts = AlertEvent.objects.filter(type="opened", facts__is_demo=False)
+    reads = counts.filter(facts__tool="read_file").count()
+
+    def previewed(**values):
+        return preview_route(
+            project.pk, destinations=[hook.public_id], event_types=["opened"], position=2, **values
+        )
+
+    found = previewed()
+    assert (found.alerts, found.taken) == (counts.count() - reads, reads)
+    found = previewed(tools=["read_*"])
+    assert (found.notifications, found.taken) == (0, reads)
+    first.continue_matching = True
+    first.save()
+    assert (previewed().alerts, previewed().taken) == (counts.count(), 0)
+    # A destination gets an event once.
+    first.destinations.set([hook])
+    assert (previewed().alerts, previewed().taken) == (counts.count() - reads, reads)
+
+
 def opens(project, number):
     """Open an incident of one pattern in a session of its own."""
     make_incident(
