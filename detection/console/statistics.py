@@ -71,7 +71,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     points = _filled(found.steps, query, step)
     links = Links(listing, query.range, project.slug)
     total, judged = found.total, judged_incidents(project.pk, query)
-    sessions = sessions_behind(project.pk, query, by, step)
+    rows = found.rows[:shown]
+    sessions = sessions_behind(project.pk, query, by, step, rows)
     context = {
         "listing": listing,
         "groups": [(listing.url(by=key), words, key == by) for key, words in GROUPS],
@@ -105,7 +106,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                     sessions.groups.get(row.parts) if sessions else None, row.numbers, by, row.parts
                 ),
             )
-            for row in found.rows[:shown]
+            for row in rows
         ],
         "links": links.of_numbers(total),
         "sessions": sessions and links.sessions(sessions.total.all),

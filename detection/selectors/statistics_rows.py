@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -14,7 +14,7 @@ from detection.models import Incident, JudgeCall, JudgeLabel, Session, SessionTo
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import grouped_sums, one_if
 from detection.selectors.lists import SESSIONS
-from detection.selectors.statistics import By
+from detection.selectors.statistics import By, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +56,12 @@ class SessionsBehind:
     groups: Mapping[tuple[str, ...], Sessions]
 
 
-def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> SessionsBehind | None:
+def sessions_behind(
+    project_id: int, query: ListQuery, by: By, step: By, shown: Iterable[Row]
+) -> SessionsBehind | None:
     """Count the sessions behind the calls of a query of `STATISTICS`; None under terms on fields that sessions lack.
 
-    One query, and by tool another one.
+    One query, and by tool another one, for the tools that are `shown` only: most sessions call several.
     """
     known = {field.name for field in SESSIONS.fields}
     if query.is_empty or any(term.field not in known for term in query.terms):
@@ -78,7 +80,8 @@ def sessions_behind(project_id: int, query: ListQuery, by: By, step: By) -> Sess
     )
     groups: dict[tuple[str, ...], Sessions]
     if by == "tool":
-        tools = SessionTool.objects.filter(session__in=rows).order_by().values_list("tool")
+        names = [row.key for row in shown]
+        tools = SessionTool.objects.filter(session__in=rows, tool__in=names).order_by().values_list("tool")
         counted = tools.annotate(
             Count("session_id"),
             blocked=Count("session_id", filter=Q(session__blocked_count__gt=0)),

@@ -219,7 +219,22 @@ def _at(seq: int, chosen_seq: int) -> SafeString | str:
 @register.inclusion_tag("console/_session_map.html")
 def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any = None) -> dict[str, Any]:
     """Write a map of a run; `view` is the part that is shown in detail."""
-    return {"map": drawn, "label": label, "areas": areas, "view": view}
+    return {
+        "map": drawn,
+        "label": label,
+        "areas": format_html_join(
+            "\n",
+            '<a href="{}" tabindex="-1"><rect class="area" x="{}" y="8" width="{}" height="62" />'
+            "<title>{}</title></a>",
+            ((area.href, area.x, area.width, area.title) for area in areas),
+        ),
+        "loops": format_html_join(
+            "\n",
+            '<a href="{}" tabindex="-1"><path class="bracket" d="{}" /><title>{}</title></a>',
+            ((loop.href, loop.path, loop.title) for loop in drawn.loops),
+        ),
+        "view": view,
+    }
 
 
 @register.inclusion_tag("console/_meter.html")
