@@ -7,6 +7,7 @@ what would have stopped it.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 NEW: Final = "^"
@@ -76,11 +77,14 @@ def without_decision(flags: str) -> str:
     return "".join(flag for flag in flags if flag in RESULT_FLAGS)
 
 
+# The calls of a page have few combinations of flags.
+@lru_cache(maxsize=1024)
 def outline(flags: str) -> str:
     """Return the strictest letter of a decision, or nothing; a capital where the call ran nevertheless."""
     return next((flag for flag in _STRICTEST_FIRST if flag in flags), "")
 
 
+@lru_cache(maxsize=1024)
 def has_not_run(flags: str) -> bool:
     """Return whether the call was blocked, held or stopped before it could run."""
     return any(flag in _NOT_RUN for flag in flags)

@@ -386,14 +386,14 @@ class PatternBadges:
 
 
 def navigation_counts(project_id: int) -> PatternBadges:
-    """Count the patterns of the navigation; two bounded queries by index."""
+    """Count the patterns of the navigation; two bounded queries by index, and another one if any is muted."""
     now = timezone.now()
-    muted = active_mutes(now).filter(project_id=project_id)
-    rows = Incident.objects.filter(
-        project_id=project_id, status=IncidentStatus.OPEN, pattern__isnull=False
-    ).exclude(pattern__in=muted.values("pattern"))
+    muted = [*active_mutes(now).filter(project_id=project_id).values_list("pattern", flat=True)]
+    rows = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, pattern__isnull=False)
+    if not muted:
+        return PatternBadges(_distinct(rows), 0)
     firing = firing_mutes(now).filter(project_id=project_id)
-    return PatternBadges(_distinct(rows), _distinct(firing))
+    return PatternBadges(_distinct(rows.exclude(pattern__in=muted)), _distinct(firing))
 
 
 def _distinct(rows: QuerySet[Any]) -> int:

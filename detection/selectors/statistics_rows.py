@@ -80,12 +80,15 @@ def sessions_behind(
     )
     groups: dict[tuple[str, ...], Sessions]
     if by == "tool":
-        names = [row.key for row in shown]
-        tools = SessionTool.objects.filter(session__in=rows, tool__in=names).order_by().values_list("tool")
-        counted = tools.annotate(
-            Count("session_id"),
-            blocked=Count("session_id", filter=Q(session__blocked_count__gt=0)),
-            warned=Count("session_id", filter=Q(session__warned_count__gt=0)),
+        called = SessionTool.objects.filter(session__in=rows, tool__in=[row.key for row in shown])
+        counted = (
+            called.order_by()
+            .values_list("tool")
+            .annotate(
+                Count("session_id"),
+                blocked=Count("session_id", filter=Q(session__blocked_count__gt=0)),
+                warned=Count("session_id", filter=Q(session__warned_count__gt=0)),
+            )
         )
         groups = {(tool,): Sessions(*counts) for tool, *counts in counted}
     else:

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from detection.models import call_flags
 
@@ -115,9 +115,9 @@ class _Paths:
         return tuple((look, "".join(parts)) for look, parts in self.by_look.items())
 
 
-def cells_of(stored: Iterable[Sequence[object]]) -> list[Cell]:
+def cells_of(stored: Iterable[Sequence[Any]]) -> list[Cell]:
     """Return the cells of `Session.strip`."""
-    return [Cell(int(str(row[0])), str(row[1]), str(row[2]), number=int(str(row[3]))) for row in stored]
+    return [Cell(row[0], row[1], row[2], "", row[3]) for row in stored]
 
 
 def hues(keys: Iterable[str]) -> dict[str, int]:
@@ -199,14 +199,14 @@ def small(cells: Sequence[Cell]) -> Strip:
     """Lay out the strip of a list row: 4 px a call, about a kilobyte."""
     colours = hues(cell.key for cell in cells)
     paths = _Paths()
-    pitch, width, height = 5.0, 4.0, 15.0
+    pitch, width, height = 5, 4.0, 15.0
+    # Half a pixel inside: the stroke rounds the corners at a fraction of the bytes of arcs.
+    tall, short = f".5 {TOP + 0.5:g}h3v14h-3z", f".5 {TOP + 7.5:g}h3v7h-3z"
     for index, cell in enumerate(cells):
         x = index * pitch
-        # Half a pixel inside: the stroke rounds the corners at a fraction of the bytes of arcs.
-        top, tall = (TOP + 7.5, 7) if cell.is_error else (TOP + 0.5, 14)
-        paths.add(look(cell, colours), f"M{x + 0.5:g} {top:g}h3v{tall:g}h-3z")
+        paths.add(look(cell, colours), f"M{x}{short if cell.is_error else tall}")
         if cell.is_new and cell.key in colours:
-            paths.add("dot", f"M{x + 1:g} 0h2v2h-2z")
+            paths.add("dot", f"M{x + 1} 0h2v2h-2z")
     _outlines(cells, paths, pitch, width, height)
     return Strip(max(len(cells) * pitch, 1), TOP + height + 3, describe(cells), paths.all())
 
