@@ -124,7 +124,7 @@ def _ladder(incident: Incident) -> dict[str, Any]:
     return {
         "ladder": ladder,
         # Until then, calls run, because the warning has time to work.
-        "call_after_warning": formatting.ordinal(gap) if gap > 1 and "warn" in ladder else "",
+        "calls_after_warning": gap if gap > 1 and "warn" in ladder else 0,
         "ladder_label": FIELDS[name].label,
         "ladder_url": _setting_url(incident, name),
     }

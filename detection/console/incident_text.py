@@ -207,7 +207,7 @@ def progress_words(word: str, kind: str) -> str:
         "active": f"The loop has not ended. {end}",
         "stopped": f"Its session is stopped. {end}",
         "allowed": f"Its held call was allowed, and the loop was not detected again. {end}",
-        "recovered": "The agent changed course.",
+        "recovered": "The agent left the loop.",
         "ended": "The loop has ended without a recovery, or was labelled.",
     }[word]
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, time, timedelta
+from datetime import date, datetime, time, timedelta
 from functools import cached_property, lru_cache
 from typing import Any, TypeVar
 from urllib.parse import quote_plus
@@ -337,12 +337,20 @@ class Listing:
     def _weeks(self) -> list[tuple[str, str]]:
         """Return this week and the last one, from Monday to Sunday in the reader's time zone."""
         today = timezone.now().astimezone(self.zone).date()
-        monday = today - timedelta(days=today.weekday())
-        first, this, following = (
-            time_ranges.written(datetime.combine(monday + timedelta(days=days), time(), self.zone))
-            for days in (-7, 0, 7)
+        this = today - timedelta(days=today.weekday())
+        return [self._week("This week", this), self._week("Last week", this - timedelta(days=7))]
+
+    def _week(self, name: str, monday: date) -> tuple[str, str]:
+        """Return the range of a week, and its name with its first and last day."""
+        sunday = monday + timedelta(days=6)
+        first, following = (
+            time_ranges.written(datetime.combine(day, time(), self.zone))
+            for day in (monday, sunday + timedelta(days=1))
         )
-        return [(f"{this}/{following}", "This week"), (f"{first}/{this}", "Last week")]
+        begin = f"{monday.day}" if monday.month == sunday.month else f"{monday.day} {monday:%b} "
+        end = f"{sunday.day} {sunday:%b}"
+        space = " " if monday.month != sunday.month else ""
+        return f"{first}/{following}", f"{name}, {begin}–{space}{end}"
 
     @property
     def range_words(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from detection.console.access import ProjectRequest
 from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
 from detection.engine.weakening import is_weaker, strictest_rung
-from detection.forms import OverrideForm
+from detection.forms import PREFIX, OverrideForm
 from detection.services.errors import Invalid
 from detection.services.policies.overrides import checked
 
@@ -106,15 +106,14 @@ def _changes(
     facts_before: Mapping[str, Any],
     facts_after: Mapping[str, Any],
 ) -> SettingChanges:
-    problem = ""
+    wrong = {field.name for field in form.wrong_settings}
+    problem = next((f"{one.label}: {form.errors[PREFIX + one.name][0]}" for one in form.wrong_settings), "")
     try:
-        entered = checked(form.scope, form.values)
+        entered = checked(form.scope, _with_own(form, wrong))
     except Invalid as error:
-        problem = _labelled(error.detail)
-        kept = {name: form.own[name] for name in error.errors if name in form.own}
-        valid = {name: value for name, value in form.values.items() if name not in error.errors}
+        problem = problem or _labelled(error.detail)
         try:
-            entered = checked(form.scope, valid | kept)
+            entered = checked(form.scope, _with_own(form, wrong | {*error.errors}))
         except Invalid:
             return SettingChanges(problem=problem)
     before = {**inherit(form.own).values, **form.own}
@@ -150,6 +149,12 @@ def _changes(
                 )
             )
     return SettingChanges(tuple(rows), tuple(by_preset), problem)
+
+
+def _with_own(form: OverrideForm, wrong: Collection[str]) -> dict[str, Any]:
+    """Return the entered values, for wrong ones those that are stored."""
+    entered = {name: value for name, value in form.values.items() if name not in wrong}
+    return entered | {name: form.own[name] for name in wrong if name in form.own}
 
 
 def _why(old: Any, new: Any) -> str:

@@ -111,6 +111,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "links": links.of_numbers(total),
         "sessions": sessions and links.sessions(sessions.total.all),
         "group_count": len(found.rows),
+        "is_cut": found.is_cut,
         "more": min(len(found.rows), MORE_GROUPS) if shown < min(len(found.rows), MORE_GROUPS) else 0,
         "more_url": listing.url(groups="more"),
         "has_calls": by != "kind" and total.checks is not None,

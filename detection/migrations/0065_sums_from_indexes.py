@@ -2,15 +2,18 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Let statistics and lists read what they add up from indexes, and find the few messages with replies."""
+    """Let statistics and lists read what they add up from indexes.
+
+    The new ones are built before the old ones are dropped, which alone keeps others from reading.
+    """
 
     dependencies = [("detection", "0064_small_incident_rows")]
 
     operations = [
-        migrations.RemoveIndex("incident", "incident_group"),
+        migrations.RunSQL("SET LOCAL statement_timeout = 0", migrations.RunSQL.noop),
         migrations.AddIndex(
             "incident",
-            models.Index(fields=["group_id"], include=("project", "cost_usd"), name="incident_group"),
+            models.Index(fields=["group_id"], include=("project", "cost_usd"), name="incident_by_group"),
         ),
         migrations.AddIndex(
             "incident",
@@ -20,17 +23,14 @@ class Migration(migrations.Migration):
                 name="incident_of_loop",
             ),
         ),
-        migrations.RemoveIndex("session", "session_newest"),
         migrations.AddIndex(
             "session",
             models.Index(
                 fields=["project", "-last_event_at", "-id"],
                 include=("blocked_count", "warned_count"),
-                name="session_newest",
+                name="session_by_time",
             ),
         ),
-        migrations.RunSQL(
-            "CREATE INDEX event_reply ON detection_event (session_id, seq) WHERE reply <> ''",
-            "DROP INDEX event_reply",
-        ),
+        migrations.RemoveIndex("incident", "incident_group"),
+        migrations.RemoveIndex("session", "session_newest"),
     ]

@@ -202,7 +202,7 @@ class Incident(models.Model):
             models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
-            models.Index(fields=("group_id",), name="incident_group", include=("project", "cost_usd")),
+            models.Index(fields=("group_id",), name="incident_by_group", include=("project", "cost_usd")),
             # The first incident of each loop.
             models.Index(
                 fields=("project", "status"),

@@ -143,7 +143,7 @@ class Session(models.Model):
             # Statistics counts the sessions of a range without reading their rows, which are wide.
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
-                name="session_newest",
+                name="session_by_time",
                 include=("blocked_count", "warned_count"),
             ),
             models.Index(fields=("project", "changed_xid"), name="session_changes"),

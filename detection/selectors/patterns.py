@@ -386,7 +386,7 @@ class PatternBadges:
 
 
 def navigation_counts(project_id: int) -> PatternBadges:
-    """Count the patterns of the navigation; two bounded queries by index, and another one if any is muted."""
+    """Count the patterns of the navigation; a query of the active mutes, and one or two bounded ones by index."""
     now = timezone.now()
     muted = [*active_mutes(now).filter(project_id=project_id).values_list("pattern", flat=True)]
     rows = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, pattern__isnull=False)

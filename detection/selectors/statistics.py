@@ -173,7 +173,8 @@ def statistics(
     -------
     Statistics
         At most 1,000 rows: the newest for hours and days, else the first in the order of the query, those with equal
-        numbers by incidents, then calls. Reads the hourly rows and the incidents of the range, each once, and no event.
+        numbers by incidents, then calls. Reads the hourly rows of the range once, its incidents once and once more for
+        the loops of each grouping, and no event.
     """
     calls, found = _counted(project_id, query)
     of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
@@ -337,7 +338,11 @@ def _loops(found: QuerySet[Incident], by: tuple[Any, ...]) -> dict[tuple[Any, ..
     if not by:
         return {(): found.order_by().values("group_id").distinct().count()}
     counts = found.order_by().values_list(*by).annotate(Count("group_id", distinct=True))
-    return {tuple(values): count for *values, count in counts}
+    # Times as `grouped_sums` returns them.
+    return {
+        tuple(value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values): count
+        for *values, count in counts
+    }
 
 
 def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:

@@ -56,6 +56,10 @@ def test_a_loop_that_several_detectors_find_counts_once_here_and_above_the_live_
     total = api.get("/statistics").json()["total"]
     assert total["incidents"] > total["loops"] == 1
     assert dashboard.kpis(project.pk).loops_caught == 1
+    for by in ("hour", "day"):
+        rows = api.get("/statistics", by=by).json()["items"]
+        with_incidents = [row["loops"] for row in rows if row["incidents"]]
+        assert with_incidents == [1] * len(with_incidents) != [], by
 
 
 def test_labels_make_the_precision(api, worked):

@@ -395,7 +395,8 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     # However the cycle began, the incident and its pattern have one name for it.
     assert "Cycle of calls: edit_file → read_file" in shown
     assert "edit_file → read_file" in text(world.client.get(f"{world.base}/patterns"))
-    assert "last one repeats. After a warning, the next one comes at the 3rd call at the earliest." in shown
+    assert "last one repeats. After a warning, the agent can change course: the next reaction" in shown
+    assert "comes 3 calls later at the earliest." in shown
     # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.
     assert "They follow Reaction to cycles : 2 × warn, block, stop" in shown
     assert "Rungs of the graduated ladder warn → warn → block → stop" in shown

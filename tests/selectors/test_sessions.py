@@ -90,7 +90,7 @@ def test_a_page_of_the_list_is_one_query_by_index(project, session, django_asser
     with connection.cursor() as db:
         db.execute("EXPLAIN " + asked.captured_queries[0]["sql"])
         plan = "\n".join(row[0] for row in db.fetchall())
-    assert "session_newest" in plan
+    assert "session_by_time" in plan
     assert "Sort" not in plan
 
 

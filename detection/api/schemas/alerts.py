@@ -174,7 +174,7 @@ class RoutePreviewSchema(Schema):
     notifications: int = Field(description="Number of notifications.")
     alerts: int = Field(description="Number of alert events in them.")
     silenced: int = Field(description="Matching alert events that a silence suppressed.")
-    taken: int = Field(description="Matching alert events that earlier routes send instead.")
+    taken: int = Field(description="Matching alert events that earlier routes take.")
     is_cut: bool = Field(
         description="Whether only the latest 2,000 alert events of the project were counted."
     )

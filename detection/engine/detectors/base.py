@@ -31,6 +31,8 @@ class Reading(NamedTuple):
     finding: Finding | None = None
 
 
+SAME_RESULTS = ("equal", "empty", "errors")
+"""What `Finding.results` says where the known results were compared and brought nothing new."""
 QUIET = Reading(0, 1)
 """The reading of a detector that has counted nothing."""
 
@@ -264,6 +266,10 @@ class BaseDetector:
 
     def extend(self, own: dict[str, Any], rounds: int) -> None:
         """Grant further rounds; only for detectors with `is_run_limit`."""
+
+    def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
+        """Return whether a new result shows that a loop is over, which was found with these results and this detail."""
+        return False
 
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""

@@ -26,6 +26,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
     QUIET,
+    SAME_RESULTS,
     BaseDetector,
     Example,
     ExampleCall,
@@ -135,6 +136,10 @@ class Cycle(BaseDetector):
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting laps again from zero; the calls themselves no longer count as evidence."""
         own["matches"] = []
+
+    def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
+        """Return whether the laps so far had the same results."""
+        return results in SAME_RESULTS
 
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""

@@ -45,6 +45,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
     QUIET,
+    SAME_RESULTS,
     BaseDetector,
     Example,
     ExampleCall,
@@ -258,6 +259,10 @@ class Repeat(BaseDetector):
         own.pop("pairs", None)
         for key in keys:
             own.get("totals", {}).pop(key, None)
+
+    def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
+        """Return whether the count starts over with a new result: only that of calls in a row does."""
+        return results in SAME_RESULTS and detail.get("scope") == "consecutive"
 
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""

@@ -55,7 +55,8 @@ class RoutePreview:
     silenced
         Alert events that match the route, and that a silence suppressed.
     taken
-        Alert events that match the route, and that earlier routes send instead.
+        Alert events that match the route, and that earlier routes take: they end the search, or have its
+        destinations.
     is_cut
         Whether the window has more than `MAX_EVENTS` events, of which only the latest count.
     listed

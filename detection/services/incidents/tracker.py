@@ -45,8 +45,7 @@ _SIGNS_OF_LIFE = {
     EventType.MESSAGE: "the run continued",
 }
 """Why an incident about silence ends, by the event that ends it."""
-_SAME_RESULTS = ("equal", "empty", "errors")
-"""Results of a finding that a new result refutes."""
+_LEFT = "the agent changed course"
 _FOUND_FIELDS = (
     "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
     "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence",
@@ -186,14 +185,18 @@ class IncidentTracker:
         return self.active.get(deciding.loop_id) if deciding else None
 
     def _note_progress(self, seq: int, in_step: list[Incident]) -> None:
-        """Note a new result of the latest call of loops whose earlier results were the same.
+        """Note a new result of a call of loops whose results were the same so far.
 
-        They were found before it was known, and have ended if no further call follows.
+        They were found before it was known, so they have ended unless they are found again.
         """
         for incident in self.active.values():
-            is_latest = incident.last_seq == seq and incident not in in_step
-            if is_latest and incident.evidence.get("results") in _SAME_RESULTS:
-                incident.evidence["progress"] = seq
+            evidence = incident.evidence
+            if incident in in_step or seq not in _seen(incident):
+                continue
+            if detector_for(incident.kind).is_refuted(
+                evidence.get("results", ""), evidence.get("detail", {})
+            ):
+                evidence["progress"] = seq
                 self._changes.touch(incident, ("evidence",))
 
     def add_usage(self, usage: EventRecord) -> None:
@@ -393,7 +396,7 @@ class IncidentTracker:
             last_found[key] = max(last_found.get(key, 0), incident.last_call_number)
         for incident in loops:
             if self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS:
-                self._end(incident, self._now[1], recovered=True)
+                self._end(incident, self._now[1], _LEFT, recovered=True)
 
     @staticmethod
     def _quiet_key(incident: Incident) -> str:
@@ -402,39 +405,49 @@ class IncidentTracker:
         return f"limit {incident.public_id}" if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
-        """End all loops, because the session has ended. A loop whose last call had a new result was left by it."""
+        """End all loops, because the session has ended."""
         loops = [*self.active.values()]
-        last_calls = {one.loop_id: _last_call(one) for one in loops}
-        # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
         of_calls = [one for one in loops if detector_for(one.kind).is_of_calls]
-        latest = max((last_calls[one.loop_id] for one in of_calls), default=0)
+        left = self._left()
         for incident in loops:
-            own = last_calls[incident.loop_id]
-            last_found = latest if detector_for(incident.kind).is_of_calls else own
             is_other = any(
-                last_calls[one.loop_id] > own for one in of_calls if one.group_id != incident.group_id
+                _last_call(one) > _last_call(incident)
+                for one in of_calls
+                if one.group_id != incident.group_id
             )
-            recovered = self.session.call_count > last_found
-            self._end(incident, at, recovered=recovered, loop="another" if is_other else "the")
+            if incident.loop_id not in left:
+                note = f"the session ended in {'another' if is_other else 'the'} loop"
+            elif self.session.call_count == incident.last_call_number:
+                note = "its last call had a new result"
+            else:
+                note = _LEFT
+            self._end(incident, at, note, recovered=incident.loop_id in left)
+
+    def _left(self) -> set[str]:
+        """Return the identities of the active loops that the latest call of the session was not a part of."""
+        loops = self.active.values()
+        # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
+        latest = max((_last_call(one) for one in loops if detector_for(one.kind).is_of_calls), default=0)
+        return {
+            one.loop_id
+            for one in loops
+            if self.session.call_count > (latest if detector_for(one.kind).is_of_calls else _last_call(one))
+        }
 
     def abandon(self, at: datetime) -> None:
         """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown.
 
         Incidents about silence stay until the session was silent for `SILENT_FOR`.
         """
-        is_gone = at - self.session.last_event_at >= SILENT_FOR
+        is_gone, left = at - self.session.last_event_at >= SILENT_FOR, self._left()
         for incident in [*self.active.values()]:
             is_silence = detector_for(incident.kind).is_silence
             if is_gone or not is_silence:
-                self._note_end(incident, at, recovered=None if is_silence else False, note="abandoned")
+                recovered = None if is_silence else incident.loop_id in left
+                self._note_end(incident, at, recovered=recovered, note="abandoned")
 
-    def _end(self, incident: Incident, at: datetime, *, recovered: bool, loop: str = "the") -> None:
+    def _end(self, incident: Incident, at: datetime, note: str, *, recovered: bool) -> None:
         self._settle(incident, "recovered" if recovered else "stopped")
-        if not recovered:
-            note = f"the session ended in {loop} loop"
-        else:
-            has_progress = "progress" in incident.evidence
-            note = "its last call had a new result" if has_progress else "the agent changed course"
         self._note_end(incident, at, recovered=recovered, note=note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
@@ -533,7 +546,7 @@ class IncidentTracker:
 
 
 def _last_call(incident: Incident) -> int:
-    """Return the number of the latest call in the loop; the call before it if that one had a new result."""
+    """Return the number of the latest call in the loop, less one if a call in it had a new result since."""
     return incident.last_call_number - ("progress" in incident.evidence)
 
 

@@ -186,6 +186,39 @@ def test_a_session_ends_outside_a_loop_whose_last_call_had_a_new_result(agent, p
     assert noted == ["its last call had a new result" if recovered else "the session ended in the loop"]
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_parallel_calls_with_a_new_result_are_outside_their_loop_in_any_order(agent, project, order):
+    values = {"mode": "warn", "once_per_round": False}
+    overrides.save_override(project.pk, PROJECT, values, OPERATOR, "only warn")
+    for number in range(3):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+        agent.posts(agent.result(f"c-{number}"))
+    agent.asks(agent.call(call_id="p-0", round="r"), agent.call(call_id="p-1", round="r"))
+    agent.posts(*(agent.result(f"p-{place}", "3 hits: reset your password") for place in order))
+    end_session(agent)
+    assert only().recovered is True
+
+
+def test_a_loop_that_is_left_later_does_not_end_with_a_result(agent, project):
+    warned(agent, project)
+    agent.asks(agent.call(call_id="news"))
+    agent.posts(agent.result("news", "3 hits"))
+    work(agent, 6)
+    assert [entry.note for entry in only().activity.filter(action="ended")] == ["the agent changed course"]
+
+
+@pytest.mark.parametrize("content", ["0 hits", "3 hits: reset your password under Settings"])
+def test_a_session_that_sends_nothing_any_more_ends_like_one_that_says_so(agent, project, content):
+    warn_only(project)
+    for number, found in enumerate(["0 hits"] * 3 + [content]):
+        agent.asks(agent.call(call_id=f"c-{number}"))
+        agent.posts(agent.result(f"c-{number}", found))
+    evaluate(Session.objects.get().pk)
+    Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
+    retention.end_abandoned()
+    assert (only().recovered, only().ended_at is not None) == (content != "0 hits", True)
+
+
 def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agent, project):
     for _ in range(8):
         agent.asks()

@@ -180,7 +180,7 @@ def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):
     cursor = visible().partition(":")[0]
     hints = hints_after(incident.project_id, retention.end_abandoned, 2)
     incident.refresh_from_db()
-    assert (incident.ended_at is not None, incident.recovered) == (True, False)
+    assert (incident.ended_at is not None, incident.recovered) == (True, True)
     assert IncidentActivity.objects.filter(action="ended", note="abandoned").count() == 1
     assert [row.state for row in changed_since(incident.project_id, cursor).sessions] == ["running"]
     assert hints >= {("session", "s-1", "changed"), ("incident", incident.public_id, "ended")}
