@@ -135,6 +135,9 @@ def _results(incident: Incident) -> str:
     results = incident.evidence.get("results")
     if not detector_for(incident.kind).describes_results:
         return ". "
+    if "progress" in incident.evidence:
+        what = {"errors": "errors", "empty": "empty"}.get(results or "", "the same")
+        return f", and the results were {what} until a new one came. "
     if results == "equal" and known > 1:
         each = "each call always had the same result" if detector_for(incident.kind).spans_tools else ""
         return f", and {each or f'all {known} known results were the same'}. "

@@ -347,10 +347,8 @@ class Listing:
             time_ranges.written(datetime.combine(day, time(), self.zone))
             for day in (monday, sunday + timedelta(days=1))
         )
-        begin = f"{monday.day}" if monday.month == sunday.month else f"{monday.day} {monday:%b} "
-        end = f"{sunday.day} {sunday:%b}"
-        space = " " if monday.month != sunday.month else ""
-        return f"{first}/{following}", f"{name}, {begin}–{space}{end}"
+        begin = f"{monday.day}–" if monday.month == sunday.month else f"{monday.day} {monday:%b} – "
+        return f"{first}/{following}", f"{name}, {begin}{sunday.day} {sunday:%b}"
 
     @property
     def range_words(self) -> str:

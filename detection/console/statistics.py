@@ -71,7 +71,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     points = _filled(found.steps, query, step)
     links = Links(listing, query.range, project.slug)
     total, judged = found.total, judged_incidents(project.pk, query)
-    rows = found.rows[:shown]
+    rows, available = found.rows[:shown], min(len(found.rows), MORE_GROUPS)
     sessions = sessions_behind(project.pk, query, by, step, rows)
     context = {
         "listing": listing,
@@ -112,7 +112,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "sessions": sessions and links.sessions(sessions.total.all),
         "group_count": len(found.rows),
         "is_cut": found.is_cut,
-        "more": min(len(found.rows), MORE_GROUPS) if shown < min(len(found.rows), MORE_GROUPS) else 0,
+        "more": available if shown < available else 0,
         "more_url": listing.url(groups="more"),
         "has_calls": by != "kind" and total.checks is not None,
         "recovery": [

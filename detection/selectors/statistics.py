@@ -248,8 +248,7 @@ def _false_alarms(alike: Iterable[Group]) -> tuple[tuple[str, int], ...]:
 def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | None, QuerySet[Incident]]:
     """Return the counts of calls and the incidents of a query; None for calls under terms without a field in them."""
     found = Incident.objects.filter(query.condition(), project_id=project_id)
-    known = {one.name for one in CALL_COUNTS.fields}
-    if any(term.field not in known for term in query.terms):
+    if not all(CALL_COUNTS.has(term.field) for term in query.terms):
         return None, found
     condition = replace(query, spec=CALL_COUNTS).condition()
     return CallCount.objects.filter(condition, project_id=project_id), found

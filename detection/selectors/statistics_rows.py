@@ -63,8 +63,7 @@ def sessions_behind(
 
     One query, and by tool another one, for the tools that are `shown` only: most sessions call several.
     """
-    known = {field.name for field in SESSIONS.fields}
-    if query.is_empty or any(term.field not in known for term in query.terms):
+    if query.is_empty or not all(SESSIONS.has(term.field) for term in query.terms):
         return None
     rows = Session.objects.filter(replace(query, spec=SESSIONS).condition(), project_id=project_id)
     names = {"model": ("backend", "model"), "backend": ("backend",)}.get(by, ())

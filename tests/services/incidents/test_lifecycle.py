@@ -6,6 +6,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
+from detection.console import incident_text
 from detection.engine.scopes import PROJECT
 from detection.migrations._sql_0015 import SETTLE
 from detection.models import AlertEvent, Approval, Incident, Session
@@ -184,6 +185,8 @@ def test_a_session_ends_outside_a_loop_whose_last_call_had_a_new_result(agent, p
     assert (incident.last_call_number >= 4, incident.recovered) == (True, recovered)
     noted = [entry.note for entry in incident.activity.filter(action="ended")]
     assert noted == ["its last call had a new result" if recovered else "the session ended in the loop"]
+    said = "".join(part.text for part in incident_text.sentence(incident))
+    assert ("the results were the same until a new one came" in said) == recovered
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
