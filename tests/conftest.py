@@ -226,18 +226,10 @@ def receiver(settings):
         yield running
 
 
-@pytest.fixture(scope="session")
-def pool(django_db_setup):
-    from tests.support import pooling
-
-    with pooling.pool() as options:
-        yield options
-
-
 @pytest.fixture
-def pooled(transactional_db, pool):
-    """Take database connections from a pool that all tests with this fixture share."""
+def pooled(transactional_db):
+    """Take database connections from a pool."""
     from tests.support import pooling
 
-    with pooling.pooled(pool):
+    with pooling.pooled():
         yield

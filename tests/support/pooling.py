@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
-from django.db import DEFAULT_DB_ALIAS, connection
-
-from detection.sql.postgresql.base import DeadlineConnection
+from asgiref.local import Local
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 
 
 @contextlib.contextmanager
-def pool() -> Iterator[dict[str, Any]]:
-    """Yield the options of a pool, which is closed at the end: nobody may be connected to a database that is dropped."""
-    yield {"min_size": 0, "max_size": 20, "timeout": 5, "connection_class": DeadlineConnection}
-    if kept := connection._connection_pools.pop(DEFAULT_DB_ALIAS, None):
-        kept.close()
-
-
-@contextlib.contextmanager
-def pooled(options: dict[str, Any]) -> Iterator[None]:
-    """Take all connections of this process from the pool."""
-    connection.close()
-    connection.settings_dict["OPTIONS"]["pool"] = options
+def pooled() -> Iterator[None]:
+    """Take all connections of this process from a pool, which is closed at the end."""
+    options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
+    _begin_anew()
+    options["pool"] = {"min_size": 0, "max_size": 20, "timeout": 5}
     yield
+    connection.close_pool()
+    del options["pool"]
+    _begin_anew()
+
+
+def _begin_anew() -> None:
+    """Close the connection of this thread and forget those of all others.
+
+    Threads that outlive a test keep theirs, and Django closes each in the way of the settings of that moment: it would
+    return one to a pool that it never came from, or keep another one out of its pool for ever.
+    """
     connection.close()
-    del connection.settings_dict["OPTIONS"]["pool"]
+    connections._connections = Local(connections.thread_critical)
