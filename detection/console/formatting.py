@@ -66,8 +66,11 @@ def moment(value: datetime, now: datetime, *, is_relative: bool) -> str:
 
 
 def since(delta: timedelta) -> str:
-    """Return an offset inside a loop: ``+9.8 s``."""
-    return f"+{durations.precise(delta.total_seconds())}"
+    """Return an offset inside a loop: ``+9.8 s``, ``+5 min 12 s``; whole minutes only from an hour on."""
+    seconds = delta.total_seconds()
+    if 120 <= seconds < 3600:
+        return f"+{durations.exact(int(seconds))}"
+    return f"+{durations.precise(seconds)}"
 
 
 def number(value: float | None) -> str:

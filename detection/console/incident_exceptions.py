@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -11,6 +12,7 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import incident_text, permalinks
@@ -35,6 +37,7 @@ class SavedException:
     incident: Incident
     title: str
     url: str
+    is_expired: bool
     is_changed_since: bool
     """Nothing of it is left to undo."""
 
@@ -48,7 +51,12 @@ def page(request: ProjectRequest) -> HttpResponse:
     changed = exceptions.changed_since(request.project.pk, found)
     rows = [
         SavedException(
-            one, one.incident, incident_text.title(one.incident), urls.get(one.pk, ""), one.pk in changed
+            one,
+            one.incident,
+            incident_text.title(one.incident),
+            urls.get(one.pk, ""),
+            is_expired=_is_expired(one),
+            is_changed_since=one.pk in changed,
         )
         for one in found
     ]
@@ -77,6 +85,11 @@ def form_of(incident: Incident) -> dict[str, Any]:
         "label_reasons": [one for one in LabelReason.choices if one[0]],
         "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
     }
+
+
+def _is_expired(saved: IncidentActivity) -> bool:
+    expires_at = saved.before.get("expires_at")
+    return expires_at is not None and datetime.fromisoformat(expires_at) < timezone.now()
 
 
 def _urls(slug: str, saved: Iterable[IncidentActivity]) -> dict[int, str]:

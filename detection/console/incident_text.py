@@ -223,8 +223,10 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
     if not incident.was_guarded and detector_for(incident.kind).judges_texts:
         return (Part("The agent got no message, because its texts were only reported"),)
     if not incident.was_guarded:
+        is_imported = incident.session is not None and incident.session.is_imported
+        how = "Its run was imported" if is_imported else "The agent only reports its calls"
         return (
-            Part("The agent only reports its calls. With the guard, it "),
+            Part(f"{how}. With the guard, it "),
             Part(f"would have been {DID[incident.decision]}", True),
         )
     if incident.decision == "warn":
@@ -374,6 +376,7 @@ class EvidenceLine:
     """A call of the evidence, compared with the previous call of its tool."""
 
     seq: int
+    at: datetime
     offset: str
     tool: str
     arguments: str
@@ -391,10 +394,12 @@ class EvidenceLine:
 def evidence(incident: Incident) -> list[EvidenceLine]:
     """Return the evidence; each line has the changes since the previous call of the same tool."""
     calls = incident.evidence.get("calls", [])
-    start = datetime.fromisoformat(calls[0]["at"]) if calls else None
+    start: datetime | None = None
     lines: list[EvidenceLine] = []
     last: dict[str, dict[str, Any]] = {}
     for call in calls:
+        at = datetime.fromisoformat(call["at"])
+        start = start or at
         tool = call.get("tool") or incident.tool
         before = last.get(tool)
         same_arguments = before is not None and before.get("arguments") == call.get("arguments")
@@ -411,7 +416,8 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
         lines.append(
             EvidenceLine(
                 seq=call["seq"],
-                offset=formatting.since(datetime.fromisoformat(call["at"]) - start) if start else "",
+                at=at,
+                offset=formatting.since(at - start),
                 tool=tool,
                 arguments=call.get("arguments", ""),
                 changes=changes,
@@ -434,6 +440,7 @@ class EvidenceText:
     """A text of the assistant or a compaction in the evidence."""
 
     seq: int
+    at: datetime
     offset: str
     what: str
     text: str
@@ -443,17 +450,18 @@ class EvidenceText:
 def texts(incident: Incident) -> list[EvidenceText]:
     """Return the texts and compactions of the evidence, each compared with the one before."""
     rows = incident.evidence.get("messages", [])
-    start = datetime.fromisoformat(rows[0]["at"]) if rows else None
+    moments = [datetime.fromisoformat(row["at"]) for row in rows]
     before = [None, *(row["text"] for row in rows)]
     return [
         EvidenceText(
             seq=row["seq"],
-            offset=formatting.since(datetime.fromisoformat(row["at"]) - start) if start else "",
+            at=at,
+            offset=formatting.since(at - moments[0]),
             what="Compaction" if row["type"] == EventType.COMPACTION else "Assistant",
             text=row["text"],
             is_equal=bool(row["text"]) and row["text"] == earlier,
         )
-        for row, earlier in zip(rows, before, strict=False)
+        for row, at, earlier in zip(rows, moments, before, strict=False)
     ]
 
 

@@ -143,6 +143,12 @@ def time_left(deadline: datetime, seconds: float) -> SafeString:
     return _time(deadline, "left", durations.left(seconds))
 
 
+@register.simple_tag
+def moment_as(value: datetime, text: str) -> SafeString:
+    """Write a text that stands for a time, which is in the tooltip."""
+    return _time(value, "offset", text)
+
+
 def _time(value: datetime, mode: str, text: str) -> SafeString:
     iso = value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return format_html('<time datetime="{}" data-mode="{}" title="{}">{}</time>', iso, mode, iso, text)

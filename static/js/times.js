@@ -42,7 +42,7 @@ function momentOf(element) {
 function write(element, mode, now) {
   const moment = momentOf(element);
   if (Number.isNaN(moment.getTime())) return;
-  if (element.dataset.mode === "left") return; // counted down by countdown.js
+  if (element.dataset.mode === "left" || element.dataset.mode === "offset") return; // not a moment, or counted down
   const own = element.dataset.mode === "absolute" && mode === "relative" ? "local" : mode;
   const text = own === "relative" ? relative((now - moment) / 1000) : absolute(moment, own === "utc");
   if (element.textContent !== text) element.textContent = text;

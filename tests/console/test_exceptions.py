@@ -1,8 +1,12 @@
 """The undo of an exception on the page of its incident: it leaves later settings alone, or says that it cannot."""
 
-import pytest
+from datetime import timedelta
 
-from detection.models import AuditEntry, Override
+import pytest
+from django.utils import timezone
+
+from detection.models import AuditEntry, IncidentActivity, Override
+from detection.services.policies import overrides
 from tests.console.scenes import text
 
 pytestmark = pytest.mark.django_db
@@ -81,3 +85,22 @@ def test_an_exception_of_a_session_that_was_changed_since_leads_to_the_session(w
     )
     world.session.refresh_from_db()
     assert world.session.policy_values == {"repeat_enabled": True}
+
+
+def test_an_exception_whose_time_is_over_is_listed_as_expired(world, incident_page):
+    form = {"option": "agent:raise", "expires": "1d", "note": "until the deploy"}
+    world.client.post(f"{incident_page}/exception", form, follow=True)
+    page = f"{world.base}/policies/exceptions"
+    assert "expired" not in text(world.client.get(page))
+    past = timezone.now() - timedelta(seconds=1)
+    Override.objects.update(expires_at=past)
+    saved = IncidentActivity.objects.get(action="excepted")
+    saved.before["expires_at"] = past.isoformat()
+    saved.save()
+    for _ in range(2):
+        listed = world.client.get(page)
+        assert "until the deploy" in text(listed)
+        assert "expired" in text(listed)
+        assert "changed since" not in text(listed)
+        assert "exception/undo" not in listed.content.decode()
+        overrides.expire_due()  # the list is the same before and after

@@ -190,7 +190,7 @@ def test_incidents_say_which_arguments_their_results_had_and_why_nobody_reacted(
     incident = Incident.objects.get(kind="outcome", session_name="77aa")
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
     assert "with different arguments" in shown
-    assert "would have been warned" in shown
+    assert "Its run was imported. With the guard, it would have been warned" in shown
 
 
 def test_not_a_loop_and_its_exception_cover_all_detectors_that_found_an_ended_loop(operator, project):

@@ -41,6 +41,11 @@ class PreviewedNotification:
         """The title that receivers would have seen."""
         return rendering.title_of(self.events)
 
+    @property
+    def is_due(self) -> bool:
+        """Whether its group still waits for more alerts."""
+        return self.sent_at > timezone.now()
+
 
 @dataclass(frozen=True, slots=True)
 class RoutePreview:

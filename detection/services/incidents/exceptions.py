@@ -283,7 +283,9 @@ def create_exception(
     entry = entries.filter(actor=actor.name[:150]).order_by("-id").values_list("pk", flat=True).first()
     if entry is None:
         raise Conflict("This exception is already stored.", code="unchanged")
-    before = {"entry": entry, "session": change.session}
+    before = {"entry": entry, "session": change.session, "reason": words}
+    if expires_at is not None:
+        before["expires_at"] = expires_at.isoformat()
     settings = f" ({'; '.join(chosen.settings)})" if chosen.settings else ""
     until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
     activity = IncidentActivity.objects.create(
