@@ -119,7 +119,7 @@ class Listing:
             return time_ranges.parse_range(given.get("range") or self.default_range, now, self.zone)
         except FilterError as error:
             self.range_error = _in_quotes(error.detail)
-            return TimeRange(given.get("range", "")[:80])
+            return TimeRange("/".join(self.ends) if any(self.ends) else given.get("range", "")[:80])
 
     def _with_given_term(self, text: str) -> str:
         """Return the address with the term of a cell of the list; an unreadable filter stays as typed."""
@@ -160,6 +160,11 @@ class Listing:
     def is_partly_applied(self) -> bool:
         """Whether the rows are those of the valid terms of an invalid filter. No action applies to all of them."""
         return bool(self.error) and not self.query.is_empty
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the list is empty because of what was asked for, if it is empty: a filter, a range, or an error."""
+        return bool(self.is_invalid or self.query.terms or self.range.text)
 
     @property
     def is_invalid(self) -> bool:
@@ -354,8 +359,10 @@ class Listing:
     def range_words(self) -> str:
         """The chosen range for people."""
         text = self.range.text
-        if self.range_error or not text:
-            return text or "All time"
+        if self.range_error:
+            return text.replace("/", " – ")
+        if not text:
+            return "All time"
         if text in (weeks := dict(self._weeks())):
             return weeks[text]
         if "/" not in text:
