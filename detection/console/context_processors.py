@@ -51,7 +51,7 @@ COUNTED = {
 }
 """What the numbers of the entries count."""
 
-TAB_BAR = frozenset({"live", "incidents", "approvals", "policies"})
+TAB_BAR = frozenset({"live", "incidents", "approvals", "patterns"})
 """Sections in the bottom bar of narrow screens."""
 
 SECTION_OF = {

@@ -63,7 +63,7 @@ class Mute:
     Attributes
     ----------
     baseline
-        More incidents than this in 24 hours end the mute. None if only the time ends it.
+        More new incidents than this in 24 hours end the mute. None if only the time ends it.
     incidents
         How many incidents have been detected since.
     """

@@ -65,6 +65,20 @@ function press(key) {
   if (!target) return;
   if (target.matches("input, textarea")) target.focus();
   else target.click();
+  if (target.matches("summary")) entries(target.parentElement)[0]?.focus();
+}
+
+const entries = (menu) => [...menu.querySelectorAll(".sheet :is(a, button)")].filter((entry) => entry.offsetParent);
+
+/** Move through an open menu with the arrows; returns whether it did. */
+function moveInMenu(event) {
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  const menu = step && !isTyping(event.target) && event.target.closest?.("details:is(.pick, .popover)[open]");
+  if (!menu) return false;
+  const all = entries(menu);
+  const at = all.indexOf(document.activeElement);
+  all.at(at < 0 ? Math.min(0, step) : (at + step) % all.length)?.focus();
+  return true;
 }
 
 const rows = () => [...document.querySelectorAll("[data-rows] > tr")].filter((row) => row.offsetParent !== null);
@@ -96,6 +110,7 @@ export function bindKeys() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
     if (event.key === "Escape") return close(event);
+    if (moveInMenu(event)) return event.preventDefault();
     if (isTyping(event.target) || document.documentElement.dataset.shortcuts === "off") return;
     if (Date.now() < goToUntil) {
       goToUntil = 0;

@@ -107,6 +107,23 @@ def test_one_key_leads_to_muting_the_loop(site, world, page):
     assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 
 
+def test_a_menu_that_a_key_opened_is_used_with_the_arrows(site, world, page):
+    page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
+    page.keyboard.press("f")
+    entries = page.locator("details[open] .sheet button")
+    expect(entries.first).to_be_focused()
+    page.keyboard.press("ArrowUp")
+    expect(entries.last).to_be_focused()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("ArrowDown")
+    expect(entries.nth(1)).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(page.locator("summary[data-key=f]")).to_be_focused()
+    page.keyboard.press("f")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("button", name="Remove label")).to_be_visible()
+
+
 def test_keys_can_be_switched_off(site, world, page):
     page.goto(f"{site.url}/preferences")
     page.check("input[name=shortcuts][value=off]")

@@ -25,7 +25,7 @@ from detection.api.schemas.incidents import ActivitySchema, IncidentSchema
 State = Literal["open", "acknowledged", "snoozed", "muted", "ended", "resolved", "not_a_loop"]
 _UNTIL = "End of the mute, at most 90 days ahead."
 _UNTIL_WORSE = (
-    "End the mute when more incidents open within 24 hours than in the 24 hours before it (at least one)."
+    "End the mute when more new incidents open within 24 hours than in the 24 hours before it (at least one)."
 )
 _LABEL = "`true_loop` or `false_alarm`. Empty removes the labels."
 _ASSIGNEE = "User name of a member. Empty for no one."
@@ -70,7 +70,7 @@ class MuteSchema(Schema):
     starts_at: datetime = Field(description="When it was muted.")
     ends_at: datetime = Field(description="When the mute ends at the latest.")
     baseline: int | None = Field(
-        description="More incidents than this in 24 hours end the mute. Null if only the time ends it."
+        description="More new incidents than this in 24 hours end the mute. Null if only the time ends it."
     )
     incidents: int = Field(description="How many incidents have been detected since.")
 

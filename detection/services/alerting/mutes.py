@@ -94,7 +94,7 @@ def end_if_worse(silence: AlertSilence) -> bool:
         now = timezone.now()
         if current.ends_at <= now or current.pattern is None:
             return True
-        note = f"more than {current.baseline} incident{'' if current.baseline == 1 else 's'} in 24 hours"
+        note = f"more than {current.baseline} new incident{'' if current.baseline == 1 else 's'} in 24 hours"
         current.ends_at = now
         current.save(update_fields=["ends_at"])
         pattern_activity.record(current.pattern, audit.SYSTEM, "mute_ended", note)
