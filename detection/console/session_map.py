@@ -202,6 +202,7 @@ def _column(seqs: Sequence[int], columns: int, seq: int) -> int:
 
 def _loops(loops: Sequence[MappedLoop], seqs: Sequence[int], columns: int) -> Iterator[LoopLine]:
     """Place each loop on the first line where it overlaps no earlier loop; the rest share the last line."""
+    gap, shortest = columns / 300, columns / 200
     line_ends: list[float] = []
     for loop in loops:
         start, end = bisect_left(seqs, loop.first_seq), bisect_right(seqs, loop.last_seq)
@@ -210,9 +211,10 @@ def _loops(loops: Sequence[MappedLoop], seqs: Sequence[int], columns: int) -> It
         x, right = start * columns / len(seqs), end * columns / len(seqs)
         line = next((i for i, taken in enumerate(line_ends) if taken <= x), len(line_ends))
         line = min(line, MAX_LOOP_LINES - 1)
-        line_ends[line : line + 1] = [max(right, x + columns / 150)]
-        # Stops short of the next loop, and never vanishes.
-        width = max(0.01, right - x - columns / 300)
+        # Stops short of the next loop, and is never too short to be seen and clicked.
+        width = max(shortest, right - x - gap)
+        x = min(x, columns - width)
+        line_ends[line : line + 1] = [x + width + gap]
         yield LoopLine(f"M{x:.2f} {_FLOOR + 11 + line * 6}h{width:.2f}", loop.title, loop.href)
 
 

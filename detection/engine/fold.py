@@ -249,12 +249,12 @@ def observe_result(
 def _described(run: RunState, record: Record, outcome: ResultOutcome, keyer: Keyer) -> Step:
     """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision.
 
-    It is new if no result that counted was the same.
+    It is new if no result before it was the same, and a later one that counts is new although it is the same as it.
     """
     digest = outcome.digest
     if not outcome.is_evidence:
         digest = keyer.digest(b"pair", digest.encode(), record.key.encode())
-    is_new = not run.has_seen(digest)
+    is_new = not run.has_seen(digest) and run.is_new(keyer.digest(b"blocked", digest.encode()))
     verdict = Verdict(cast("Decision", record.decision))
     return Step(
         call_key=record.key,

@@ -50,6 +50,21 @@ def test_ten_thousand_calls_are_drawn_whole_on_a_small_page(world, long_run):
     assert text(show(world)).count("2 h") >= 1  # the pause
 
 
+def test_a_short_loop_of_a_long_run_is_marked_on_its_map_wide_enough_for_a_click(world, long_run):
+    run = Session.objects.get(external_id="long")
+    for first in (4_000, 4_015, 9_990):
+        make_incident(world.project, session=run, first_seq=first, last_seq=first + 9)
+    drawn = show(world).content.decode()
+    columns = session_navigator.session_map.MAX_COLUMNS
+    marks = [
+        (float(x), float(y), float(width)) for x, y, width in re.findall(r'd="M([\d.]+) (\d+)h([\d.]+)"', drawn)
+    ]
+    short = [mark for mark in marks if mark[2] < 10]
+    assert len(short) == 3
+    assert all(width >= columns / 200 and x + width <= columns for x, _, width in short)
+    assert short[0][1] != short[1][1]  # side by side they would be one
+
+
 def test_calls_whose_keys_only_begin_alike_are_not_drawn_as_repeated(world, long_run):
     session = Session.objects.get(external_id="long")
     first, second = Event.objects.filter(session_id=session.pk, type="call").order_by("seq")[:2]
@@ -79,7 +94,7 @@ def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(wo
     rows = reported(world, ["denied"] * 10 + ["one", "one", "two"])
     assert {"block", "stop"} <= {decision for decision, _ in rows}
     assert ["!" in flags for _, flags in rows] == [True] * 10 + [False] * 3
-    assert ["^" in flags for _, flags in rows[10:]] == [True, True, True]
+    assert ["^" in flags for _, flags in rows[10:]] == [True, False, True]
     body = html.unescape(show(world, session="fetching").content.decode())
     assert "fetch, error, would have been blocked" in body
     assert "10 errors" in body

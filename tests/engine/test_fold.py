@@ -58,8 +58,7 @@ def test_the_message_of_a_blocked_call_is_no_evidence():
     (run,) = player.state.runs.values()
 
     def state():
-        records = [(record.status, record.result, record.is_new) for record in run.records]
-        return run.results, records, run.seen.packed
+        return run.results, [(record.status, record.result, record.is_new) for record in run.records]
 
     before = state()
     blocked = player.answer(step.verdict.message, is_error=True)
@@ -68,6 +67,17 @@ def test_the_message_of_a_blocked_call_is_no_evidence():
     assert blocked.verdict.decision == "allow"
     assert blocked.cell.decision == "block"
     assert state() == before
+    assert not run.has_seen(blocked.result_digest)
+
+
+def test_a_call_after_a_spent_budget_has_a_new_result_only_once():
+    player = Player(budget_max_calls=2)
+    cells = []
+    for number in range(6):
+        player.call("t", {"page": number})
+        cells.append(player.answer("nothing found" if number > 2 else f"page {number}").cell)
+    assert [cell.decision for cell in cells[3:]] == ["stop"] * 3
+    assert [cell.result for cell in cells] == ["new", "new", "new", "new", "same", "same"]
 
 
 def test_a_result_of_an_unknown_call_is_ignored():
