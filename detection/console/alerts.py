@@ -19,6 +19,7 @@ from detection.console import edits, pattern_text
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.listing import Listing
 from detection.console.route_sentences import route_sentence
+from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
 from detection.models import AlertSilence, DestinationKind, NotificationState, Role
 from detection.selectors import alerts as selector
@@ -188,6 +189,11 @@ def _back(request: ProjectRequest, tab: str) -> HttpResponse:
     return redirect(f"{reverse('console:alerts', args=[request.project.slug])}?tab={tab}")
 
 
+def _page_with_secret(request: ProjectRequest, secret: str, **more: Any) -> HttpResponse:
+    shows_secret(request, f"{reverse('console:alerts', args=[request.project.slug])}?tab=destinations")
+    return _page(request, "destinations", secret=secret, **more)
+
+
 def text_of(form: QueryDict, name: str) -> str:
     """Return a field of a form without surrounding spaces."""
     return form.get(name, "").strip()
@@ -207,8 +213,7 @@ def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
         address=text_of(request.POST, "address"),
     )
     if secret:
-        # Only in the response to the form, so a reload does not show it again.
-        return _page(request, "destinations", secret=secret, made=row)
+        return _page_with_secret(request, secret, made=row)
     messages.success(request, f"Destination {row.name} created. Send a test.")
     return None
 
@@ -259,7 +264,7 @@ def _test(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 def _add_secret(request: ProjectRequest, public_id: str) -> HttpResponse:
     secret = destinations.add_signing_secret(request.project.pk, public_id, actor_of(request))
-    return _page(request, "destinations", secret=secret)
+    return _page_with_secret(request, secret)
 
 
 def _retire_secrets(request: ProjectRequest, public_id: str) -> None:

@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.single_submission import shows_secret
 from detection.models import BackendKind, KeyScope, Role
 from detection.selectors.gateway import gateway_url, heard_through_gateway, list_backends, litellm_url
 from detection.services import keys
@@ -147,11 +148,13 @@ def _carry_out(request: ProjectRequest, guide: BaseUrlGuide) -> dict[str, str]:
         messages.success(request, f"Backend {row.name} created.")
         return {}
     if action == "create_key":
-        _, token = keys.create_key(project, f"{guide.title}", actor, scopes=[KeyScope.GUARD.value])
+        _, token = keys.create_key(project, guide.title, actor, scopes=[KeyScope.GUARD.value])
+        shows_secret(request)
         return {"key": token}
     if action == "create_token" and guide.kind:
         made, token = service.create_token(
             project.pk, request.POST.get("id", "")[:40], actor, name=guide.title
         )
+        shows_secret(request)
         return {"token_url": gateway_url(made.backend.name, token)}
     raise Http404

@@ -7,6 +7,7 @@ from typing import Any
 from django.contrib import messages
 
 from detection.console.access import ProjectRequest, actor_of
+from detection.console.single_submission import shows_secret
 from detection.models import ApiKey, KeyScope
 from detection.services import keys
 from detection.services.errors import ServiceError
@@ -20,6 +21,7 @@ def key_context(request: ProjectRequest) -> dict[str, Any]:
     if request.method == "POST" and request.POST.get("action") == "create_key":
         try:
             _, made = keys.create_key(request.project, "Connect", actor_of(request), scopes=SCOPES)
+            shows_secret(request)
         except ServiceError as error:
             messages.error(request, error.detail)
     usable = ApiKey.objects.filter(project=request.project, revoked_at=None, is_demo=False)

@@ -10,11 +10,13 @@ from django.contrib import messages
 from django.db.models import Prefetch
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.single_submission import shows_secret
 from detection.models import BackendKind, GatewayToken, Role
 from detection.selectors.gateway import gateway_url, list_backends
 from detection.services.errors import ServiceError
@@ -101,6 +103,7 @@ def _delete(request: ProjectRequest) -> dict[str, Any]:
 
 def _create_token(request: ProjectRequest) -> dict[str, Any]:
     row, token = service.create_token(*_target(request), name=request.POST.get("token_name", ""))
+    shows_secret(request, reverse("console:gateway", args=[request.project.slug]))
     return {"made": row, "token_url": gateway_url(row.backend.name, token)}
 
 

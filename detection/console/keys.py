@@ -12,6 +12,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.single_submission import shows_secret
 from detection.models import ApiKey, KeyScope, Role
 from detection.selectors.integrations import heard_key
 from detection.services import keys as service
@@ -38,6 +39,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 scopes=request.POST.getlist("scopes"),
                 expires_at=expires,
             )
+            shows_secret(request)
         except ServiceError as error:
             messages.error(request, error.detail)
     now = timezone.now()

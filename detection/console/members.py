@@ -14,6 +14,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.single_submission import shows_secret
 from detection.models import Membership, Role
 from detection.services.errors import ServiceError
 from detection.services.projects import invitations, members
@@ -89,7 +90,7 @@ def _invite(request: ProjectRequest) -> HttpResponse:
         days=int(days) if days in dict(LIFETIMES) else 0,
         recipient=request.POST.get("recipient", ""),
     )
-    # Only in the response to the form, so a reload does not show it again.
+    shows_secret(request)
     link = settings.PUBLIC_URL.rstrip("/") + reverse("console:invitation", args=[token])
     return _page(request, made=row, link=link)
 

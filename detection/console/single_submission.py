@@ -1,7 +1,8 @@
 """A form that arrives twice is handled once: after a double click, a reload, or a retry after a lost response.
 
 Each rendering of a form has a new CSRF token, so two requests of one person with the same token and fields
-are the same submission. The second one waits for the first and gets its redirect.
+are the same submission. The second one waits for the first and gets its redirect, or the page without the secret that
+the first one showed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from detection.services import brief_records
 
 RUNNING_SECONDS, REMEMBERED_SECONDS = 60, 600
 WAIT_SECONDS, POLL_SECONDS = 10.0, 0.1
+_AFTER_SECRET = "page_after_secret"
 
 
 def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpResponseBase:
     """Respond to a form, or repeat the redirect of the same submission.
 
-    A submission that failed, or that was answered by a page instead of a redirect, may be sent again.
+    A submission that failed, or that was answered by a page that shows no secret, may be sent again.
     """
     key = _key(request)
     if not key:
@@ -31,20 +33,36 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     if not brief_records.claim(key, RUNNING_SECONDS):
         done = _outcome(key)
         if done is not None:
-            messages.info(request, "This form was already submitted. It was processed once.")
+            note = " What it showed is not shown again." if done["had_secret"] else ""
+            messages.info(request, f"This form was already submitted. It was processed once.{note}")
             return HttpResponseRedirect(done["location"])
         brief_records.store(key, None, RUNNING_SECONDS)
     is_done = False
     try:
         response = respond()
+        after_secret = location = getattr(request, _AFTER_SECRET, "")
         queued = getattr(get_messages(request), "_queued_messages", ())
         if isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued):
-            brief_records.store(key, {"location": response.url}, REMEMBERED_SECONDS)
+            location = response.url
+        if location:
+            outcome = {"location": location, "had_secret": bool(after_secret)}
+            brief_records.store(key, outcome, REMEMBERED_SECONDS)
             is_done = True
         return response
     finally:
         if not is_done:
             brief_records.delete(key)
+
+
+def shows_secret(request: HttpRequest, page: str = "") -> None:
+    """Note that the response to a form shows a secret, which only it does.
+
+    Parameters
+    ----------
+    page
+        Where the same submission leads; empty for the address of the form.
+    """
+    setattr(request, _AFTER_SECRET, page or request.get_full_path())
 
 
 def _key(request: HttpRequest) -> str:

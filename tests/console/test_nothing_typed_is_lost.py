@@ -14,6 +14,7 @@ from detection.models import (
     AlertSilence,
     ApiKey,
     IncidentActivity,
+    Invitation,
     MessageTemplate,
     ModelPrice,
     Override,
@@ -124,6 +125,36 @@ def test_a_form_that_arrives_again_is_handled_once_and_answered_alike(world, bro
     browser.post(f"{world.base}/incidents/act", other)
     assert comments() == [COMMENT, COMMENT]
     assert ApiKey.objects.count() == before
+
+
+@pytest.mark.parametrize(
+    ("form", "leads_to", "rows"),
+    [
+        (("keys", {"name": "ci", "scopes": "ingest"}), "keys", ApiKey),
+        (("connect", {"action": "create_key"}), "connect", ApiKey),
+        (("connect/base-url/openai", {"action": "create_key"}), "connect/base-url/openai", ApiKey),
+        (("members", {"action": "invite", "role": "viewer", "days": "7"}), "members", Invitation),
+        (
+            (
+                "alerts/act",
+                {"action": "create", "name": "ops", "kind": "webhook", "address": "https://8.8.8.8/x"},
+            ),
+            "alerts?tab=destinations",
+            AlertDestination,
+        ),
+    ],
+)
+def test_a_reload_of_the_page_with_a_secret_creates_no_other_one(world, browser, form, leads_to, rows):
+    path, fields = form
+    token = fields_of(browser.get(f"{world.base}/{leads_to}"), "csrfmiddlewaretoken")["csrfmiddlewaretoken"]
+    before = rows.objects.count()
+    answers = [
+        browser.post(f"{world.base}/{path}", {**fields, "csrfmiddlewaretoken": token}) for _ in range(3)
+    ]
+    assert [one.status_code for one in answers] == [200, 302, 302]
+    assert rows.objects.count() == before + 1
+    assert answers[2]["Location"] == f"{world.base}/{leads_to}"
+    assert "What it showed is not shown again" in text(browser.get(answers[2]["Location"]))
 
 
 @pytest.mark.django_db(transaction=True)

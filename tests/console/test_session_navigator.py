@@ -57,7 +57,8 @@ def test_a_short_loop_of_a_long_run_is_marked_on_its_map_wide_enough_for_a_click
     drawn = show(world).content.decode()
     columns = session_navigator.session_map.MAX_COLUMNS
     marks = [
-        (float(x), float(y), float(width)) for x, y, width in re.findall(r'd="M([\d.]+) (\d+)h([\d.]+)"', drawn)
+        (float(x), float(y), float(width))
+        for x, y, width in re.findall(r'd="M([\d.]+) (\d+)h([\d.]+)"', drawn)
     ]
     short = [mark for mark in marks if mark[2] < 10]
     assert len(short) == 3
