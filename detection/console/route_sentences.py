@@ -18,7 +18,7 @@ WHEN: dict[str, tuple[tuple[str, ...], str]] = {
     "escalates": (("opened", "escalated"), "a loop opens or escalates"),
     "changes": (
         ("opened", "escalated", "ended", "approval.requested"),
-        "a loop opens, escalates or ends, or a call waits for approval",
+        "a loop changes or a call is held",
     ),
     "approval": (("approval.requested",), "a call waits for approval"),
     "judge": (("judge.disabled",), "the judge is disabled"),
