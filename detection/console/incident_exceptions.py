@@ -73,6 +73,8 @@ def form_of(incident: Incident) -> dict[str, Any]:
     is_changed = current is not None and bool(exceptions.changed_since(incident.project_id, [current]))
     return {
         "exception_options": by_scope,
+        "max_reach": exceptions.MAX_REACH,
+        "reach_days": exceptions.REACH_DAYS,
         "has_session_option": any(option.change.session for option in options),
         "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
         "preselected_expiry": exceptions.expiry_of(incident.label_reason),

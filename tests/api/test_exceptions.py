@@ -5,7 +5,8 @@ from time import sleep
 
 import pytest
 
-from detection.models import Override
+from detection.models import Override, Session
+from detection.services.maintenance import hourly_counts
 from detection.services.policies import overrides
 
 pytestmark = pytest.mark.django_db
@@ -188,3 +189,23 @@ def test_a_session_keeps_what_was_set_since(api, path):
     assert api.patch(policy, {"repeat_enabled": True}).status_code == 200
     assert undo(api, path) == CHANGED_SINCE
     assert api.get(page).json()["policy_values"] == {"max_repeats": 3, "repeat_enabled": True}
+
+
+def scopes(api, path):
+    """The scopes of the options with their sessions, in order."""
+    items = api.get(path).json()["items"]
+    return [*dict.fromkeys((one["option"].partition(":")[0], one["sessions"]) for one in items)]
+
+
+def test_the_scope_with_the_fewest_sessions_comes_first(api, path):
+    gpt = {"backend": "openai", "model": "gpt-5"}
+    for session in ("s-2", "s-3", "s-4"):
+        api.call(session, agent="beta", tool="other", **gpt)
+    api.loop("s-5", agent="gamma", **gpt)
+    api.call("s-6", agent="gamma", tool="other")
+    hourly_counts.count_calls()
+    newest = api.get("/incidents").json()["items"][0]["id"]
+    counted = f"/incidents/{newest}/exceptions"
+    assert scopes(api, counted) == [("session", 1), ("tool", 2), ("agent", 2), ("model", 4)]
+    Session.objects.filter(external_id="s-6").update(last_event_at=soon(-31 * 24))
+    assert scopes(api, counted) == [("session", 1), ("agent", 1), ("tool", 2), ("model", 4)]

@@ -36,6 +36,7 @@ def list_exceptions(request: ApiRequest, incident_id: str) -> HttpResponse:
             "option": one.id,
             "words": f"{one.where}: {one.words}",
             "is_suggested": one.id == suggested,
+            "sessions": one.sessions,
             "change": one.change.as_dict(),
         }
         for one in found

@@ -185,6 +185,9 @@ class ExceptionOptionSchema(Schema):
     option: str = Field(description="Id of the option, as in `tool:poll`.")
     words: str = Field(description="What it does.")
     is_suggested: bool = Field(description="Whether it fits the reason of the label best.")
+    sessions: int = Field(
+        description="Number of sessions of the last 30 days that its scope has, at most 1,000."
+    )
     change: dict[str, Any] = Field(description="The change, as `POST /what-if` takes it.")
 
 

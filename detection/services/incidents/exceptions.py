@@ -1,6 +1,6 @@
 """Exceptions created from an incident: narrow policy changes under which it would not have happened.
 
-Options are listed narrowest scope first. Each is a `PolicyChange`, so it can be tried as a what-if before it is
+Options are listed narrowest scope first: the one with the fewest sessions. Each is a `PolicyChange`, so it can be tried as a what-if before it is
 saved, and is saved by the service of its scope, optionally with an expiry.
 """
 
@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
 from django.db.models import Max
+from django.utils import timezone
 
 from detection.engine import durations
 from detection.engine.detectors import detector_for
@@ -42,6 +43,9 @@ from detection.strict_json import JsonProblem, loads
 MAX_ARGUMENTS: Final = 20
 MAX_OTHERS: Final = 20
 """Incidents about the same calls that are read for an exception."""
+REACH_DAYS: Final = 30
+MAX_REACH: Final = 1_000
+"""Sessions that are counted for each scope."""
 _FOR_A_DAY: Final = "1d"
 _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.POLL: ("tool:poll",),
@@ -66,12 +70,15 @@ class ExceptionOption:
         The whole override or tool rule of the scope with the exception; other values are unchanged.
     settings
         The settings that it sets with their values, where the words do not name them.
+    sessions
+        How many sessions of the last `REACH_DAYS` its scope has, at most `MAX_REACH`.
     """
 
     id: str
     words: str
     change: PolicyChange
     settings: tuple[str, ...] = ()
+    sessions: int = 1
 
     @property
     def where(self) -> str:
@@ -143,7 +150,26 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
             ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels)
             for name, words, values, labels in effects
         ]
-    return found
+    return _narrowest_first(incident, found)
+
+
+def _narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> list[ExceptionOption]:
+    """Sort options by the sessions of their scopes; at most three bounded queries."""
+    since = timezone.now() - timedelta(days=REACH_DAYS)
+    reach: dict[str, int] = {}
+    for option in found:
+        if option.where in reach or option.change.session:
+            continue
+        rows = Session.objects.filter(project_id=incident.project_id, last_event_at__gte=since)
+        if option.change.rule is not None:
+            rows = rows.filter(tools__tool=incident.tool)
+        else:
+            scope = option.change.scope
+            named = {"agent": scope.agent, "backend": scope.backend, "model": scope.model}
+            rows = rows.filter(**{name: value for name, value in named.items() if value})
+        reach[option.where] = rows.order_by().values("pk")[:MAX_REACH].count()
+    counted = [replace(option, sessions=reach.get(option.where, 1)) for option in found]
+    return sorted(counted, key=lambda option: (not option.change.session, option.sessions))
 
 
 def _raised(incident: Incident) -> dict[str, Any]:
@@ -390,7 +416,7 @@ def _incident(project_id: int, public_id: str) -> Incident:
 
 
 def _scopes(incident: Incident) -> list[Scope]:
-    """Return the scopes of rows that the incident's call had, narrowest first."""
+    """Return the scopes of rows that the incident's call had."""
     found = []
     if incident.backend and incident.model:
         found.append(Scope.of(backend=incident.backend, model=incident.model))
