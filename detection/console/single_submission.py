@@ -19,7 +19,7 @@ from detection.services import brief_records
 
 RUNNING_SECONDS, REMEMBERED_SECONDS = 60, 600
 WAIT_SECONDS, POLL_SECONDS = 10.0, 0.1
-_AFTER_SECRET = "page_after_secret"
+_NEXT_PAGE = "page_after_secret"
 
 
 def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpResponseBase:
@@ -40,7 +40,7 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     is_done = False
     try:
         response = respond()
-        after_secret = location = getattr(request, _AFTER_SECRET, "")
+        after_secret = location = getattr(request, _NEXT_PAGE, "")
         queued = getattr(get_messages(request), "_queued_messages", ())
         if isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued):
             location = response.url
@@ -62,7 +62,7 @@ def shows_secret(request: HttpRequest, page: str = "") -> None:
     page
         Where the same submission leads; empty for the address of the form.
     """
-    setattr(request, _AFTER_SECRET, page or request.get_full_path())
+    setattr(request, _NEXT_PAGE, page or request.get_full_path())
 
 
 def _key(request: HttpRequest) -> str:

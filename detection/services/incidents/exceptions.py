@@ -1,7 +1,7 @@
 """Exceptions created from an incident: narrow policy changes under which it would not have happened.
 
-Options are listed narrowest scope first: the one with the fewest sessions. Each is a `PolicyChange`, so it can be tried as a what-if before it is
-saved, and is saved by the service of its scope, optionally with an expiry.
+Options are listed narrowest scope first: the one with the fewest sessions. Each is a `PolicyChange`, so it can be tried
+as a what-if before it is saved, and is saved by the service of its scope, optionally with an expiry.
 """
 
 from __future__ import annotations
