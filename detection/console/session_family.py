@@ -42,6 +42,8 @@ def lay_out(session: Session) -> Family | None:
     """Return the tree of a session; None if it has no parent and no children."""
     tree = session_tree(session)
     missing = tree.branches[0].session.parent_external_id
+    if missing in {one.session.external_id for one in tree.branches}:
+        missing = ""  # sessions that name each other, or themselves
     if len(tree.branches) == 1 and not missing:
         return None
     now = timezone.now()

@@ -71,7 +71,7 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
         "again later, when what was waited for may be done.",
     ),
     "read": _of_class(
-        "Reading it again returns what you already have: use it, read something else, or answer with what you know."
+        "The same call returns what you already have: use it, look for something else, or answer with what you know."
     ),
     "change": _of_class(
         "Making the same change again does not help: check what the "
@@ -90,7 +90,7 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
 _READ_TEMPLATES: Mapping[str, Mapping[str, str]] = {
     "unknown": _of_class("Do not repeat it: look for something else, or answer with what you know."),
     "errors": _of_class(
-        "Reading it again brings the same error: find its cause, read something else, or report what fails."
+        "The same call brings the same error: find its cause, look for something else, or report what fails."
     ),
 }
 """Templates for reads whose results are not known or were errors: the agent has nothing of them yet."""

@@ -213,3 +213,20 @@ def test_a_session_of_many_loops_lists_the_newest_and_leads_to_all(world, long_r
     assert "tool-0" not in listed
     assert "tool-0" in text(counted)
     assert "All incidents" not in text(show(world, session="s-1"))
+
+
+def test_sessions_that_name_each_other_as_parents_have_no_missing_parent(world):
+    for session, parent in (("mine", "mine"), ("left", "right"), ("right", "left")):
+        call = EventRecord(
+            type="call", session=session, tool="fetch", arguments="{}", call_id="1", parent_session=parent
+        )
+        ingest(principal(world.project), [call])
+    for session in ("mine", "left"):
+        assert "no stored events" not in text(show(world, session=session))
+
+
+def test_stopping_a_session_that_only_reports_says_that_its_calls_still_run(world):
+    reported(world, ["denied"])
+    assert "Calls that are only reported still run." in text(show(world, session="fetching"))
+    reported(world, ["denied"], guard=True)
+    assert "Its calls are stopped until someone resumes it." in text(show(world, session="fetching"))

@@ -138,7 +138,7 @@ def test_a_blocked_call_says_what_the_same_call_will_lead_to(mode, expected):
 
 CLASS_LOOPS = {
     "poll": ("Wait once", ["vary", "Change the inputs", "different approach", "Adjust"]),
-    "read": ("use it, read something else", ["Change the inputs"]),
+    "read": ("use it, look for something else", ["Change the inputs"]),
     "change": ("check what the earlier calls did", ["Change the inputs"]),
     "message": ("Do not send it again", ["Change the inputs"]),
     "fallible": ("find the cause", ["Change the inputs"]),
@@ -239,6 +239,6 @@ def test_only_a_repeat_is_told_that_it_reads_the_same_again():
         player.step("search_docs", {"q": q}, "No results found.") for q in ("ab", "cd ef", "gh ij kl", "m")
     ]
 
-    assert "Reading it again" in repeated[-1].message
-    assert "Reading it again" not in swept[-1].message
+    assert "The same call returns" in repeated[-1].message
+    assert "The same call returns" not in swept[-1].message
     assert "a way you have not tried" in swept[-1].message

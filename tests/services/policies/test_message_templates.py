@@ -129,7 +129,7 @@ def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, a
     ("tool", "is_reported", "advice"),
     [
         ("read_file", False, "Do not repeat it: look for something else"),
-        ("read_file", True, "Reading it again brings the same error"),
+        ("read_file", True, "The same call brings the same error"),
         ("reindex_shop", True, "It fails the same way each time"),
     ],
 )
