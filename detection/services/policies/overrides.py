@@ -289,6 +289,8 @@ def restore(project_id: int, entry_id: int, actor: Actor) -> None:
     else:
         before["note"] = before.get("note") or RESTORED
         save_tool_rule(project_id, scope.pattern, actor=actor, expires_at=expires_at, **before)
+    if expires_at is not None:
+        _end_as_before(project_id, scope, entry)
 
 
 @transaction.atomic
@@ -344,11 +346,17 @@ def undo(project_id: int, entry_id: int, actor: Actor) -> bool:
         save_tool_rule(
             project_id, scope.pattern, actor=actor, values=values, note=note, expires_at=expires_at, **facts
         )
-    if expires_at is not None and EXPIRES_AT not in stored and (row := _row(project_id, scope)) is not None:
-        # It was temporary before the change, and ends with what was stored before that.
+    if expires_at is not None and EXPIRES_AT not in stored:
+        _end_as_before(project_id, scope, entry)
+    return True
+
+
+def _end_as_before(project_id: int, scope: Scope, entry: AuditEntry) -> None:
+    """Let a row that is temporary again end with what was stored before it, not with the change of the entry."""
+    row = _row(project_id, scope)
+    if row is not None:
         row.after_expiry = _permanent_before(project_id, entry)
         row.save(update_fields=["after_expiry"])
-    return True
 
 
 def _forget(entry: AuditEntry, row: Override | ToolOverride) -> dict[str, Any]:

@@ -87,6 +87,26 @@ def test_saving_anew_makes_it_permanent_and_a_change_whose_past_expired_is_not_r
     assert error.value.code == "expired"
 
 
+def test_a_restored_temporary_override_ends_with_what_it_ended_with_before(project):
+    """Not with the permanent change that is taken back."""
+    for values, expires_at in (
+        ({"max_repeats": 6}, None),
+        ({"max_repeats": 9}, soon()),
+        ({"max_repeats": 8}, None),
+    ):
+        row = overrides.save_override(project.pk, AGENT, values, ANA, "slow", expires_at)
+        rule = overrides.save_tool_rule(
+            project.pk, "get_*", values=values, actor=ANA, note="slow", expires_at=expires_at
+        )
+    for subject in ("agent:triage", "tool:get_*"):
+        entry = AuditEntry.objects.filter(subject=subject).latest("pk")
+        overrides.restore(project.pk, entry.pk, ANA)
+    assert (limit(project), limit(project, tool="other")) == (9, 9)
+    expire(row, rule)
+    Project.objects.filter(pk=project.pk).update(policy_version=100)  # a process that loads now
+    assert (limit(project), limit(project, tool="other")) == (6, 6)
+
+
 @pytest.mark.parametrize("ahead", [timedelta(seconds=-1), timedelta(days=366)])
 def test_a_time_out_of_range_is_rejected(project, ahead):
     with pytest.raises(Invalid) as error:
