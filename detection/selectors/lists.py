@@ -246,6 +246,10 @@ def _has_called(condition_on: Callable[[str], Q]) -> Q:
     return Q(Exists(SessionTool.objects.filter(condition_on("tool"), session_id=OuterRef("pk"))))
 
 
+def _has_incident(kind: str, now: datetime) -> Q:
+    return Q(Exists(Incident.objects.filter(session=OuterRef("pk"), kind=kind)))
+
+
 def _called_in(sessions: QuerySet[Any]) -> QuerySet[Any, str]:
     """Return the tools that sessions called, once for each session."""
     rows = SessionTool.objects.filter(session__in=sessions.values("pk"))
@@ -275,6 +279,15 @@ SESSIONS: Final = ListSpec(
             column="last_tool",
             also=_has_called,
             also_values=_called_in,
+        ),
+        FilterField(
+            name="detector",
+            type="choice",
+            help="Detector of one of its incidents",
+            choices=tuple(
+                FieldChoice(one.kind, one.label, partial(_has_incident, one.kind)) for one in DETECTORS
+            ),
+            former="kind",
         ),
         _BACKEND,
         _MODEL,

@@ -140,7 +140,7 @@ def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(
     assert {tool["tool"] for tool in tools["more-0"]} == {"bash", "grep"}
     shown = world.client.get(f"{world.base}/sessions/more-0").content.decode()
     facts = " ".join(re.sub("<.*?>", " ", shown.partition("<dt>Tools</dt>")[2].partition("</dd>")[0]).split())
-    assert facts == "bash 9 , grep 2"
+    assert facts == "bash 9, grep 2"
 
 
 def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):

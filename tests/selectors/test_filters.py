@@ -115,3 +115,20 @@ def test_typed_parameters_are_exact():
     found = given_terms({"tool": "a*b", "agent": "", "demo": False, "session": 'x "y"'})
     assert [str(one) for one in found] == ['tool:"a*b"', "demo:no", 'session:"x \\"y\\""']
     assert like_pattern("100%_**x\\*") == "100\\%\\_%%x\\\\%"
+
+
+def test_sessions_are_found_by_the_detectors_of_their_incidents(project, session, incident):
+    rows = {name: session(name) for name in ("both", "cycle", "none")}
+    for name, kind in (("both", "cycle"), ("both", "repeat"), ("cycle", "cycle"), ("cycle", "cycle")):
+        incident(session=rows[name], kind=kind)
+
+    def names(text):
+        found = list_query(SESSIONS, text).condition()
+        return sorted(
+            Session.objects.filter(found, project_id=project.pk).values_list("external_id", flat=True)
+        )
+
+    assert names("detector:cycle") == names("kind:cycle") == ["both", "cycle"]
+    assert names("kind:cycle -detector:repeat") == ["cycle"]
+    assert names("detector:repeat,cycle") == ["both", "cycle"]
+    assert names("-detector:repeat,cycle") == ["none"]
