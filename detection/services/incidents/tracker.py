@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from detection.engine.calls import DECISIONS, Finding, Step, Verdict
 from detection.engine.detectors import detector_for
+from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
     Approval,
@@ -179,19 +180,20 @@ class IncidentTracker:
             self._found(incident, seq, finding, step)
             in_step.append(incident)
         if step.result_is_new and not step.duplicate and step.cell is not None and step.cell.result == "new":
-            self._note_progress(seq, in_step)
+            self._note_progress(seq, in_step, has_run=step.cell.decision not in BLOCKING)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
         return self.active.get(deciding.loop_id) if deciding else None
 
-    def _note_progress(self, seq: int, in_step: list[Incident]) -> None:
+    def _note_progress(self, seq: int, in_step: list[Incident], *, has_run: bool) -> None:
         """Note a new result of a call of loops whose results were the same so far.
 
-        They were found before it was known, so they have ended unless they are found again.
+        They were found before it was known, so they have ended unless they are found again. A call that was to be
+        blocked has run only if it was just reported; the result of another one is the message of its block.
         """
         for incident in self.active.values():
             evidence = incident.evidence
-            if incident in in_step or seq not in _seen(incident):
+            if incident in in_step or seq not in _seen(incident) or (incident.was_guarded and not has_run):
                 continue
             if detector_for(incident.kind).is_refuted(
                 evidence.get("results", ""), evidence.get("detail", {})

@@ -223,6 +223,7 @@ class Folding:
             locked.events.put_result_if_reported(
                 step.cell.seq, call_flags.of_result(step.cell.result, "allow")
             )
+            locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy, event)
         elif step.cell is not None:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)

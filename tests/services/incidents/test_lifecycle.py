@@ -189,6 +189,23 @@ def test_a_session_ends_outside_a_loop_whose_last_call_had_a_new_result(agent, p
     assert ("the results were the same until a new one came" in said) == recovered
 
 
+@pytest.mark.parametrize("is_guarded", [False, True])
+def test_a_reported_call_that_would_have_been_stopped_may_have_a_new_result(agent, is_guarded):
+    """Such as a poll of a reporting agent that waits long; the result of a blocked call is the message about it."""
+    for number in range(12):
+        call = agent.call(call_id=f"c-{number}")
+        agent.asks(call) if is_guarded else agent.posts(call)
+        agent.posts(agent.result(f"c-{number}", "waiting" if number < 11 else "done"))
+        evaluate(Session.objects.get().pk)
+    incident = only()
+    assert (incident.decision, incident.was_guarded) == ("stop", is_guarded)
+    said = "".join(part.text for part in incident_text.sentence(incident))
+    assert ("the results were the same until a new one came" in said) == (not is_guarded)
+    end_session(agent)
+    noted = [entry.note for entry in only().activity.filter(action="ended")]
+    assert ("its last call had a new result" in noted) == (not is_guarded)
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_parallel_calls_with_a_new_result_are_outside_their_loop_in_any_order(agent, project, order):
     values = {"mode": "warn", "once_per_round": False}
