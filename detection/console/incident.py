@@ -87,6 +87,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "meter": _meter(incident),
         "unit": incident_text.unit(incident),
         "uncounted": incident_text.uncounted(incident),
+        "slow_calls": incident_text.slow_calls(incident),
         "window_seconds": incident_text.window_seconds(incident),
         "mute_url": _mute_url(request, incident),
         "silence": routing.matching_silence(

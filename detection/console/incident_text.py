@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, pairwise
 from math import ceil
 from string import Template
 from typing import Any, Protocol
@@ -358,6 +358,20 @@ def uncounted(incident: Incident) -> str:
     if not incident.was_guarded:
         why = "results of calls that would have been blocked do not count"
     return f"The loop has {incident.calls_in_loop:,} calls: {why}."
+
+
+def slow_calls(incident: Incident) -> str:
+    """Return how many calls counted as a fifth, because they came late after the one before; empty for none."""
+    gap = incident.policy.get("slow_gap_seconds", {}).get("value")
+    if not gap or incident.evidence.get("detail", {}).get("scope") != "consecutive":
+        return ""
+    # A slow call after an error is no poll.
+    slow = sum(
+        not before.get("is_error") and _seconds([before, call]) >= gap
+        for before, call in pairwise(incident.evidence.get("calls", []))
+    )
+    late = f"came {durations.exact(gap)} or more after the one before, and counted as a fifth"
+    return f"{slow} of these calls {late}{'' if slow == 1 else ' each'}." if slow else ""
 
 
 def window_seconds(incident: Incident) -> float | None:

@@ -61,7 +61,10 @@ def page(request: ProjectRequest) -> HttpResponse:
     is_first_only = listing.query.only(_FIRST.field) == "yes"
     context = {
         "listing": listing,
-        "tabs": tabs,
+        # Under a filter of labels it would only repeat or contradict that.
+        "tabs": [
+            tab for tab in tabs if tab.value != "not_a_loop" or tab.is_current or not listing.has("label")
+        ],
         "rows": [
             (
                 row,

@@ -268,7 +268,7 @@ class Listing:
             Values whose count is exact even if `is_capped` is true.
         """
         counts = None if self.is_invalid else counts
-        chosen = self.query.only(field) or ("" if not self._has(field) else None)
+        chosen = self.query.only(field) or ("" if not self.has(field) else None)
         capped = bool(counts) and counts.is_capped
         return [
             Tab(
@@ -282,7 +282,8 @@ class Listing:
             for value, words in choices
         ]
 
-    def _has(self, field: str) -> bool:
+    def has(self, field: str) -> bool:
+        """Return whether the filter has a term of a field."""
         return any(term.field == field for term in self.query.terms)
 
     @cached_property

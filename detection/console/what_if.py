@@ -305,11 +305,11 @@ def _spent(found: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _replaced(found: dict[str, Any]) -> tuple[int, int]:
-    """Count the listed gains in sessions that have lost an incident of another detector: all, and those that block."""
-    lost: dict[str, set[str]] = {}
-    for one in found["lost"]["items"]:
-        lost.setdefault(one["session"], set()).add(one["kind"])
-    gained = [one for one in found["gained"]["items"] if lost.get(one["session"], set()) - {one["kind"]}]
+    """Count the listed gains where an incident of another detector was lost or changed: all, and those that block."""
+    before: dict[str, set[str]] = {}
+    for one in (*found["lost"]["items"], *found["changed"]["items"]):
+        before.setdefault(one["session"], set()).add(one["kind"])
+    gained = [one for one in found["gained"]["items"] if before.get(one["session"], set()) - {one["kind"]}]
     return len(gained), sum(one["decision"] in BLOCKING for one in gained)
 
 

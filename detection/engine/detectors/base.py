@@ -148,6 +148,8 @@ class BaseDetector:
         Settings that decide a finding; shown with every incident, even where nobody changed them.
     limit_setting : str
         The setting that an operator raises to let one session go further.
+    same_calls_limits : tuple of str
+        Other limits at which the same calls are found.
     examples : mapping of str to Example
         Pictures of the documentation by file name; the first is called as the kind and fires.
     is_exact : bool
@@ -199,6 +201,7 @@ class BaseDetector:
     presets: ClassVar[tuple[str, ...]] = ()
     key_settings: ClassVar[tuple[str, ...]] = ()
     limit_setting: ClassVar[str] = ""
+    same_calls_limits: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Mapping[str, Example]] = {}
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False

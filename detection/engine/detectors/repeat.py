@@ -100,6 +100,7 @@ class Repeat(BaseDetector):
     )  # fmt: skip
     key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds")
     limit_setting = "max_repeats"
+    same_calls_limits = ("scattered_repeats", "scattered_run_repeats")
     is_exact = True
     settings = (
         switch("repeat_enabled", True, "Detect repeats", "Detect identical calls.", weakens="off"),

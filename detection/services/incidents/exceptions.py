@@ -444,7 +444,7 @@ def raised_settings(incident: Incident, amount: int, *, reached: int | None = No
             and 0 < value <= reached
             and (
                 value == incident.limit
-                or field.name == detector.limit_setting
+                or field.name in (detector.limit_setting, *detector.same_calls_limits)
                 or field.name.endswith("warn_at")
             )
         ]

@@ -1,6 +1,6 @@
 """The states of an incident: what people do, what follows by rule, and how both work together."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 from django.db import connection
@@ -187,6 +187,19 @@ def test_a_session_ends_outside_a_loop_whose_last_call_had_a_new_result(agent, p
     assert noted == ["its last call had a new result" if recovered else "the session ended in the loop"]
     said = "".join(part.text for part in incident_text.sentence(incident))
     assert ("the results were the same until a new one came" in said) == recovered
+
+
+def test_an_incident_says_which_of_its_calls_counted_as_a_fifth(agent):
+    """Else its limit and the first blocked call contradict each other."""
+    for number in range(7):
+        agent.posts(agent.call(call_id=f"c-{number}"), agent.result(f"c-{number}"))
+    evaluate(Session.objects.get().pk)
+    incident = only()
+    assert incident_text.slow_calls(incident) == ""
+    for call in incident.evidence["calls"][3:]:
+        call["at"] = (datetime.fromisoformat(call["at"]) + timedelta(seconds=25)).isoformat()
+    late = "came 20 s or more after the one before, and counted as a fifth"
+    assert incident_text.slow_calls(incident) == f"1 of these calls {late}."
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
