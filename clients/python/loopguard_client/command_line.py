@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from loopguard_client import mcp
-from loopguard_client.credentials import ENVIRONMENT, Credentials
+from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
 from loopguard_client.hooks.opencode import ALL_HOSTS
@@ -98,7 +98,8 @@ def _mcp(chosen: argparse.Namespace) -> int:
 
 
 def _login(chosen: argparse.Namespace) -> int:
-    print(f"Stored in {_credentials(chosen.url, store=True)[1]}.")
+    _, stored = _credentials(chosen.url, store=True)
+    print(f"Stored in {stored}." if stored else f"Already stored in {curl_file()}.")
     return 0
 
 

@@ -284,7 +284,11 @@ def test_login_stores_a_key_that_the_server_accepts(server, monkeypatch, capsys)
     monkeypatch.setattr("sys.stdin", io.StringIO(server.key + "\n"))
     assert main(["login", server.url]) == 0
     assert credentials.Credentials.stored() == credentials.Credentials(server.url, server.key)
-    assert server.key not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert shown == f"Stored in {credentials.curl_file()}.\n"
+    assert server.key not in shown
+    assert main(["login", server.url]) == 0
+    assert capsys.readouterr().out == f"Already stored in {credentials.curl_file()}.\n"
 
 
 def test_login_rejects_a_wrong_key(server, monkeypatch, capsys):
