@@ -67,6 +67,7 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "loopguard_site.page_middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "detection.console.answered_forms.AnsweredFormMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "loopguard_site.page_middleware.AuthenticationMiddleware",
     "loopguard_site.page_middleware.PageSignInMiddleware",

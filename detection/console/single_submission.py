@@ -41,9 +41,8 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     try:
         response = respond()
         after_secret = location = getattr(request, _NEXT_PAGE, "")
-        queued = getattr(get_messages(request), "_queued_messages", ())
-        if isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued):
-            location = response.url
+        if is_accepted(request, response):
+            location = response.headers["Location"]
         if location:
             outcome = {"location": location, "had_secret": bool(after_secret)}
             brief_records.store(key, outcome, REMEMBERED_SECONDS)
@@ -63,6 +62,12 @@ def shows_secret(request: HttpRequest, page: str = "") -> None:
         Where the same submission leads; empty for the address of the form.
     """
     setattr(request, _NEXT_PAGE, page or request.get_full_path())
+
+
+def is_accepted(request: HttpRequest, response: HttpResponseBase) -> bool:
+    """Whether a form was answered by a redirect, without a warning or an error on the page that follows."""
+    queued = getattr(get_messages(request), "_queued_messages", ())
+    return isinstance(response, HttpResponseRedirect) and all(one.level < messages.WARNING for one in queued)
 
 
 def _key(request: HttpRequest) -> str:

@@ -1,4 +1,4 @@
-// What was typed survives: drafts of forms in this tab until the server has accepted them, no second submission by a
+// What was typed survives: drafts of forms in this tab until the server has answered them, no second submission by a
 // double click, nothing sent into a lost network, and no reload of a half filled page when the sign-in has ended.
 
 const PREFIX = "loopguard-draft:";
@@ -8,7 +8,8 @@ const TYPED = "textarea, input:not([type=hidden], [type=password], [type=file], 
 
 const forms = () => [...document.querySelectorAll("main form[method=post]")];
 const typed = (form) => [...form.elements].filter((one) => one.matches(TYPED) && one.name);
-const keyOf = (form) => `${PREFIX}${location.pathname}${location.search}|${form.action}|${forms().indexOf(form)}`;
+const keyOf = (form) =>
+  `${PREFIX}${location.pathname}${location.search}|${form.getAttribute("action")}|${forms().indexOf(form)}`;
 
 function isChanged(control) {
   if (control.matches("select")) return [...control.options].some((one) => one.selected !== one.defaultSelected);
@@ -35,6 +36,13 @@ function drafts() {
     .map((key) => [key, JSON.parse(sessionStorage.getItem(key))]);
 }
 
+/** The form that the server has answered, named by the first half of its CSRF token; see answered_forms.py. */
+function takeAnswered() {
+  const id = /(?:^|; )loopguard-answered=(\w+)/.exec(document.cookie)?.[1];
+  document.cookie = "loopguard-answered=; path=/; max-age=0";
+  return id;
+}
+
 let isRestoring = false;
 
 function fill(control, value) {
@@ -44,10 +52,9 @@ function fill(control, value) {
 
 function restore() {
   isRestoring = true;
-  const isAnswer = performance.getEntriesByType("navigation")[0]?.type === "navigate";
-  for (const [key, draft] of drafts())
-    // A page that was opened after the form was sent is the answer to it.
-    if ((draft.isSent && isAnswer) || Date.now() - draft.at > MAX_AGE_MS) sessionStorage.removeItem(key);
+  const answered = takeAnswered();
+  for (const [key, { sent, at }] of drafts())
+    if ((sent && sent === answered) || Date.now() - at > MAX_AGE_MS) sessionStorage.removeItem(key);
   for (const form of forms()) {
     const draft = JSON.parse(sessionStorage.getItem(keyOf(form)) ?? "null");
     if (!draft) continue;
@@ -110,7 +117,8 @@ export function bindForms() {
     }
     form.dataset.sentAt = Date.now();
     const draft = sessionStorage.getItem(keyOf(form));
-    if (draft) sessionStorage.setItem(keyOf(form), JSON.stringify({ ...JSON.parse(draft), isSent: true }));
+    const sent = form.elements.csrfmiddlewaretoken?.value.slice(0, 32);
+    if (draft) sessionStorage.setItem(keyOf(form), JSON.stringify({ ...JSON.parse(draft), sent }));
   });
   addEventListener("pageshow", () => {
     for (const form of document.forms) delete form.dataset.sentAt;

@@ -189,6 +189,30 @@ def test_a_draft_survives_a_lost_network_and_is_gone_once_sent(site, world, page
     expect(note).to_have_value("")
 
 
+def test_a_draft_of_a_form_that_no_server_has_answered_is_restored(site, world, page):
+    address = f"{site.url}{world.base}/incidents/{world.incident.public_id}"
+    page.goto(address)
+    note = page.locator("form:has(input[value=comment]) [name=note]")
+    note.fill("what I found out")
+    send = "one => one.form.requestSubmit(one.form.querySelector('button:not([type=button])'))"
+    page.route("**/incidents/act", lambda route: route.abort("connectionrefused"))
+    with page.expect_event("requestfailed"):
+        note.evaluate(send)
+    page.unroute("**/incidents/act")
+    page.goto(address)
+    expect(note).to_have_value("what I found out")
+    assert "[object" not in page.evaluate("Object.keys(sessionStorage).join()")
+    # A rejection by a redirect has lost the text, too.
+    note.evaluate("one => { one.form.querySelector('[name=ids]').value = 'inc_unknown'; }")
+    note.evaluate(send)
+    expect(page.locator(".toast.error")).to_be_visible()
+    expect(note).to_have_value("what I found out")
+    note.evaluate(send)
+    expect(page.get_by_text("what I found out")).to_be_visible()
+    page.goto(address)
+    expect(note).to_have_value("")
+
+
 def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(site, world, page):
     page.goto(f"{site.url}{world.base}/policies")
     limit = page.get_by_label("Limit for identical calls")

@@ -157,6 +157,18 @@ def test_a_reload_of_the_page_with_a_secret_creates_no_other_one(world, browser,
     assert "What it showed is not shown again" in text(browser.get(answers[2]["Location"]))
 
 
+def test_an_answered_form_is_named_in_a_cookie_unless_its_text_is_lost(world, browser):
+    _, form = comment_form(world, browser)
+    sent_id = form["csrfmiddlewaretoken"][:32]
+    rejected = browser.post(f"{world.base}/incidents/act", {**form, "ids": "inc_unknown"})
+    assert (rejected.status_code, "loopguard-answered" in rejected.cookies) == (302, False)
+    preview = {"csrfmiddlewaretoken": form["csrfmiddlewaretoken"], "action": "diff"}
+    part = browser.post(f"{world.base}/policies", preview, headers={"HX-Request": "true"})
+    assert (part.status_code, "loopguard-answered" in part.cookies) == (200, False)
+    answer = browser.post(f"{world.base}/incidents/act", form)
+    assert (answer.status_code, answer.cookies["loopguard-answered"].value) == (302, sent_id)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_two_clicks_at_the_same_moment_create_one_comment(transactional_db):
     world = make_world()
