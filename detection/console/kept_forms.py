@@ -14,6 +14,7 @@ from django.core import signing
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 
+from detection.console.answered_forms import form_id
 from detection.engine.fields import FIELDS
 from detection.request_context import IdentifiedRequest
 
@@ -36,17 +37,20 @@ class KeptForm:
         Where it was sent, with its query.
     page
         The page that it was on.
+    form_id
+        Names the form, for the page that keeps a draft of it.
     """
 
     path: str
     page: str
+    form_id: str
     fields: tuple[tuple[str, str], ...]
 
     @property
-    def typed(self) -> list[tuple[str, str]]:
-        """The entered values with readable names; secrets are not shown."""
+    def typed(self) -> list[tuple[str, str, str]]:
+        """Names, labels and values of the fields; secrets are not shown."""
         return [
-            (_label(name), "••••••" if _is_secret(name) else value)
+            (name, _label(name), "••••••" if _is_secret(name) else value)
             for name, value in self.fields
             if value.strip() and name not in _UNSEEN
         ]
@@ -72,7 +76,12 @@ def keep(request: HttpRequest) -> str:
     ]
     if sum(len(name) + len(value) for name, value in fields) > MAX_CHARACTERS:
         return ""
-    document = {"path": request.get_full_path(), "page": _page_of(request), "fields": fields}
+    document = {
+        "path": request.get_full_path(),
+        "page": _page_of(request),
+        "form": form_id(request),
+        "fields": fields,
+    }
     return signing.dumps(document, salt=SALT, compress=True)
 
 
@@ -82,7 +91,8 @@ def read(text: str) -> KeptForm | None:
         found: dict[str, Any] = signing.loads(text, salt=SALT, max_age=MAX_AGE_SECONDS)
     except signing.BadSignature:
         return None
-    return KeptForm(found["path"], found["page"], tuple((name, value) for name, value in found["fields"]))
+    fields = tuple((name, value) for name, value in found["fields"])
+    return KeptForm(found["path"], found["page"], found.get("form", ""), fields)
 
 
 def _page_of(request: HttpRequest) -> str:

@@ -40,7 +40,13 @@ function drafts() {
 function takeAnswered() {
   const id = /(?:^|; )loopguard-answered=(\w+)/.exec(document.cookie)?.[1];
   document.cookie = "loopguard-answered=; path=/; max-age=0";
-  return id;
+  return document.querySelector("[data-kept-form]")?.dataset.keptForm ?? id;
+}
+
+/** A form that was kept at the sign-in lists what was entered, without what its page had filled in. */
+function hideUnchanged(values) {
+  for (const [name, , isChanged] of values)
+    for (const part of document.querySelectorAll(`[data-kept="${CSS.escape(name)}"]`)) part.hidden = !isChanged;
 }
 
 let isRestoring = false;
@@ -53,8 +59,11 @@ function fill(control, value) {
 function restore() {
   isRestoring = true;
   const answered = takeAnswered();
-  for (const [key, { sent, at }] of drafts())
-    if ((sent && sent === answered) || Date.now() - at > MAX_AGE_MS) sessionStorage.removeItem(key);
+  for (const [key, { sent, at, values }] of drafts()) {
+    const isAnswered = sent && sent === answered;
+    if (isAnswered) hideUnchanged(values);
+    if (isAnswered || Date.now() - at > MAX_AGE_MS) sessionStorage.removeItem(key);
+  }
   for (const form of forms()) {
     const draft = JSON.parse(sessionStorage.getItem(keyOf(form)) ?? "null");
     if (!draft) continue;

@@ -1,11 +1,15 @@
 """The keys: one table binds them and writes the help; they are silent while one types, and can be switched off."""
 
 import pytest
+from django.conf import settings
 from playwright.sync_api import expect
 
+from detection.engine.scopes import PROJECT
 from detection.models import AlertSilence
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.browser.pages import sign_in
-from tests.console.scenes import loop, make_world
+from tests.console.scenes import PASSWORD, loop, make_world
 
 
 @pytest.fixture
@@ -211,6 +215,22 @@ def test_a_draft_of_a_form_that_no_server_has_answered_is_restored(site, world, 
     expect(page.get_by_text("what I found out")).to_be_visible()
     page.goto(address)
     expect(note).to_have_value("")
+
+
+def test_a_kept_form_lists_what_was_entered_and_not_what_was_filled_in(site, world, page):
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 7}, SYSTEM, "slow")
+    page.goto(f"{site.url}{world.base}/policies")
+    page.get_by_label("Reason", exact=True).fill("stricter for the weekend")
+    page.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
+    page.get_by_role("button", name="Save", exact=True).click()
+    page.get_by_label("Username").fill(world.user.get_username())
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_text("stricter for the weekend")).to_be_visible()
+    expect(page.get_by_text("Limit for identical calls")).to_be_hidden()
+    page.get_by_role("button", name="Send now").click()
+    expect(page.get_by_text("Override saved.")).to_be_visible()
+    expect(page.get_by_label("Reason", exact=True)).to_have_value("")
 
 
 def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(site, world, page):

@@ -165,6 +165,10 @@ def test_an_answered_form_is_named_in_a_cookie_unless_its_text_is_lost(world, br
     preview = {"csrfmiddlewaretoken": form["csrfmiddlewaretoken"], "action": "diff"}
     part = browser.post(f"{world.base}/policies", preview, headers={"HX-Request": "true"})
     assert (part.status_code, "loopguard-answered" in part.cookies) == (200, False)
+    session = browser.cookies.pop("loopguard")
+    waiting = browser.post(f"{world.base}/incidents/act", form)
+    assert (waiting.status_code, "loopguard-answered" in waiting.cookies) == (401, False)
+    browser.cookies["loopguard"] = session
     answer = browser.post(f"{world.base}/incidents/act", form)
     assert (answer.status_code, answer.cookies["loopguard-answered"].value) == (302, sent_id)
 
