@@ -80,6 +80,18 @@ function restore() {
   isRestoring = false;
 }
 
+/** What was rejected is edited: its error no longer applies, nor does that of the form once it was the last one. */
+function clearError({ form, name }) {
+  const rejected = [...form.elements].filter((one) => one.name === name && one.ariaInvalid === "true");
+  for (const one of rejected) {
+    one.ariaInvalid = null;
+    const place = one.closest(".setting") ?? one.parentElement;
+    for (const error of place.querySelectorAll(":scope > .field-error")) error.remove();
+  }
+  if (rejected.length && !document.querySelector("main [aria-invalid=true]"))
+    for (const error of document.querySelectorAll("[data-form-error]")) error.remove();
+}
+
 function note(form, restored) {
   const line = document.createElement("p");
   line.className = "banner warn draft";
@@ -110,7 +122,9 @@ export function bindForms() {
   document.addEventListener("DOMContentLoaded", () => setTimeout(restore));
   document.addEventListener("input", (event) => {
     const form = event.target.form;
-    if (!isRestoring && form?.matches?.("main form[method=post]") && event.target.matches(TYPED)) save(form);
+    if (!form?.matches?.("main form[method=post]")) return;
+    clearError(event.target);
+    if (!isRestoring && event.target.matches(TYPED)) save(form);
   });
   document.addEventListener("submit", (event) => {
     const form = event.target;

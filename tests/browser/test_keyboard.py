@@ -246,3 +246,25 @@ def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(si
     expect(limit).to_have_value("")
     expect(page.locator(".setting.edited")).to_have_count(0)
     expect(page.locator(".changes")).not_to_contain_text("Limit for identical calls")
+
+
+def test_the_error_of_a_field_goes_once_the_field_is_edited(site, world, page):
+    page.goto(f"{site.url}{world.base}/policies")
+    limit = page.get_by_label("Limit for identical calls")
+    limit.fill("0")
+    page.get_by_role("button", name="Save", exact=True).click()
+    wrong = page.get_by_text("Must be between 2 and 1,000.", exact=True)
+    expect(wrong).to_be_visible()
+    expect(limit).to_have_attribute("aria-invalid", "true")
+    limit.fill("4")
+    expect(wrong).to_have_count(0)
+    expect(limit).not_to_have_attribute("aria-invalid", "true")
+    expect(page.get_by_text("Not saved.")).to_have_count(0)
+    # Where the error stands above the form.
+    page.goto(f"{site.url}{world.base}/settings")
+    days = page.get_by_label("Retention in days")
+    days.fill("0")
+    days.press("Enter")
+    expect(page.get_by_text("Not saved:")).to_be_visible()
+    days.fill("30")
+    expect(page.get_by_text("Not saved:")).to_have_count(0)
