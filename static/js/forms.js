@@ -36,7 +36,7 @@ function drafts() {
     .map((key) => [key, JSON.parse(sessionStorage.getItem(key))]);
 }
 
-/** The form that the server has answered, named by the first half of its CSRF token; see answered_forms.py. */
+/** The form that the server has answered or kept, named by the first half of its CSRF token; see answered_forms.py. */
 function takeAnswered() {
   const id = /(?:^|; )loopguard-answered=(\w+)/.exec(document.cookie)?.[1];
   document.cookie = "loopguard-answered=; path=/; max-age=0";
@@ -107,6 +107,17 @@ function note(form, restored) {
   form.prepend(line);
 }
 
+/** Beside the button, as a toast would cover what was typed; until the browser is online. */
+function sayOffline(place) {
+  const line = Object.assign(document.createElement("p"), { className: "field-error offline" });
+  line.setAttribute("role", "alert");
+  line.textContent = "You are offline. Nothing was sent, and your input is kept.";
+  document.querySelector(".offline")?.remove();
+  place.append(line);
+  line.scrollIntoView({ block: "nearest" });
+  addEventListener("online", () => line.remove(), { once: true });
+}
+
 /** Show a line for a while. */
 export function toast(text, isError = true) {
   const one = document.createElement("div");
@@ -131,7 +142,7 @@ export function bindForms() {
     if (event.defaultPrevented || form.method !== "post") return;
     if (!navigator.onLine) {
       event.preventDefault();
-      toast("You are offline. Nothing was sent, and your input is kept.");
+      sayOffline(event.submitter?.parentElement ?? form);
       return;
     }
     if (Date.now() - Number(form.dataset.sentAt ?? 0) < SENDING_MS) {
