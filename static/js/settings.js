@@ -1,7 +1,6 @@
 // The settings of a policy: search, and marks of what was edited. Nothing here is needed to use the form.
 const rows = [...document.querySelectorAll(".setting")];
 const search = document.querySelector("[data-setting-search]");
-const none = document.querySelector("[data-no-setting]");
 const texts = rows.map((row) => `${row.dataset.setting} ${row.firstElementChild.textContent}`.toLowerCase());
 const opened = new Set([...document.querySelectorAll("details.setting-group[open]")]);
 
@@ -27,7 +26,6 @@ function find() {
     group.hidden = !hasRows;
     if (group.matches("details")) group.open = words.length ? hasRows : opened.has(group);
   }
-  none.hidden = rows.some((row) => !row.hidden);
 }
 
 const reactions = document.getElementById("reactions");
@@ -43,12 +41,24 @@ document.addEventListener("click", (event) => {
   reactions.hidePopover();
   filled.focus();
 });
-// The browser then leads to the reason, instead of an answer above the form.
+// The browser then leads to the reason, instead of an answer above the form. The line above the reason is its error;
+// the browser's own bubble would cover that line.
 document.addEventListener("htmx:afterSwap", ({ target }) => {
   if (!target.matches(".changes")) return;
   const note = target.closest("form").elements.note;
   if (note) note.required = target.querySelector("[data-needs-reason]") !== null;
 });
+document.addEventListener(
+  "invalid",
+  (event) => {
+    const { target } = event;
+    if (target.name !== "note" || !target.form.querySelector("[data-needs-reason]")) return;
+    event.preventDefault();
+    target.ariaInvalid = "true";
+    target.focus();
+  },
+  true,
+);
 document.addEventListener("input", (event) => markSetting(event.target));
 search?.addEventListener("input", (event) => {
   event.stopPropagation(); // the form has not changed

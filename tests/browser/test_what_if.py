@@ -65,9 +65,29 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     page.get_by_label("Changed only").check()
     expect(nothing).to_be_hidden()
     expect(page.get_by_label("Reaction to repeats", exact=True)).to_be_visible()
+    no_match = page.get_by_text("No setting matches.")
+    expect(no_match).to_be_hidden()
+    page.get_by_label("Search settings").fill("cycles")
+    expect(page.locator(".setting-group:visible, .setting:visible")).to_have_count(0)
+    expect(no_match).to_be_visible()
+    page.get_by_label("Changed only").uncheck()
+    expect(no_match).to_be_hidden()
+    page.get_by_label("Search settings").fill("no such setting")
+    expect(no_match).to_be_visible()
     # A weaker ladder says why it needs a reason, and the browser asks for it.
     page.goto(f"{site.url}{world.base}/policies?scope=model:openai/gpt-5")
     page.get_by_label("Reaction to repeats", exact=True).fill("ask")
     expect(page.locator(".changes")).to_contain_text("weaker than stop (the run ends)")
-    expect(page.get_by_label("Reason", exact=True)).to_have_attribute("required", "")
+    reason, needed = (
+        page.get_by_label("Reason", exact=True),
+        page.get_by_text("Weaker settings need a reason."),
+    )
+    expect(reason).to_have_attribute("required", "")
+    colour = needed.evaluate("one => getComputedStyle(one).color")
+    page.get_by_role("button", name="Save", exact=True).click()
+    expect(reason).to_be_focused()
+    expect(reason).to_have_attribute("aria-invalid", "true")
+    expect(needed).not_to_have_css("color", colour)
+    reason.fill("a person decides")
+    expect(needed).to_have_css("color", colour)
     assert noise == []
