@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.contrib import messages
+from django.utils import timezone
 
 from detection.console.access import ProjectRequest, actor_of
 from detection.console.single_submission import shows_secret
@@ -24,5 +25,8 @@ def key_context(request: ProjectRequest) -> dict[str, Any]:
             shows_secret(request)
         except ServiceError as error:
             messages.error(request, error.detail)
-    usable = ApiKey.objects.filter(project=request.project, revoked_at=None, is_demo=False)
-    return {"key": made, "has_key": usable.exists()}
+    valid = ApiKey.objects.filter(project=request.project, revoked_at=None).exclude(
+        expires_at__lte=timezone.now()
+    )
+    keys_by_id = dict(valid.values_list("public_id", "is_demo"))
+    return {"key": made, "has_key": not all(keys_by_id.values()), "public_ids": " ".join(keys_by_id)}

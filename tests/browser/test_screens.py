@@ -5,6 +5,9 @@ import gzip
 import pytest
 from playwright.sync_api import Page, expect
 
+from detection.services import keys
+from detection.services.audit import SYSTEM, Actor
+from detection.services.projects import projects
 from tests.browser.pages import sign_in
 from tests.console.scenes import PASSWORD, make_world, screens
 
@@ -53,3 +56,20 @@ def test_a_page_works_without_scripts(site, world, browser):
     world.incident.refresh_from_db()
     assert world.incident.status == "resolved"
     context.close()
+
+
+def test_connect_says_that_a_key_is_not_one_of_this_project(site, world, page):
+    other = projects.create_project(Actor("ben", world.user.pk), name="Other")
+    keys_by_project = {one: keys.create_key(one, "k", SYSTEM) for one in (world.project, other)}
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/connect")
+    field, foreign = page.get_by_label("Key for the snippets"), page.get_by_text("is not one of this project")
+    expect(foreign).to_be_hidden()
+    for project, (_, token) in keys_by_project.items():
+        field.fill(token)
+        expect(page.locator("pre", has_text=token).first).to_have_count(1)
+        expect(foreign).to_be_visible(visible=project == other)
+    keys.revoke_key(world.project, keys_by_project[world.project][0].public_id, SYSTEM)
+    field.fill(keys_by_project[world.project][1])
+    page.reload()
+    expect(foreign).to_be_visible()
