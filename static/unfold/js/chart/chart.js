@@ -1,0 +1,1 @@
+// In place of the theme's charts: the administration has none.
