@@ -153,14 +153,17 @@ class StoredOverrideAdmin(VersionedAdmin):
     def get_fieldsets(
         self, request: HttpRequest, obj: Override | ToolOverride | None = None
     ) -> list[tuple[str | None, dict[str, Any]]]:
-        """Group the settings; groups that matter to this override are open."""
+        """Show the settings of this override first, and the others in folded groups."""
         scope, own = (obj.scope, obj.values) if obj else (self.new_scope, {})
         sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": self.first_fields})]
+        fields = [*shown_fields(scope)]
+        if own:
+            sets.append(("Set here", {"fields": [PREFIX + one.name for one in fields if one.name in own]}))
         for group, title in GROUPS.items():
-            names = [field.name for field in shown_fields(scope) if field.group == group]
-            is_open = any(name in own for name in names) or (obj is None and group == "general")
-            classes = () if is_open else ("collapse",)
-            sets.append((title, {"fields": tuple(PREFIX + name for name in names), "classes": classes}))
+            names = [PREFIX + one.name for one in fields if one.group == group and one.name not in own]
+            classes = () if obj is None and group == "general" else ("collapse",)
+            if names:
+                sets.append((title, {"fields": names, "classes": classes}))
         return sets
 
     def changeform_view(

@@ -130,7 +130,7 @@ def test_an_override_shows_what_it_inherits(world):
     )
 
 
-def test_groups_with_settings_of_the_override_are_open_and_no_reason_is_filled_in(world):
+def test_the_settings_of_an_override_come_first_and_no_reason_is_filled_in(world):
     row = overrides.save_override(
         world.project.pk, PROJECT, {"cycle_min_laps": 2}, SYSTEM, "short cycles only"
     )
@@ -140,9 +140,10 @@ def test_groups_with_settings_of_the_override_are_open_and_no_reason_is_filled_i
     assert "Reason of the last change: short cycles only" in page
     assert not re.search(r'<input[^>]*name="note"[^>]*value="', page)
     fieldsets = dict(admin.site.get_model_admin(Override).get_fieldsets(None, row))
-    assert [title for title, more in fieldsets.items() if more.get("classes")] == [
-        title for group, title in GROUPS.items() if group != "cycle"
-    ]
+    assert [*fieldsets][:2] == [None, "Set here"]
+    assert fieldsets["Set here"] == {"fields": ["set_cycle_min_laps"]}
+    assert "set_cycle_min_laps" not in fieldsets[GROUPS["cycle"]]["fields"]
+    assert [title for title, more in fieldsets.items() if more.get("classes")] == [*GROUPS.values()]
 
 
 def test_every_wrong_setting_is_shown_at_once(world):

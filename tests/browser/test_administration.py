@@ -1,13 +1,22 @@
 """The administration in a real browser: accessible in both sizes and themes, strict in its policy."""
 
+import gzip
+import re
+
 import pytest
 from django.contrib.auth.models import Group
 from playwright.sync_api import expect
 
+from detection.engine.scopes import Scope
 from detection.models import ApiKey, Override, Project, ToolOverride
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from tests.admin.records import make_records
-from tests.browser.pages import complaints, noise_of, sign_in
+from tests.browser.pages import SIZES, complaints, noise_of, sign_in
+from tests.console.scenes import ask
 from tests.support.http_receiver import receiving
+
+MAX_SCRIPT_BYTES, MAX_HEIGHT = 100_000, 3_000
 
 
 @pytest.fixture
@@ -72,6 +81,30 @@ def test_the_administration_follows_the_theme_of_the_system(site, records, page)
         page.emulate_media(color_scheme=theme)
         page.goto(f"{site.url}/admin/")
         assert ("dark" in (page.get_attribute("html", "class") or "")) == (theme == "dark")
+
+
+def test_pages_stay_light_and_short_on_a_phone(site, records, page):
+    world, _ = records
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}/admin/")
+    scripts = page.evaluate("[...document.scripts].map(one => one.src).filter(Boolean)")
+    weight = sum(len(gzip.compress(page.request.get(url).body())) for url in scripts)
+    assert weight < MAX_SCRIPT_BYTES
+    for number in range(30):
+        ask(world.project, f"long-{number}", 0, agent="an-agent-with-a-name")
+    page.set_viewport_size(SIZES["narrow"])
+    row = overrides.save_override(
+        world.project.pk, Scope.of(agent="a"), {"max_repeats": 3, "cycle_min_laps": 2}, SYSTEM
+    )
+    for url in ("session/", f"override/{row.pk}/change/"):
+        page.goto(f"{site.url}/admin/detection/{url}")
+        assert page.evaluate("document.documentElement.scrollHeight") < MAX_HEIGHT, url
+    expect(page.get_by_label("Limit for identical calls")).to_be_visible()
+    save, delete = (
+        page.locator("#submit-row").get_by_text(words)
+        for words in (re.compile("^\\s*Save\\s*$"), "Delete override")
+    )
+    assert save.bounding_box()["y"] < delete.bounding_box()["y"]
 
 
 def test_deleting_a_strict_override_requires_a_reason(site, records, page):
