@@ -112,15 +112,21 @@ def own_page(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpReque
     @wraps(view)
     @login_required
     def wrapped(request: HttpRequest) -> HttpResponseBase:
-        membership = last_opened(request)
-        if membership and not (
-            membership.project.archived_at or lacks_second_factor(request, membership.project)
-        ):
+        membership = announcing(request)
+        if membership:
             inside = cast("ProjectRequest", request)
             inside.project, inside.membership = membership.project, membership
         return view(request)
 
     return wrapped
+
+
+def announcing(request: HttpRequest) -> Membership | None:
+    """Return the membership by which a page that belongs to no project announces held calls."""
+    found = last_opened(request)
+    if found is None or found.project.archived_at or lacks_second_factor(request, found.project):
+        return None
+    return found
 
 
 def memberships(request: HttpRequest, current: int) -> list[Membership]:

@@ -10,6 +10,7 @@ from typing import Any
 from django.db import connection
 from django.http import HttpResponse, JsonResponse
 from django.template.loader import render_to_string
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from detection.console import approvals
@@ -181,6 +182,7 @@ def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
         "summary": visible(approval.summary),
         "session": visible(approval.session.external_id),
         "seconds_left": held.one.seconds_left,
+        "url": f"{reverse('console:approvals', args=[held.membership.project.slug])}#{approval.public_id}",
         "html": render_to_string("approvals/_held.html", {"held_call": held}, request),
     }
 

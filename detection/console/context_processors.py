@@ -104,7 +104,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
     context: dict[str, Any] = {"preferences": chosen, "time_mode": chosen.time, "theme": chosen.theme}
     project = getattr(request, "project", None)
     if project is None:
-        return context
+        return context | {"announcing": SimpleLazyObject(partial(_announcing, request))}
     match = request.resolver_match
     page = (match.url_name or "") if match else ""
     membership = cast("ProjectRequest", request).membership
@@ -125,6 +125,14 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "storage_is_full": disk_monitor.is_full(),
     }
     return context
+
+
+def _announcing(request: HttpRequest) -> dict[str, Any] | None:
+    """Return the project by which a page of the administration announces held calls, and its socket."""
+    membership = access.announcing(request)
+    if membership is None:
+        return None
+    return {"project": membership.project, "live_url": live_url(membership.project.slug)}
 
 
 def live_url(slug: str) -> str:

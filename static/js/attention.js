@@ -4,10 +4,11 @@
 // call waits no longer, whoever answered it.
 import { writeClocks } from "./countdown.js";
 import { left } from "./durations.js";
-import { follow, link } from "./link.js";
+import { keepFetching, writeCount } from "./attention_feed.js";
+import { follow } from "./link.js";
 import { notify, withdraw } from "./notifications.js";
 
-const GAP_MS = { approval: 60, held: 60, incident: 700, session: 2_500 };
+const GAP_MS = { incident: 700, session: 2_500 };
 const panel = document.getElementById("attention");
 const calls = document.getElementById("attention-calls");
 const speaker = document.getElementById("attention-announcer");
@@ -19,42 +20,10 @@ const OPEN = "loopguard-held-open";
 const DOUBLE_CLICK_MS = 700;
 const ANNOUNCE_GAP_MS = 10_000;
 const announced = { at: 0, session: 0, incident: 0 };
-const state = { timer: 0, dueAt: Infinity, isFetching: false, wants: false, cameFrom: null };
+const state = { cameFrom: null };
+let soon = null;
 
 const cards = () => [...calls.querySelectorAll("[data-held]")];
-const title = () => document.title.replace(/^\(\d+\+?\) /, "");
-
-function soon(ms) {
-  const at = performance.now() + ms * (0.7 + Math.random() * 0.6);
-  if (at >= state.dueAt) return;
-  clearTimeout(state.timer);
-  state.dueAt = at;
-  state.timer = setTimeout(fetchNow, at - performance.now());
-}
-
-async function fetchNow() {
-  state.dueAt = Infinity;
-  if (state.isFetching) {
-    state.wants = true;
-    return;
-  }
-  state.isFetching = true;
-  try {
-    const known = cards().map((card) => card.dataset.held);
-    const answer = await fetch(`${panel.dataset.url}?known=${known}`, {
-      headers: { Accept: "application/json" },
-      signal: AbortSignal.timeout(8_000),
-    });
-    if (answer.ok && !answer.redirected) show(await answer.json());
-  } catch {
-    // The next hint or poll tries again.
-  }
-  state.isFetching = false;
-  if (state.wants) {
-    state.wants = false;
-    soon(GAP_MS.approval);
-  }
-}
 
 function show({ badges, held, held_count: heldCount, closed }) {
   for (const badge of document.querySelectorAll("[data-badge]")) {
@@ -78,11 +47,10 @@ function show({ badges, held, held_count: heldCount, closed }) {
   settle();
 }
 
-function showCount({ count, text }) {
-  write(panel.querySelector("[data-held-count]"), text);
-  const wanted = count ? `(${text}) ${title()}` : title();
-  if (document.title !== wanted) document.title = wanted;
-  const href = count ? icon.dataset.held : icon.dataset.calm;
+function showCount(held) {
+  write(panel.querySelector("[data-held-count]"), held.text);
+  writeCount(held);
+  const href = held.count ? icon.dataset.held : icon.dataset.calm;
   if (icon.getAttribute("href") !== href) icon.setAttribute("href", href);
 }
 
@@ -137,7 +105,7 @@ function settle(isLoading = false) {
 
 /** Write the times left, and the most urgent call into the bar. */
 function tick() {
-  writeClocks(panel, () => soon(GAP_MS.approval));
+  writeClocks(panel, () => soon());
   const [card] = cards();
   if (!card) return;
   const [time, tool, agent] = ["time", "b", "[data-agent]"].map((part) => card.querySelector(part).textContent);
@@ -219,15 +187,8 @@ function write(element, text) {
 }
 
 if (panel) {
-  follow((hints, reason) => {
-    count(hints);
-    if (reason === "resync") soon(GAP_MS.approval);
-    else if (reason === "poll") {
-      if (!document.hidden || !link.isOpen) soon(GAP_MS.incident);
-    } else
-      for (const { topic } of hints)
-        if (topic === "approval" || topic === "held" || (topic in GAP_MS && !document.hidden)) soon(GAP_MS[topic]);
-  });
+  soon = keepFetching(() => `${panel.dataset.url}?known=${cards().map((card) => card.dataset.held)}`, show, GAP_MS);
+  follow(count);
   calls.addEventListener("submit", (event) => {
     event.preventDefault();
     // The second click of a double click is not for the call that took the place of the answered one.
@@ -245,7 +206,6 @@ if (panel) {
   document.addEventListener("loopguard:new-sessions", (event) => {
     announced.session += event.detail;
   });
-  document.addEventListener("visibilitychange", () => document.hidden || soon(GAP_MS.approval));
   setInterval(() => {
     tick();
     sayNew();

@@ -12,6 +12,7 @@ const SLEEP_MS = 10_000;
 const SIGNED_OUT = 4401;
 const GAVE_UP = new Set([SIGNED_OUT, 4404]);
 
+const liveUrl = document.querySelector("[data-live-url]")?.dataset.liveUrl;
 export const link = { isOpen: false, tries: 0, retryAt: 0, brokerIsUp: true, hasGivenUp: false };
 const followers = [];
 let socket = null;
@@ -30,7 +31,7 @@ function tell(hints, reason) {
 }
 
 function socketUrl() {
-  const url = new URL(document.body.dataset.liveUrl);
+  const url = new URL(liveUrl);
   const isLoopback = (host) => ["127.0.0.1", "localhost", "[::1]"].includes(host);
   // Cookies belong to the host name of the page.
   if (isLoopback(url.hostname) && isLoopback(location.hostname)) url.hostname = location.hostname;
@@ -102,7 +103,7 @@ function tick() {
   else if (now - polledAt > (link.isOpen && link.brokerIsUp ? SAFETY_POLL_MS : POLL_MS)) tell(null, "poll");
 }
 
-if (document.body.dataset.liveUrl) {
+if (liveUrl) {
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return;
     wake();

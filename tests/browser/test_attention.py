@@ -104,6 +104,36 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     assert page.url.endswith("/statistics")
 
 
+def test_a_held_call_is_announced_in_the_administration_with_a_link_to_it(site, project, page):
+    ana = get_user_model().objects.get(username="ana")
+    ana.is_staff = ana.is_superuser = True
+    ana.save()
+    sign_in(page, site, ana)
+    page.goto(f"{site.url}/admin/detection/session/")
+    bar = page.get_by_role("region", name="Held calls")
+    expect(bar).to_be_hidden()
+    page.wait_for_function("import('/static/js/link.js').then(({ link }) => link.isOpen)")
+    held = hold(project)
+    expect(bar).to_contain_text(re.compile(r"search_web of triage, [\d min]+ s left"))
+    expect(page).to_have_title(re.compile(r"^\(1\) "))
+    expect(page.locator("#held-bar-announcer")).to_contain_text("Held call: search_web of triage")
+    assert complaints(page, count=4, dark_by_class=True) == []
+    other = make_project("travel")
+    Membership.objects.create(project=other, user=ana, role=Role.OPERATOR)
+    overrides.save_override(other.pk, PROJECT, {"mode": "ask"}, SYSTEM)
+    hold(other, "s-9")
+    page.reload()
+    expect(bar).to_contain_text("and 1 more")
+    bar.get_by_role("link").click()
+    page.wait_for_url(f"**/p/support/approvals#{held.public_id}")
+    page.go_back()
+    decisions.decide(project.pk, held.public_id, "skip", Actor("ben"))
+    expect(bar).to_contain_text("search_web of triage in project")
+    decisions.decide(other.pk, Approval.objects.get(state="open").public_id, "skip", Actor("ben"))
+    expect(bar).to_be_hidden()
+    expect(page).not_to_have_title(re.compile(r"^\("))
+
+
 def test_a_held_call_of_another_project_is_announced_and_answered_here(statistics, project):
     page, ana = statistics, get_user_model().objects.get(username="ana")
     other = make_project("research")

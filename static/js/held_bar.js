@@ -1,0 +1,38 @@
+// Held calls in the administration: a bar that leads to them, as its pages have none of the console's scripts.
+import { keepFetching, writeCount } from "./attention_feed.js";
+import { left } from "./durations.js";
+
+const bar = document.getElementById("held-bar");
+const speaker = document.getElementById("held-bar-announcer");
+const [words, link] = [bar.querySelector("[data-words]"), bar.querySelector("a")];
+let calls = [];
+let more = "";
+const known = new Set();
+
+function show({ held, held_count: heldCount }) {
+  const shownAt = performance.now() / 1000;
+  calls = held.map((one) => ({ ...one, until: shownAt + one.seconds_left }));
+  more = heldCount.count > 1 ? `, and ${heldCount.count - 1} more` : "";
+  bar.hidden = !calls.length;
+  writeCount(heldCount);
+  const fresh = calls.filter((one) => !known.has(one.id));
+  for (const one of fresh) known.add(one.id);
+  tick();
+  if (fresh.length) speaker.textContent = `Held call: ${sentence(fresh[0])}.`;
+}
+
+const sentence = ({ what, until }) => `${what}, ${left(until - performance.now() / 1000)}`;
+
+function tick() {
+  const [first] = calls;
+  if (!first) return;
+  words.textContent = sentence(first) + more;
+  link.href = first.url;
+}
+
+const soon = keepFetching(() => bar.dataset.url, show);
+soon(0);
+setInterval(() => {
+  tick();
+  if (calls.some(({ until }) => until <= performance.now() / 1000 - 1)) soon();
+}, 500);
