@@ -21,7 +21,11 @@ from detection.documents import (
 from detection.models import AuditEntry
 from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
 from detection.selectors.filters import ListQuery
+from detection.selectors.incidents import IncidentRow
 from detection.selectors.pages import Page, all_rows
+from detection.selectors.patterns import PatternRow
+from detection.selectors.prices import known_cost
+from detection.selectors.sessions import SessionRow
 from detection.services.approvals.documents import approval_document
 
 SCHEMA_VERSION: Final = "1"
@@ -47,6 +51,22 @@ def audit_document(row: AuditEntry) -> dict[str, Any]:
     }
 
 
+def _session(row: SessionRow, project: str) -> dict[str, Any]:
+    cost = known_cost(row)
+    figures = {"tokens": row.token_count or None, "cost_usd": None if cost is None else float(cost)}
+    return session_document(row, project) | figures
+
+
+def _with_known_cost(document: Callable[[Any, str], dict[str, Any]]) -> Callable[[Any, str], dict[str, Any]]:
+    """Return the document without a cost that nobody reported; one that counts elsewhere is zero."""
+
+    def of(row: IncidentRow | PatternRow, project: str) -> dict[str, Any]:
+        unknown = {} if row.cost_usd or row.cost_note else {"cost_usd": None}
+        return document(row, project) | unknown
+
+    return of
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedList:
     """How a list is exported.
@@ -69,13 +89,13 @@ class ExportedList:
 EXPORTED_LISTS: Final = {
     "sessions": ExportedList(
         sessions.list_sessions,
-        session_document,
+        _session,
         "session state outcome agent backend model parent_session is_demo integration started_at last_event_at ended_at"
         " calls blocked warned tokens cost_usd last_tool meter pending_events stopped would_have_stopped_at_call",
     ),
     "incidents": ExportedList(
         incidents.list_incidents,
-        incident_document,
+        _with_known_cost(incident_document),
         "id session agent backend model is_demo loop group pattern_id kind tool count limit "
         "window_seconds confidence decision rung detections was_guarded calls_blocked calls_in_loop "
         "counted_calls cost_usd first_call_number last_call_number first_seq last_seq status label "
@@ -84,7 +104,7 @@ EXPORTED_LISTS: Final = {
     ),
     "patterns": ExportedList(
         patterns.list_patterns,
-        pattern_document,
+        _with_known_cost(pattern_document),
         "id title kind tool program results detail state has_returned label assignee mute incidents open_incidents"
         " sessions first_seen_at last_seen_at resolved_at calls_in_loop calls_blocked cost_usd agents models trend",
     ),

@@ -39,7 +39,7 @@ from detection.models import Role, Session, SessionState, call_flags
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
-from detection.selectors.prices import price_cache
+from detection.selectors.prices import known_cost
 from detection.selectors.session_runs import RUN_KEY_CHARACTERS
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
@@ -210,13 +210,11 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
 
 
 def _cost_words(session: Session) -> str:
-    """Return the cost; without one it is unknown, not zero, if no tokens were reported or they have no price."""
-    if session.cost_usd:
-        return formatting.money(session.cost_usd)
-    if not session.token_count:
-        return "–"
-    price = price_cache.get(session.project_id).find(session.backend, [session.model])
-    return "unknown" if price is None else formatting.money(session.cost_usd)
+    """Return the cost; a dash where no tokens were reported either."""
+    cost = known_cost(session)
+    if cost is not None:
+        return formatting.money(cost)
+    return "unknown" if session.token_count else "–"
 
 
 def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:

@@ -97,6 +97,11 @@ class IncidentRow:
         """The cost in lists with one row for each loop, by which these are sorted."""
         return self.cost_usd
 
+    @property
+    def cost_note(self) -> str:
+        """Why it has no cost of its own: ``shared``, if other incidents found all its calls first; empty for others."""
+        return "shared" if self.calls_in_loop and not self.counted_calls else ""
+
 
 _ELSEWHERE = {"acknowledged_by": "acknowledged_by__username", "pattern_id": "pattern__public_id"}
 _COLUMNS = {field.name: F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow)}

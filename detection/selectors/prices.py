@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from fnmatch import fnmatchcase
 
 from django.db.models import QuerySet
 
-from detection.models import ModelPrice
+from detection.models import ModelPrice, Session
+from detection.selectors.sessions import SessionRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,16 @@ class PriceCache:
 
 
 price_cache = PriceCache()
+
+
+def known_cost(session: Session | SessionRow) -> Decimal | None:
+    """Return the cost of a session; None if it is unknown: no tokens were reported, or they have no price."""
+    if session.cost_usd:
+        return session.cost_usd
+    if not session.token_count:
+        return None
+    price = price_cache.get(session.project_id).find(session.backend, [session.model])
+    return None if price is None else session.cost_usd
 
 
 def list_prices(project_id: int) -> QuerySet[ModelPrice]:

@@ -32,6 +32,7 @@ class SessionRow:
     """A session as lists show it."""
 
     id: int
+    project_id: int
     external_id: str
     agent: str
     backend: str

@@ -248,7 +248,7 @@ def check_money(world, api):
     def listed_at(url):
         query = unescape(url).partition("?")[2]
         file = world.client.get(f"{world.base}/export/incidents?{query}&format=jsonl").getvalue()
-        return sum(json.loads(line)["cost_usd"] for line in file.splitlines())
+        return sum(json.loads(line)["cost_usd"] or 0 for line in file.splitlines())
 
     rows = listed(api, "/incidents")
     spent = sum(row["cost_usd"] for row in rows if row["label"] != "false_alarm")

@@ -16,7 +16,7 @@ from django.utils import timezone
 from detection.engine.detectors import detector_for
 from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
-from detection.models import AlertDestination, AuditEntry, Incident, Notification, Role, SavedView
+from detection.models import AlertDestination, AuditEntry, Incident, Notification, Role, SavedView, Session
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
@@ -310,6 +310,27 @@ def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world
         world.client.get(f"{world.base}/incidents").content.decode()
     )
     assert world.client.get(f"{world.base}/export/users").status_code == 404
+
+
+def test_a_cost_that_nobody_reported_is_empty_in_files_as_it_is_in_lists(world):
+    paid = loop(world.project, "paid", tool="grep", agent="payer", cost_usd=0.5)
+    make_incident(world.project, session_name="shared", calls_in_loop=5, counted_calls=0)
+    Session.objects.filter(external_id="paid").update(cost_usd=2, token_count=900)
+    for name, column, known in (
+        ("incidents", "session", {"paid": float(paid.cost_usd), "shared": 0.0}),
+        ("patterns", "tool", {"grep": float(paid.cost_usd)}),
+        ("sessions", "session", {"paid": 2.0}),
+    ):
+        lines, table = (
+            world.client.get(f"{world.base}/export/{name}?q=&format={kind}").getvalue().decode()
+            for kind in ("jsonl", "csv")
+        )
+        costs = {one[column]: one["cost_usd"] for one in map(json.loads, lines.splitlines())}
+        assert {of: cost for of, cost in costs.items() if cost is not None} == known, name
+        assert None in costs.values(), name
+        cells = {row[column]: row["cost_usd"] for row in csv.DictReader(io.StringIO(table))}
+        assert cells == {of: "" if cost is None else str(cost) for of, cost in costs.items()}, name
+    assert [one["tokens"] for one in map(json.loads, lines.splitlines())].count(None) == len(costs) - 1
 
 
 def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
