@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from html import unescape
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -131,6 +132,13 @@ def test_named_fields_are_redacted_before_they_are_stored():
         assert answer.status_code == 422
         assert message in text(answer)
         assert pattern in answer.content.decode()
+    unclosed = world.client.post(f"{world.base}/settings", form | {"redaction_patterns": "(a"})
+    assert "is not a valid RE2 pattern: missing ): (a." in text(unclosed)
+    for names, found in (("email, (unclosed", "'(unclosed' contains (."), ("foo.*", "'foo_*' contains *.")):
+        answer = world.client.post(f"{world.base}/settings", form | {"redacted_names": names})
+        assert answer.status_code == 422
+        assert f"{found} Names are compared as a whole; use `redaction_patterns`" in unescape(text(answer))
+        assert names in answer.content.decode()
 
 
 def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():

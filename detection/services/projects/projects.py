@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -27,6 +28,8 @@ MAX_REDACTED_NAMES = 50
 MAX_REDACTED_NAME_CHARACTERS = 64
 MAX_REDACTION_PATTERNS = 20
 MAX_REDACTION_PATTERN_CHARACTERS = 200
+_OF_PATTERNS = re.compile(r"[\\^*+?|()\[\]{}]")
+"""Characters of patterns, which would match no name."""
 CHANGEABLE = (
     "name",
     "retention_days",
@@ -123,8 +126,8 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
     ChangedMeanwhile
         When it was changed since.
     """
-    project = check_version(project_id, version)
     checked = {name: _CHECKS[name](value) for name, value in values.items()}
+    project = check_version(project_id, version)
     changed = {name: value for name, value in checked.items() if value != getattr(project, name)}
     if not changed:
         return project
@@ -166,7 +169,7 @@ def _retention_days(value: Any) -> int:
 
 
 def checked_redacted_names(names: Sequence[str]) -> list[str]:
-    """Return names of fields in the spelling that is compared, each once; `Invalid` for too many or too long ones."""
+    """Return names of fields in the spelling that is compared, each once; `Invalid` for what cannot be one."""
     normal = list(dict.fromkeys(filter(None, map(normalized_name, names))))
     if len(normal) > MAX_REDACTED_NAMES:
         raise Invalid(
@@ -177,6 +180,12 @@ def checked_redacted_names(names: Sequence[str]) -> list[str]:
             raise Invalid(
                 "`redacted_names` must contain names of fields, each with 1 to"
                 f" {MAX_REDACTED_NAME_CHARACTERS} printable characters.",
+                field="redacted_names",
+            )
+        if found := _OF_PATTERNS.findall(name):
+            raise Invalid(
+                f"`redacted_names`: {name!r} contains {' '.join(dict.fromkeys(found))}. Names are compared as a whole;"
+                " use `redaction_patterns` for a pattern.",
                 field="redacted_names",
             )
     return normal
@@ -202,7 +211,7 @@ def _problem_of_pattern(pattern: str) -> str:
     try:
         finds_nothing = compile_pattern(pattern).search("") is not None
     except re2.error as error:
-        return f"is not a valid RE2 pattern: {error}."
+        return f"is not a valid RE2 pattern: {error.args[0].decode(errors='replace')}."
     return "also matches an empty text, and would redact everything." if finds_nothing else ""
 
 
