@@ -87,7 +87,8 @@ def test_actions_answer_with_the_pattern_and_each_can_be_undone(api, pattern):
     assert (muted["baseline"], muted["incidents"]) == (None, 0)
     assert api.post(f"{path}/unmute").json()["state"] == "open"
     assert api.post(f"{path}/assign", {"assignee": "nobody"}).json()["path"] == "assignee"
-    assert api.post(f"{path}/mute", {}).json()["path"] == "until"
+    missing = api.post(f"{path}/mute", {}).json()
+    assert (missing["path"], missing["detail"]) == ("until", "`until`, `hours` or `until_worse` is required.")
     past = {"until": timezone.now().isoformat()}
     assert api.post(f"{path}/mute", past).status_code == 422
     outcome = api.post("/patterns/bulk", {"ids": [pattern["id"], "pat_none"], "action": "resolve"}).json()[

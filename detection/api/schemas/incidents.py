@@ -172,7 +172,7 @@ class CommentRequestSchema(StrictSchema):
 
 
 class SnoozeRequestSchema(StrictSchema):
-    """When a snooze ends. At least one field is required."""
+    """When a snooze ends. `until`, `hours` or `until_worse` is required."""
 
     until: Timestamp | None = Field(None, description=_UNTIL)
     hours: float | None = Field(None, gt=0, le=2160, description="Length of the snooze, instead of `until`.")

@@ -41,7 +41,8 @@ def mute(
     """
     now = timezone.now()
     if until is None and not until_worse:
-        raise Invalid("`until` or `until_worse` is required.", field="until")
+        # The API computes `until` from `hours`.
+        raise Invalid("`until`, `hours` or `until_worse` is required.", field="until")
     if until is not None and not now < until <= now + silences.MAX_SILENCE:
         raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
     unmute(pattern, actor)

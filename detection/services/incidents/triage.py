@@ -180,7 +180,8 @@ def snooze(
             raise Conflict("The incident has ended; reopen it first.")
         now = timezone.now()
         if until is None and not until_worse:
-            raise Invalid("`until` or `until_worse` is required.", field="until")
+            # The API computes `until` from `hours`.
+            raise Invalid("`until`, `hours` or `until_worse` is required.", field="until")
         if until is None and incident.ended_at is not None:
             raise Invalid("The loop has ended and cannot get worse. Set `until`.", field="until")
         if until is not None and not now < until <= now + MAX_SNOOZE:
