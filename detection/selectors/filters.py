@@ -123,10 +123,14 @@ class FilterField:
     def _number(self, operator: str, value: Value, now: datetime, zone: tzinfo) -> Q:
         first, dots, last = value.text.partition("..")
         if dots and not operator:
-            return Q(
-                **{f"{self.column}__gte": self._decimal(first), f"{self.column}__lte": self._decimal(last)}
-            )
+            low, high = self._decimal(first), self._decimal(last)
+            if low > high:
+                raise self._reversed(value)
+            return Q(**{f"{self.column}__gte": low, f"{self.column}__lte": high})
         return Q(**{self.column + _LOOKUPS[operator]: self._decimal(value.text)})
+
+    def _reversed(self, value: Value) -> FilterError:
+        return FilterError(f"The start of `{self.name}:{value.text[:80]}` must not be after its end.")
 
     def _decimal(self, text: str) -> Decimal:
         if not _NUMBER.fullmatch(text):
@@ -142,7 +146,9 @@ class FilterField:
         first, dots, last = value.text.partition("..")
         start, end = time_ranges.moment(first, now, zone)
         if dots and not operator:
-            end = time_ranges.moment(last, now, zone)[1]
+            last_start, end = time_ranges.moment(last, now, zone)
+            if start > last_start:
+                raise self._reversed(value)
         if operator:
             # Behind a date is the next day, and before it the day before.
             instant = end if operator in (">", "<=") and end != start else start

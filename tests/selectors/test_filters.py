@@ -66,6 +66,13 @@ def test_numbers_and_times_select_what_they_say(project, incident):
         ("is:broken", "`broken` is not a value of `is`. Values: `open`, `acknowledged`,"),
         ("cost:much", "`much` is not a number. Use `cost:3`, `cost:>3` or `cost:1..3`."),
         ("count:0.5", "`count` is a whole number, not 0.5."),
+        ("cost:2..1", "The start of `cost:2..1` must not be after its end."),
+        ("-count:5,9..3", "The start of `count:9..3` must not be after its end."),
+        (
+            "opened:2026-11-02..2026-11-01",
+            "The start of `opened:2026-11-02..2026-11-01` must not be after its",
+        ),
+        ("seen:-1h..-2h", "The start of `seen:-1h..-2h` must not be after its end."),
         ("tool:>a", "`tool` cannot be compared with `>`. Use `tool:value`."),
         ("opened:soon", "`soon` is not a time. Use a date (`2026-11-01`)"),
     ],
