@@ -52,6 +52,8 @@ REASONS = {
 }
 _OUTCOMES = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
 """Outcome of a reaction for people."""
+_ERRORS = {"invalid_raise": f"Raise the limit by 1 to {service.MAX_RAISE:,}."}
+"""Errors that name fields of the API, for people."""
 _SHORT = {
     "skip": "Skipped",
     "allow_once": "Allowed once",
@@ -175,7 +177,7 @@ def decide(request: ProjectRequest) -> HttpResponse:
             remember=request.POST.get("remember") == "yes",
         )
     except ServiceError as error:
-        status, text = error.status, error.detail
+        status, text = error.status, _ERRORS.get(error.code, error.detail)
     else:
         did = DONE[approval.choice].format(by=approval.raise_by)
         status, text = 200, f"You {did}: {approval.tool} in {approval.session.external_id}."

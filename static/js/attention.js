@@ -5,6 +5,7 @@
 import { writeClocks } from "./countdown.js";
 import { left } from "./durations.js";
 import { keepFetching, writeCount } from "./attention_feed.js";
+import { toast } from "./forms.js";
 import { follow } from "./link.js";
 import { notify, withdraw } from "./notifications.js";
 
@@ -77,7 +78,7 @@ function remove(card, words) {
   const isMine = card.dataset.answered === "yes";
   if (words && !isMine) {
     speaker.textContent = words;
-    toast(words);
+    toast(words, false);
   }
   const next = card.nextElementSibling ?? card.previousElementSibling;
   card.remove();
@@ -158,15 +159,6 @@ async function answer(form, submitter) {
     if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
     soon(0);
   } else for (const button of buttons) button.disabled = false;
-}
-
-function toast(text, isError = false) {
-  const one = document.createElement("div");
-  one.className = isError ? "toast error" : "toast";
-  one.setAttribute("role", "status");
-  one.append(Object.assign(document.createElement("span"), { textContent: text }));
-  document.getElementById("toasts").append(one);
-  setTimeout(() => one.remove(), 8_000);
 }
 
 function count(hints) {

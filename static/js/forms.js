@@ -118,14 +118,16 @@ function sayOffline(place) {
   addEventListener("online", () => line.remove(), { once: true });
 }
 
-/** Show a line for a while. */
+/** Show a line for a while; an error replaces the one before. */
 export function toast(text, isError = true) {
   const one = document.createElement("div");
   one.className = isError ? "toast error" : "toast";
   one.setAttribute("role", "status");
-  one.textContent = text;
-  document.getElementById("toasts")?.append(one);
-  setTimeout(() => one.remove(), isError ? 8_000 : 4_000);
+  one.append(Object.assign(document.createElement("span"), { textContent: text }));
+  const toasts = document.getElementById("toasts");
+  if (isError) toasts?.querySelector(".error")?.remove();
+  toasts?.append(one);
+  setTimeout(() => one.remove(), isError ? 8_000 : 6_000);
 }
 
 export function bindForms() {

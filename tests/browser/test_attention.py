@@ -199,6 +199,11 @@ def test_a_held_call_on_a_phone_survives_a_lost_connection(statistics, project):
     panel.get_by_role("button", name="Skip this call").click()
     expect(page.locator(".toast.error")).to_contain_text("LoopGuard cannot be reached")
     page.context.set_offline(False)
+    # An error replaces the one before.
+    for amount in ("0", ""):
+        panel.get_by_label(re.compile("Raise the limit of")).fill(amount)
+        panel.get_by_role("button", name="Raise the limit").click()
+        expect(page.locator(".toast.error")).to_have_text("Raise the limit by 1 to 10,000.")
     panel.get_by_role("button", name="Skip this call").click()
     expect(panel).to_be_hidden()
     approval.refresh_from_db()

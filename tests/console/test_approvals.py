@@ -87,6 +87,7 @@ def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
         {"choice": "skip"},
         {"id": "apr_none", "choice": "skip"},
         {"choice": "raise", "raise_by": "²"},
+        {"choice": "raise", "raise_by": "99999"},
     ],
 )
 def test_an_invalid_form_shows_an_error(form, as_member, held):
@@ -98,6 +99,8 @@ def test_an_invalid_form_shows_an_error(form, as_member, held):
     assert told.status_code == 200
     held.refresh_from_db()
     assert held.is_open or held.choice == "skip"
+    if "raise_by" in form:
+        assert "Raise the limit by 1 to 10,000." in told.content.decode()
 
 
 def test_a_held_call_is_answered_on_the_pages_of_the_person_too(as_member, project, held):
