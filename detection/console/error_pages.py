@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import structlog
 from django.contrib.auth import get_user
-from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    HttpResponseNotAllowed,
+    HttpResponseRedirect,
+)
 from django.shortcuts import render
+from django.urls import Resolver404, resolve
 
 from detection.console import kept_forms
 
@@ -68,8 +76,21 @@ def csrf_failed(request: HttpRequest, reason: str = "") -> HttpResponse:
     )
 
 
+def _page_above(path: str) -> str:
+    """Return the nearest address above the one that a form is sent to, or the start page."""
+    while path := path.rpartition("/")[0]:
+        for one in (path, f"{path}/"):
+            with suppress(Resolver404):
+                resolve(one)
+                return one
+    return "/"
+
+
 class MethodNotAllowedMiddleware:
-    """Gives responses 405 a page: Django's are empty, and have no handler in the URL configuration."""
+    """Gives responses 405 a page: Django's are empty, and have no handler in the URL configuration.
+
+    A page that shows a rejected form again has the address of the form. Opened later, it leads to the page of the form.
+    """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
         self.get_response = get_response
@@ -79,6 +100,10 @@ class MethodNotAllowedMiddleware:
         response = self.get_response(request)
         if not isinstance(response, HttpResponseNotAllowed) or request.path_info.startswith("/api/"):
             return response
+        match = request.resolver_match
+        if request.method in ("GET", "HEAD") and match is not None and match.namespace == "console":
+            query = request.META.get("QUERY_STRING", "")
+            return HttpResponseRedirect(_page_above(request.path_info) + (f"?{query}" if query else ""))
         page = _answer(
             request,
             405,

@@ -64,7 +64,7 @@ def by_name(request: ProjectRequest) -> HttpResponse:
         messages.info(request, f"No session is named “{formatting.visible(name)}”.")
         query = urlencode({"q": language.write([language.Term("", (language.exact(name),))])})
         return redirect(f"{reverse('console:live', args=[request.project.slug])}?{query}")
-    return _show(request, name)
+    return _show(request, name) if name else redirect("console:live", request.project.slug)
 
 
 @in_project()

@@ -71,6 +71,9 @@ def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(worl
     )
     assert "no-store" in told["Cache-Control"]
     assert AlertDestination.objects.count() == 0
+    # The address of the page, copied, leads to its list.
+    (url,) = re.findall(r'class="panel pad"\s+method="post"\s+action="([^"]+)"', told.content.decode())
+    assert world.client.get(url)["Location"] == f"{world.base}/alerts?tab=destinations"
 
 
 def test_an_address_that_does_not_resolve_names_both_mistakes_at_once(world):
