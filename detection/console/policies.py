@@ -31,6 +31,7 @@ from detection.models import Override, Role, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
 from detection.selectors import incidents as incident_selector
+from detection.selectors.audit import author_of
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
@@ -178,7 +179,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "version": _version(request, form, service.override_version(row)),
         "stored_version": service.override_version(row),
         "conflict": form.conflict,
-        "changed_by": row.updated_by.get_username() if row and row.updated_by else "",
+        "changed_by": author_of(row),
         "scope": scope,
         **tree_context(request, stored, scope),
         "override": row,
@@ -313,7 +314,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         "version": _version(request, form, service.tool_rule_version(rule)),
         "stored_version": service.tool_rule_version(rule),
         "conflict": form.conflict,
-        "changed_by": rule.updated_by.get_username() if rule and rule.updated_by else "",
+        "changed_by": author_of(rule),
         "form": form,
         "settings": form_settings(form),
         "may_change": request.membership.allows(Role.ADMIN),

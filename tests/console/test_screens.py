@@ -25,7 +25,7 @@ from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.stalled import report_due
 from tests.console.scenes import answer, ask, loop, principal, screens, text
-from tests.support.projects import make_member, make_project
+from tests.support.projects import make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
 
@@ -575,6 +575,20 @@ def test_an_override_is_deleted_with_a_reason_where_that_weakens_detection(world
     gone = world.client.post(url, {"action": "delete", "note": "not used"}, follow=True)
     assert "Override deleted." in text(gone)
     assert not Override.objects.filter(model="gpt-5").exists()
+
+
+def test_settings_saved_with_a_key_name_it_as_their_author(world):
+    key = {"Authorization": f"Bearer {make_key(world.project)}"}
+    for path, body in (
+        ("overrides", {"values": {"max_repeats": 3}}),
+        ("tool-rules/get_*", {"exempt": True}),
+    ):
+        answer = Client().put(f"/api/v1/{path}", body, content_type="application/json", headers=key)
+        assert answer.status_code == 200, answer.content
+    author = AuditEntry.objects.filter(action="policy.save").latest("pk").actor
+    assert author.startswith("key:")
+    for page in ("policies?scope=project", "policies/tool-rule?pattern=get_*"):
+        assert f"by {author}" in text(world.client.get(f"{world.base}/{page}"))
 
 
 def test_every_wrong_setting_is_named_at_the_head_of_the_form(world):
