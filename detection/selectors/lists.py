@@ -370,6 +370,8 @@ APPROVALS: Final = ListSpec(
     sorts=(
         SortKey("requested", "requested_at"),
         SortKey("tool", "tool", "text"),
+        SortKey("agent", "agent", "text"),
+        SortKey("decision", "decision", "text"),
         SortKey("count", "count", "number"),
     ),
     example="agent:browser tool:bash -decision:allow",
@@ -389,7 +391,12 @@ AUDIT: Final = ListSpec(
     search=("actor", "action", "subject"),
     time="at",
     time_words="Time",
-    sorts=(SortKey("time", "at"),),
+    sorts=(
+        SortKey("time", "at"),
+        SortKey("actor", "actor", "text"),
+        SortKey("action", "action", "text"),
+        SortKey("subject", "subject", "text"),
+    ),
     default_text="-actor:system,command",
     example="actor:ana action:policy.*",
 )
@@ -512,6 +519,8 @@ PATTERNS: Final = ListSpec(
         SortKey("sessions", "sessions", "number"),
         SortKey("blocked", "blocked", "number"),
         SortKey("cost", "cost", "number"),
+        SortKey("tool", "pattern_tool", "text"),
+        SortKey("owner", "pattern_owner", "text"),
     ),
     default_text="is:open",
     example="detector:cycle agent:browser assigned:no",

@@ -155,7 +155,7 @@ def with_state(project_id: int) -> QuerySet[WithAnnotations[Pattern, WithState]]
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Figures counted from the incidents of a pattern; `id` is the pattern's."""
+    """Figures counted from the incidents of a pattern; `id` is the pattern's, the last two are only read to sort by."""
 
     id: int
     incidents: int
@@ -167,6 +167,8 @@ class Figures:
     calls_found: int
     loops: int
     blocked: int
+    pattern_tool: str = ""
+    pattern_owner: str = ""
 
 
 def list_patterns(
@@ -188,13 +190,22 @@ def list_patterns(
     BadCursor
         Six queries, one of which groups the matching incidents.
     """
-    incidents = _matching(project_id, query.condition())
-    rows = query.order.page(_figures(incidents), cursor, "pattern_id")
-    found = [Figures(*row.values()) for row in rows[: limit + 1]]
+    figures, by = _figures(_matching(project_id, query.condition())), query.order.key.column
+    if by in _NAMES_TO_SORT_BY:
+        figures = figures.annotate(**{by: Coalesce(Min(_NAMES_TO_SORT_BY[by]), Value(""))})
+    rows = query.order.page(figures, cursor, "pattern_id")
+    found = [_read_figures(row) for row in rows[: limit + 1]]
     page = cut(found, limit, query.order.cursor)
     # The patterns of the page are known, so their state need not be found again.
     counted = _matching(project_id, query.condition(without=_OF_PATTERNS))
     return Page(tuple(_rows(project_id, page.items, counted)), page.next_cursor)
+
+
+_NAMES_TO_SORT_BY = {"pattern_tool": "pattern__tool", "pattern_owner": "pattern__assignee__username"}
+
+
+def _read_figures(row: dict[str, Any]) -> Figures:
+    return Figures(id=row.pop("pattern_id"), **row)
 
 
 def _matching(project_id: int, condition: Q) -> QuerySet[Incident]:
@@ -417,7 +428,7 @@ def ids_with_incidents(pattern_ids: Iterable[int]) -> set[int]:
 def row_of(pattern: Pattern) -> PatternRow:
     """Return the row of a pattern with the figures of all its incidents; six queries."""
     incidents = Incident.objects.filter(pattern=pattern)
-    figures = [Figures(*row.values()) for row in _figures(incidents)]
+    figures = [_read_figures(row) for row in _figures(incidents)]
     (row,) = _rows(pattern.project_id, figures, incidents)
     return row
 

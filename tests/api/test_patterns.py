@@ -58,7 +58,7 @@ def test_filters_select_incidents_and_orders_have_cursors(api, pattern):
     of_triage = api.get("/patterns", q="agent:triage").json()["items"]
     assert [(one["id"], one["sessions"]) for one in of_triage] == [(pattern["id"], 1)]
     assert api.get("/patterns", state="resolved").json()["items"] == []
-    for order in ("", "-sessions", "incidents", "-cost", "first"):
+    for order in ("", "-sessions", "incidents", "-cost", "first", "tool", "-owner"):
         whole = [one["id"] for one in api.get("/patterns", sort=order).json()["items"]]
         first = api.get("/patterns", sort=order, limit=1).json()
         rest = api.get("/patterns", sort=order, limit=1, cursor=first["next_cursor"]).json()

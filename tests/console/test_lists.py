@@ -16,8 +16,20 @@ from django.utils import timezone
 from detection.engine.detectors import detector_for
 from detection.engine.scopes import PROJECT
 from detection.exports import EXPORTED_LISTS
-from detection.models import AlertDestination, AuditEntry, Incident, Notification, Role, SavedView, Session
+from detection.models import (
+    AlertDestination,
+    Approval,
+    AuditEntry,
+    Incident,
+    Notification,
+    Pattern,
+    Role,
+    SavedView,
+    Session,
+)
+from detection.selectors import pages
 from detection.services import audit
+from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from tests.console.scenes import loop, make_world
@@ -331,6 +343,37 @@ def test_a_cost_that_nobody_reported_is_empty_in_files_as_it_is_in_lists(world):
         cells = {row[column]: row["cost_usd"] for row in csv.DictReader(io.StringIO(table))}
         assert cells == {of: "" if cost is None else str(cost) for of, cost in costs.items()}, name
     assert [one["tokens"] for one in map(json.loads, lines.splitlines())].count(None) == len(costs) - 1
+
+
+@pytest.mark.parametrize(
+    ("page", "column", "field"),
+    [
+        ("approvals", "agent", "agent"),
+        ("approvals", "decision", "decision"),
+        ("audit", "actor", "actor"),
+        ("audit", "action", "action"),
+        ("audit", "subject", "subject"),
+        ("patterns", "tool", "tool"),
+        ("patterns", "owner", "assignee"),
+    ],
+)
+def test_the_header_of_a_column_sorts_all_pages_by_it(world, monkeypatch, page, column, field):
+    monkeypatch.setattr(pages, "CHUNK_ROWS", 2)
+    overrides.save_override(world.project.pk, PROJECT, {"mode": "ask"}, SYSTEM, "for the test")
+    for number, agent in enumerate(("coder", "writer", "", "coder", "tester")):
+        held = loop(world.project, f"held-{number}", tool=f"tool-{number % 3}", agent=agent, calls=6)
+        audit.record(Actor(agent or "ben"), f"test.{number % 2}", str(held), project_id=world.project.pk)
+    decisions.decide(world.project.pk, Approval.objects.latest("pk").public_id, "skip", Actor("ben"))
+    Pattern.objects.filter(tool="tool-1").update(assignee=world.user)
+    for wanted in (column, f"-{column}"):
+        shown_page = shown(world, page, q="", sort=wanted)
+        opposite = f"-{column}" if wanted == column else column
+        assert re.search(rf'aria-sort="(a|de)scending"\s*>\s*<a href="[^"]*sort={opposite}"', shown_page)
+        file = world.client.get(f"{world.base}/export/{page}?q=&sort={wanted}&format=jsonl").getvalue()
+        values = [json.loads(line)[field] or "" for line in file.splitlines()]
+        assert values == sorted(values, reverse=wanted != column)
+        assert len({*values}) > 1
+        assert len(values) == len({json.loads(line)["id"] for line in file.splitlines()})
 
 
 def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
