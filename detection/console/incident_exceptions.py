@@ -37,9 +37,19 @@ class SavedException:
     incident: Incident
     title: str
     url: str
-    is_expired: bool
+    expires_at: datetime | None
     is_changed_since: bool
     """Nothing of it is left to undo."""
+
+    @property
+    def words(self) -> str:
+        """What it changes, without the time that `expires_at` has."""
+        return self.activity.note.removesuffix(exceptions.until_words(self.expires_at))
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it has no effect any more."""
+        return self.expires_at is not None and self.expires_at < timezone.now()
 
 
 @in_project()
@@ -55,7 +65,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             one.incident,
             incident_text.title(one.incident),
             urls.get(one.pk, ""),
-            is_expired=_is_expired(one),
+            _expiry_of(one),
             is_changed_since=one.pk in changed,
         )
         for one in found
@@ -89,9 +99,9 @@ def form_of(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _is_expired(saved: IncidentActivity) -> bool:
+def _expiry_of(saved: IncidentActivity) -> datetime | None:
     expires_at = saved.before.get("expires_at")
-    return expires_at is not None and datetime.fromisoformat(expires_at) < timezone.now()
+    return datetime.fromisoformat(expires_at) if expires_at else None
 
 
 def _urls(slug: str, saved: Iterable[IncidentActivity]) -> dict[int, str]:

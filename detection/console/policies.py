@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 from urllib.parse import urlencode
@@ -33,6 +33,7 @@ from detection.selectors import dashboard
 from detection.selectors import incidents as incident_selector
 from detection.selectors.audit import author_of
 from detection.selectors.policies import ProjectOverrides, overrides_of
+from detection.services.audit import noted
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
 from detection.services.versions import ChangedMeanwhile
@@ -453,7 +454,7 @@ def _value(name: str, value: Any) -> str:
         with suppress(ValueError):  # a time of day
             moment = datetime.fromisoformat(value)
             if moment.tzinfo is not None:
-                return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+                return noted(moment)
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
     if isinstance(value, dict) and value and name not in FIELDS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from detection.models import AuditEntry, IncidentActivity
@@ -46,6 +47,11 @@ def record_incidents(activity: Sequence[IncidentActivity]) -> None:
         for step in activity
         if step.action in _STATES
     )
+
+
+def noted(at: datetime) -> str:
+    """Return a time as notes and changes of settings spell it."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def record(

@@ -91,10 +91,16 @@ def test_an_exception_whose_time_is_over_is_listed_as_expired(world, incident_pa
     form = {"option": "agent:raise", "expires": "1d", "note": "until the deploy"}
     world.client.post(f"{incident_page}/exception", form, follow=True)
     page = f"{world.base}/policies/exceptions"
-    assert "expired" not in text(world.client.get(page))
+    kept = world.client.get(page)
+    assert "expired" not in text(kept)
+    # The note of the incident has the time as text, the list an element of its own.
+    saved = IncidentActivity.objects.get(action="excepted")
+    until = Override.objects.get(agent="researcher").expires_at
+    assert saved.note.endswith(f" until {until:%Y-%m-%d %H:%M} UTC")
+    assert f"{until:%Y-%m-%d %H:%M}" not in text(kept)
+    assert f'until <time datetime="{until:%Y-%m-%dT%H:%M:%S}Z"' in " ".join(kept.content.decode().split())
     past = timezone.now() - timedelta(seconds=1)
     Override.objects.update(expires_at=past)
-    saved = IncidentActivity.objects.get(action="excepted")
     saved.before["expires_at"] = past.isoformat()
     saved.save()
     for _ in range(2):

@@ -67,6 +67,11 @@ def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
         world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}")
     )
     assert "1 pattern restored." in act(world, "undo")
+    act(world, "mute:8h")
+    until = AlertSilence.objects.latest("pk").ends_at
+    noted = text(world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}"))
+    assert f"until {until:%Y-%m-%d %H:%M} UTC" in noted
+    act(world, "undo")
     assert "1 pattern assigned." in act(world, "assign:me")
     act(world, "comment", note="vendor informed")
     shown = act(world, "resolve")

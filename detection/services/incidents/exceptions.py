@@ -313,18 +313,22 @@ def create_exception(
     if expires_at is not None:
         before["expires_at"] = expires_at.isoformat()
     settings = f" ({'; '.join(chosen.settings)})" if chosen.settings else ""
-    until = f" until {expires_at:%Y-%m-%d %H:%M} UTC" if expires_at else ""
     activity = IncidentActivity.objects.create(
         incident=incident,
         actor=actor.name[:150],
         action=EXCEPTED,
-        note=f"{chosen.where}: {chosen.words}{settings}{until}"[:1000],
+        note=f"{chosen.where}: {chosen.words}{settings}{until_words(expires_at)}"[:1000],
         before=before,
     )
     audit.record(
         actor, f"incident.{EXCEPTED}", public_id, project_id=project_id, after={"exception": activity.note}
     )
     return activity
+
+
+def until_words(expires_at: datetime | None) -> str:
+    """Return the end of the note of an exception that expires."""
+    return f" until {audit.noted(expires_at)}" if expires_at else ""
 
 
 def current(incident: Incident) -> IncidentActivity | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
@@ -18,7 +18,7 @@ from django.utils import timezone
 from detection.models import Membership, Pattern, PatternActivity
 from detection.models.incidents import IncidentLabel
 from detection.services.alerting import mutes, silences
-from detection.services.audit import Actor
+from detection.services.audit import Actor, noted
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
 from detection.services.incidents import pattern_activity, pattern_changes
 from detection.services.incidents.pattern_activity import MAX_NOTE_CHARACTERS, plain
@@ -127,7 +127,7 @@ def mute(
         replaced = mutes.active([pattern.pk]).get(pattern.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
         mutes.mute(pattern, actor, until=until, until_worse=until_worse, reason=reason)
-        ends = [f"until {until.astimezone(UTC):%d %b %H:%M} UTC"] if until else []
+        ends = [f"until {noted(until)}"] if until else []
         note = " or ".join([*ends, *(["until it gets worse"] if until_worse else [])])
         note = f"{note}: {reason.strip()}" if reason.strip() else note
         pattern_activity.record(pattern, actor, "muted", note, before=before)
