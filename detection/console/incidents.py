@@ -110,9 +110,7 @@ def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, A
     return {}
 
 
-ACTIONS = ListActions(
-    INCIDENTS, "incident", Incident, selector.matching_keys, service.bulk, service.comment, arguments_of
-)
+ACTIONS = ListActions(INCIDENTS, "incident", Incident, selector.matching_keys, service, arguments_of)
 
 
 @in_project(Role.OPERATOR)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, Final
 
 from django.contrib import messages
@@ -16,9 +17,8 @@ from detection.console.access import ProjectRequest, actor_of
 from detection.console.listing import Listing
 from detection.models import BulkAction, Incident, Pattern
 from detection.selectors.filters import ListQuery, ListSpec
-from detection.services.audit import Actor
 from detection.services.errors import Invalid, ServiceError
-from detection.services.incidents import bulk_actions, triage
+from detection.services.incidents import bulk_actions
 
 MAX_NAMED: Final = 500
 _BULK: Final = "bulk_"
@@ -48,10 +48,8 @@ class ListActions:
         Of a row; has a `public_id`.
     matching
         Returns the row ids that a query selects: project id, query, newest row id, limit.
-    bulk
-        Applies an action to a few named rows: project id, ids, action, actor, arguments. Returns outcomes by id.
-    comment
-        Adds a comment to one row: project id, id, actor, text.
+    triage
+        `incidents.triage` or `incidents.pattern_triage`, which have the same functions.
     arguments
         Reads the arguments of an action: request, action, option.
     """
@@ -60,8 +58,7 @@ class ListActions:
     noun: str
     model: type[Incident | Pattern]
     matching: Callable[[int, ListQuery, int, int], list[int]]
-    bulk: Callable[..., Mapping[str, str]]
-    comment: Callable[[int, str, Actor, str], object]
+    triage: ModuleType
     arguments: Callable[[ProjectRequest, str, str], dict[str, Any]]
 
 
@@ -96,22 +93,22 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
             request, bulk_actions.undo(project_id, ids[0], actor, seconds=bulk_actions.IN_REQUEST_SECONDS)
         )
     elif action == "comment" and len(ids) == 1:
-        rows.comment(project_id, ids[0], actor, request.POST.get("note", ""))
+        rows.triage.comment(project_id, ids[0], actor, request.POST.get("note", ""))
     elif len(ids) > _NAMED_IN_FORM and action != "undo":
         found = dict(
             rows.model.objects.filter(project_id=project_id, public_id__in=ids).values_list("public_id", "pk")
         )
         _act_on_many(request, rows, [found[one] for one in ids if one in found], action, option)
     elif ids:
-        latest = triage.latest_activity() if rows.model is Incident else 0
-        outcome = rows.bulk(project_id, ids, action, actor, **rows.arguments(request, action, option))
+        latest = rows.triage.latest_activity()
+        outcome = rows.triage.bulk(project_id, ids, action, actor, **rows.arguments(request, action, option))
         done = [public_id for public_id, code in outcome.items() if code == "done"]
         codes = [code for code in outcome.values() if code != "done"]
-        changed = {*done}
-        if rows.model is Incident:
-            changed |= triage.changed_since(project_id, latest, done, actor.name)
-        undo = "" if action == "undo" else " ".join(done)
-        _say(request, rows.noun, action, len(done), undo, len(changed) - len(done))
+        touched = rows.triage.changed_since(project_id, latest, done, actor.name)
+        changed = [public_id for public_id in done if public_id in touched]
+        undo = "" if action == "undo" else " ".join(changed)
+        along, unchanged = len(touched) - len(changed), len(done) - len(changed)
+        _say(request, rows.noun, action, len(changed), undo, along, unchanged)
         _say_failed(request, dict.fromkeys(codes), len(codes))
     else:
         messages.error(request, f"No {rows.noun} was selected.")
@@ -155,14 +152,18 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
     """Report what was done; if a worker continues, the list shows the progress."""
     if done.finished_at is not None:
         undo = "" if done.reverts else done.public_id
-        _say(request, done.list.removesuffix("s"), done.action, done.changed, undo, done.along)
+        noun = done.list.removesuffix("s")
+        _say(request, noun, done.action, done.changed, undo, done.along, bulk_actions.unchanged(done))
         _say_failed(request, done.failures, sum(done.failures.values()))
 
 
-def _say(request: ProjectRequest, noun: str, action: str, selected: int, undo: str, along: int) -> None:
+def _say(
+    request: ProjectRequest, noun: str, action: str, selected: int, undo: str, along: int, unchanged: int
+) -> None:
     count = selected + along
-    if count:
+    if count or unchanged:
         more = f", {along:,} about the same calls" if along else ""
+        more += f", {unchanged:,} unchanged" if unchanged else ""
         words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}{more}."
         # The names are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags=undo)
@@ -183,6 +184,7 @@ def progress(request: ProjectRequest, shown: BulkAction | None) -> dict[str, Any
     return {
         "bulk": shown,
         "bulk_words": _WORDS[shown.action],
+        "bulk_unchanged": bulk_actions.unchanged(shown) if shown.finished_at else 0,
         "may_undo_bulk": is_own and (undo_until is None or timezone.now() <= undo_until),
         "undo_bulk_until": undo_until,
     }

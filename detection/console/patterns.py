@@ -162,9 +162,7 @@ def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str
     return {}
 
 
-ACTIONS: Final = ListActions(
-    PATTERNS, "pattern", Pattern, selector.matching_keys, service.bulk, service.comment, _arguments_of
-)
+ACTIONS: Final = ListActions(PATTERNS, "pattern", Pattern, selector.matching_keys, service, _arguments_of)
 
 
 @in_project(Role.OPERATOR)

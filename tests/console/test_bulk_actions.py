@@ -74,6 +74,42 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
     assert "You have no change to undo." in text(stranger)
 
 
+@pytest.mark.parametrize("is_matching", [True, False])
+def test_rows_that_an_action_leaves_as_they_are_do_not_count(world, is_matching):
+    already = Incident.objects.filter(loop_id__in=("c-1", "c-2"))
+    already.update(label="false_alarm")
+    if is_matching:
+        done, number = all_that_match(world), 60
+    else:
+        ids = Incident.objects.filter(loop_id__in=("c-1", "c-2", "c-3", "c-4", "c-5")).order_by("pk")
+        form = {"action": "label:false_alarm", "ids": [*ids.values_list("public_id", flat=True)]}
+        done, number = world.client.post(f"{world.base}/incidents/act", form, follow=True), 5
+    assert f"{number - 2} incidents labelled, 2 unchanged." in text(done)
+    found = re.search(
+        r'name="ids"\s+value="([^"]+)"\s*>', done.content.decode().partition('class="toast')[2]
+    )[1]
+    again = world.client.post(f"{world.base}/incidents/act", {"action": "undo", "ids": found}, follow=True)
+    assert f"{number - 2} incidents restored." in text(again)
+    assert "could not be changed" not in text(again)
+    assert already.filter(label="false_alarm").count() == 2
+
+
+@pytest.mark.parametrize("number", [3, 25])
+def test_patterns_without_open_incidents_are_not_acknowledged(world, number):
+    Incident.objects.all().delete()
+    for one in range(number):
+        loop(world.project, f"run-{one}", tool=f"tool-{one}", calls=4)
+    Incident.objects.filter(session_name="run-0").update(status="ended", ended_at=timezone.now())
+    ids = [*Pattern.objects.filter(incidents__isnull=False).values_list("public_id", flat=True)]
+    for action, count in (("acknowledge", number - 1), ("resolve", number)):
+        form = {"action": action, "ids": ids}
+        said = text(world.client.post(f"{world.base}/patterns/act", form, follow=True))
+        unchanged = f", {number - count} unchanged" if count < number else ""
+        assert f"{count} patterns {action.removesuffix('e')}ed{unchanged}." in said
+        again = text(world.client.post(f"{world.base}/patterns/act", form, follow=True))
+        assert f"0 patterns {action.removesuffix('e')}ed, {number} unchanged." in again
+
+
 def test_an_undo_counts_what_it_restores_along_with_another_row(world):
     """Both rows are of one loop, so undoing the first restores the second, too."""
     group = {"session": world.session, "group_id": "inc_one"}

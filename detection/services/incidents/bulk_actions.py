@@ -151,13 +151,14 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
             if row.reverts is not None and code == "nothing_to_undo" and _changed_of(row, (pk,)):
                 code = "done"  # undone along with another one about the same calls
             row.changed += code == "done"
-            if code != "done" and not _is_unreached(row, code):
+            if code != "done" and not _is_untouched(row, code, pk):
                 row.failures[code] = row.failures.get(code, 0) + 1
             row.done += 1
             if time.monotonic() > until:
                 break
         is_done = row.done >= row.total
-        row.along = _count_along(row) if is_done else 0
+        if is_done:
+            _count(row)
         row.finished_at = timezone.now() if is_done else None
         row.claimed_until = None if is_done or time.monotonic() > until else timezone.now() + CLAIM
         if not _store(row):  # an undo has ended it
@@ -204,29 +205,41 @@ def _apply(row: BulkAction, public_id: str) -> str:
     return "done"
 
 
-def _is_unreached(row: BulkAction, code: str) -> bool:
-    """Whether there is nothing to undo for a row, because the action ended before it."""
-    return row.reverts is not None and code == "nothing_to_undo" and row.done >= row.reverts.done
+def _is_untouched(row: BulkAction, code: str, pk: int) -> bool:
+    """Whether there is nothing to undo for a row, because the action did not change it or ended before it."""
+    reverted = row.reverts
+    return reverted is not None and code == "nothing_to_undo" and not _changed_of(reverted, (pk,))
 
 
 def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
     """Return the rows that an action has changed."""
-    if row.list == "patterns":
-        return frozenset(_activity_of(row).filter(pattern__in=keys).values_list("pattern", flat=True))
-    by_it = Q(action="undone") if row.reverts is not None else Q(note__contains=_mark_of(row))
-    own = IncidentActivity.objects.filter(by_it, incident__in=keys, actor=row.actor, at__gte=row.created_at)
-    return frozenset(own.values_list("incident", flat=True))
+    of = "pattern" if row.list == "patterns" else "incident"
+    return frozenset(_touched(row).filter(**{f"{of}__in": keys}))
 
 
-def _count_along(row: BulkAction) -> int:
-    """Count the incidents that were changed although they are no targets: they are about the same calls."""
+def _count(row: BulkAction) -> None:
+    """Count the rows that were changed, and the incidents about the same calls that were changed along with them."""
+    touched = {*_touched(row)}
+    row.along = len(touched.difference(row.targets)) if row.list == "incidents" else 0
+    if row.reverts is None:
+        row.changed = len(touched.intersection(row.targets))
+
+
+def _touched(row: BulkAction) -> QuerySet[Any, int]:
+    """Return the rows of the project that an action has changed."""
     if row.list == "patterns":
-        return 0
+        found = _activity_of(row).filter(pattern__project_id=row.project_id)
+        return found.values_list("pattern", flat=True)
     by_it = Q(action="undone") if row.reverts is not None else Q(note__contains=_mark_of(row))
-    rows = IncidentActivity.objects.filter(
+    own = IncidentActivity.objects.filter(
         by_it, incident__project_id=row.project_id, actor=row.actor, at__gte=row.created_at
     )
-    return len({*rows.values_list("incident", flat=True)}.difference(row.targets))
+    return own.values_list("incident", flat=True)
+
+
+def unchanged(row: BulkAction) -> int:
+    """Return how many rows of a finished action were already as it would have left them."""
+    return 0 if row.reverts is not None else row.total - row.changed - sum(row.failures.values())
 
 
 def _activity_of(row: BulkAction) -> QuerySet[PatternActivity]:

@@ -6,7 +6,7 @@ The figures and the state of a pattern are counted by `selectors.patterns`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -144,7 +144,7 @@ def unmute(project_id: int, public_id: str, actor: Actor) -> Pattern:
 def acknowledge(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
 ) -> Pattern:
-    """Acknowledge all open and snoozed incidents of a pattern."""
+    """Acknowledge all open and snoozed incidents of a pattern. Nothing changes if there are none."""
     return _sweep(project_id, public_id, actor, "acknowledged", note, {}, seconds)
 
 
@@ -191,10 +191,18 @@ def _sweep(
     seconds: float,
 ) -> Pattern:
     """Change all incidents of a pattern: for at most these seconds, a worker continues."""
+    note = _checked_note(note)
     with _locked(project_id, public_id) as pattern:
+        # Resolving again sets a new time only if there is something to resolve.
+        is_same = all(
+            getattr(pattern, name) == value or (name == "resolved_at" and pattern.resolved_at is not None)
+            for name, value in fields.items()
+        )
+        if is_same and not pattern.incidents.filter(pattern_changes.SWEEPING[action][0]).exists():
+            return pattern
         newest = pattern.incidents.aggregate(newest=Max("pk"))["newest"] or 0
         change = _change(
-            pattern, actor, action, _checked_note(note), fields,
+            pattern, actor, action, note, fields,
             last_incident=newest, finished_at=None, claimed_until=pattern_changes.claim(),
         )  # fmt: skip
     pattern_changes.carry_out(change, seconds)
@@ -289,3 +297,14 @@ def bulk(
         except ServiceError as error:
             outcome[public_id] = error.code
     return outcome
+
+
+def latest_activity() -> int:
+    """Return the number of the latest activity, for `changed_since`."""
+    return PatternActivity.objects.aggregate(pk=Max("pk"))["pk"] or 0
+
+
+def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
+    """Return which of these patterns a person, `by`, has changed since."""
+    rows = PatternActivity.objects.filter(pk__gt=latest, actor=by[:150], pattern__project_id=project_id)
+    return {*rows.filter(pattern__public_id__in=public_ids).values_list("pattern__public_id", flat=True)}
