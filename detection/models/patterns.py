@@ -46,7 +46,7 @@ class Pattern(models.Model):
     open          an incident is open
     acknowledged  an incident is acknowledged
     snoozed       an incident is snoozed
-    not_a_loop    a person said so of the pattern
+    not_a_loop    a person said so of the pattern, or of each of its incidents
     resolved      a person resolved the pattern
     ended         otherwise
     ============  ====================================================================================

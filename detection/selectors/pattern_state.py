@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet, Subquery
+from django.db.models.lookups import IsNull
 
 from detection.models import AlertSilence, Incident, Pattern, PatternState
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 
 _STATUSES = {
     PatternState.OPEN: IncidentStatus.OPEN,
@@ -44,10 +45,15 @@ def conditions(now: datetime) -> list[tuple[PatternState, Q]]:
         (state, Q(Exists(Incident.objects.filter(status=status.value, **own))))
         for state, status in _STATUSES.items()
     ]
+    # A subquery of one row by index; for `Exists`, the database would read the incidents of all patterns.
+    a_loop = Subquery(Incident.objects.filter(IS_LOOP, pattern=OuterRef("pk")).order_by().values("pk")[:1])
     return [
         (PatternState.MUTED, Q(Exists(active_mutes(now).filter(**own)))),
         *at_work,
-        (PatternState.NOT_A_LOOP, Q(label=IncidentLabel.FALSE_ALARM)),
+        (
+            PatternState.NOT_A_LOOP,
+            Q(label=IncidentLabel.FALSE_ALARM) | Q(IsNull(a_loop, True)),
+        ),
         (PatternState.RESOLVED, Q(resolved_at__isnull=False)),
     ]
 

@@ -93,6 +93,8 @@ class PatternRow:
     cost_note
         Why it has no cost of its own: ``shared``, if incidents of other patterns found all its calls first, or
         ``not a loop``, if all incidents have that label. Empty for others.
+    label
+        Of the pattern; also "not a loop" where all its incidents have that label and none is at work.
     has_returned
         A closed pattern that is open again.
     """
@@ -254,7 +256,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
             detail=pattern.detail,
             state=pattern.state,
             assignee=pattern.assignee.get_username() if pattern.assignee else None,
-            label=pattern.label,
+            label=IncidentLabel.FALSE_ALARM if pattern.state == PatternState.NOT_A_LOOP else pattern.label,
             resolved_at=pattern.resolved_at,
             incidents=row.incidents,
             sessions=row.sessions,

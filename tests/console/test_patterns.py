@@ -1,5 +1,7 @@
 """Patterns in the console: the list, a pattern's page, what people do with it, and undo."""
 
+import json
+
 import pytest
 from django.test import Client
 
@@ -97,6 +99,27 @@ def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
     assert viewer.post(f"{world.base}/patterns/act", {"action": "resolve"}).status_code == 403
+
+
+def test_a_pattern_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world):
+    address = f"{world.base}/patterns/{Pattern.objects.get().public_id}"
+    ids = [*Incident.objects.values_list("public_id", flat=True)]
+    form = {"action": "label:false_alarm", "ids": ids}
+    world.client.post(f"{world.base}/incidents/act", form | {"ids": ids[:1]})
+    assert "Not a loop 0" in text(world.client.get(f"{world.base}/patterns?q="))
+    world.client.post(f"{world.base}/incidents/act", form)
+    listed = text(world.client.get(f"{world.base}/patterns?q=is:not_a_loop"))
+    assert "Not a loop 1" in listed
+    assert "search_web is called again" in listed
+    page = text(world.client.get(address))
+    assert "Remove label" in page
+    assert "resolve-button" not in world.client.get(address).content.decode()
+    file = world.client.get(f"{world.base}/export/patterns?q=&format=jsonl").getvalue()
+    (row,) = map(json.loads, file.splitlines())
+    assert (row["state"], row["label"]) == ("not_a_loop", "false_alarm")
+    act(world, "label", label="")
+    assert not Incident.objects.exclude(label="").exists()
+    assert "Not a loop 0" in text(world.client.get(f"{world.base}/patterns?q="))
 
 
 def test_a_pattern_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):

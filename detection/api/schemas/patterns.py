@@ -89,7 +89,10 @@ class PatternSchema(Schema):
     detail: str = Field(description="The provider's problem, or the unit of the budget.")
     state: State = Field(description="State.")
     has_returned: bool = Field(description="Whether it was closed and has reopened.")
-    label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled the pattern.")
+    label: str | None = Field(
+        description="`true_loop` or `false_alarm`, if a person labelled the pattern; `false_alarm` also if each of its "
+        "incidents has that label."
+    )
     assignee: str | None = Field(description="User name of the person it is assigned to.")
     mute: MuteSchema | None = Field(description="The active mute.")
     incidents: int = Field(description="Number of incidents.")
