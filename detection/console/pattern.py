@@ -30,7 +30,10 @@ REFRESHED: Final = ",".join(
 """Parts of the page that change with its incidents. An open menu is left as it is, and so is the choice of an owner."""
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
-_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {"session_name": "session"}
+_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {
+    "loop_id": "loop",
+    "session_name": "session",
+}
 """The filter fields for the values that incidents share."""
 
 
@@ -47,6 +50,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     row = selector.row_of(pattern)
     facts, line = selector.shared_facts(pattern), line_of(row)
+    arguments = selector.arguments_of(pattern, pattern_text.shown_loops(row.kind, facts))
     of_it = (term("pattern", public_id),)
     found = incidents.list_incidents(
         request.project.pk, list_query(INCIDENTS, terms=of_it), "", SHOWN_INCIDENTS
@@ -61,8 +65,8 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "detector": detector_for(row.kind),
         "conclusion": pattern_text.conclusion(facts),
         "shared": [
-            (line, [(*value, _query((*of_it, term(_FIELDS[line.name], value[0])))) for value in line.values])
-            for line in pattern_text.shared_lines(row.kind, facts)
+            (one, [(value, _query((*of_it, term(_FIELDS[one.name], value.name)))) for value in one.values])
+            for one in pattern_text.shared_lines(row.kind, facts, arguments)
         ],
         "incidents": [
             (

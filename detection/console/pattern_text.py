@@ -33,6 +33,8 @@ _NAMES = {
 }
 _MANY = 2
 _SHOWN_VALUES = 5
+_SHOWN_LOOPS = 3
+"""Each needs the evidence of an incident, which takes long to read."""
 _MOSTLY = 0.8
 
 
@@ -57,6 +59,16 @@ def _says_results(row: PatternRow | Pattern) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedValue:
+    """A value of a field: as the filter has it and as it is shown, the number of incidents, and the share of all."""
+
+    name: str
+    shown: str
+    number: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
 class SharedLine:
     """One field of the table of what incidents share.
 
@@ -64,45 +76,55 @@ class SharedLine:
     ----------
     words
         ``all 14``, ``12 of 14`` for the most frequent value, or the number of different values.
-    values
-        Value, number of incidents, and share of all.
     """
 
     name: str
     label: str
     is_shared: bool
     words: str
-    values: tuple[tuple[str, int, float], ...]
+    values: tuple[SharedValue, ...]
     more: int
 
 
-def shared_lines(kind: str, facts: Mapping[str, SharedFact]) -> list[SharedLine]:
+def shown_loops(kind: str, facts: Mapping[str, SharedFact]) -> list[str]:
+    """Return the most frequent loops of a pattern whose arguments can be shown; a cycle has those of several calls."""
+    detector, loops = detector_for(kind), facts["loop_id"].values[:_SHOWN_LOOPS]
+    return [name for name, _ in loops] if detector.is_exact and not detector.spans_tools else []
+
+
+def shared_lines(
+    kind: str, facts: Mapping[str, SharedFact], arguments: Mapping[str, str]
+) -> list[SharedLine]:
     """Return what the incidents share, with one line per field that any incident has.
 
-    A loop is identified by its arguments only if its detector compares them.
+    A loop is identified by its arguments only if its detector compares them. Incidents know them by their digest, so
+    `arguments` has the texts of those that are shown.
     """
     left_out = () if detector_for(kind).is_exact else ("loop_id",)
-    return [_line(fact) for fact in facts.values() if fact.distinct and fact.name not in left_out]
+    return [_line(fact, arguments) for fact in facts.values() if fact.distinct and fact.name not in left_out]
 
 
-def _line(fact: SharedFact) -> SharedLine:
+def _line(fact: SharedFact, arguments: Mapping[str, str]) -> SharedLine:
     number = fact.values[0][1]
     if fact.is_shared:
         words = f"all {fact.total:,}" if fact.total > 1 else "the only one"
     else:
         words = f"{number:,} of {fact.total:,}" if fact.distinct == 1 else f"{fact.distinct:,} different"
-    # Arguments are known by their digest only; the incidents show them.
     is_digest = fact.name == "loop_id"
-    values = () if is_digest else fact.values[:_SHOWN_VALUES]
-    if is_digest and not fact.is_shared and number > 1:
+    values = tuple(
+        SharedValue(name, arguments[name] if is_digest else name, count, count / fact.total)
+        for name, count in fact.values[:_SHOWN_VALUES]
+        if not is_digest or name in arguments
+    )
+    if is_digest and not values and not fact.is_shared and number > 1:
         words += f", {number:,} of {fact.total:,} with the same"
     return SharedLine(
         fact.name,
         _NAMES[fact.name],
         fact.is_shared,
         words,
-        tuple((name, count, count / fact.total) for name, count in values),
-        0 if is_digest else fact.distinct - len(values),
+        values,
+        fact.distinct - len(values) if values else 0,
     )
 
 

@@ -479,3 +479,24 @@ def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
         distinct = len(values) if len(values) < MAX_NAMES else rows.values(name).distinct().count()
         facts[name] = SharedFact(name, values, distinct, total)
     return facts
+
+
+def arguments_of(pattern: Pattern, loop_ids: Iterable[str]) -> dict[str, str]:
+    """Return the arguments of the calls of loops, as the evidence of one incident has them; a query by index for each.
+
+    Loops whose arguments are not stored are missing.
+    """
+    found: dict[str, str] = {}
+    for loop_id in loop_ids:
+        rows = Incident.objects.filter(
+            project=pattern.project_id, pattern=pattern, loop_id=loop_id
+        ).order_by()
+        for evidence in rows.values_list("evidence", flat=True)[:1]:
+            calls = evidence.get("calls") or [{}]
+            # The last call may be one that tried others.
+            ((_, arguments), _), *_ = Counter(
+                (call.get("call_key"), call.get("arguments")) for call in calls
+            ).most_common(1)
+            if arguments:
+                found[loop_id] = arguments
+    return found

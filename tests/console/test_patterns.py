@@ -1,6 +1,8 @@
 """Patterns in the console: the list, a pattern's page, what people do with it, and undo."""
 
 import json
+import re
+from html import unescape
 
 import pytest
 from django.test import Client
@@ -46,6 +48,12 @@ def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world)
     shown, number = text(page), Incident.objects.count()
     assert f"All {number} share tool search_web and model gpt-5." in shown
     assert "Check the tool and the model first: agents differ." in shown
+    # Each with its number, which leads to the incidents.
+    arguments = unescape(re.search(r"Arguments 4 different (.*?) Session", shown)[1])
+    assert re.fullmatch(r'({"q":"(reset|\d)"} 1 \(25\s?%\) ){3}and 1 more', arguments)
+    loops = re.findall(r"\?q=pattern%3A\w+\+loop%3A(\w+)", page.content.decode())
+    assert {*loops} < {*Incident.objects.values_list("loop_id", flat=True)}
+    assert len(loops) == 3
     assert f'href="{world.base}/incidents/{world.incident.public_id}"' in page.content.decode()
     all_ = world.client.get(f"{world.base}/incidents?q=pattern:{Pattern.objects.get().public_id}")
     assert f"All {number}" in text(all_)
