@@ -6,7 +6,15 @@ import json
 import pytest
 from django.core.management import CommandError, call_command
 
-from detection.models import AlertEvent, Event, Incident, Project, Session
+from detection.models import (
+    AlertEvent,
+    AuditEntry,
+    Event,
+    Incident,
+    Project,
+    Session,
+    TranscriptImport,
+)
 from tests.support.transcripts import claude_code
 
 pytestmark = pytest.mark.django_db
@@ -46,6 +54,18 @@ def test_a_folder_of_claude_code_sessions_tells_what_loops_cost(tmp_path, capsys
     assert "in 1 sessions" in said
     assert f"/p/default/incidents/{incident.public_id}" in said
     assert "$0.0" in said
+    listed = TranscriptImport.objects.get()
+    assert (listed.state, listed.created_by, listed.sessions) == ("finished", "command line", 2)
+    assert (listed.events, listed.prices is not None) == (Event.objects.count(), True)
+    assert listed.files == [{"name": str(tmp_path), "bytes": listed.total_bytes}]
+    assert listed.summary["worst"][0]["url"].endswith(incident.public_id)
+    assert AuditEntry.objects.filter(action="import.create", subject=listed.public_id).exists()
+
+    incident.label = "false_alarm"
+    incident.save()
+    again = run("claude-code", tmp_path, "--usd-per-million-tokens", "5", "25", capsys=capsys)
+    assert "New events: 0." in again
+    assert "0 loops in 0 sessions: 0 calls" in again
 
 
 def test_without_prices_the_report_says_how_to_name_them_and_nothing_is_logged(tmp_path, capsys):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
@@ -13,9 +13,13 @@ from detection.integrations.transcripts import TranscriptError
 from detection.management.choices import chosen_project
 from detection.models import Project
 from detection.selectors.prices import load_prices
-from detection.services.ingestion import run_import, transcript_files
+from detection.services.audit import Actor
+from detection.services.ingestion import run_import, transcript_files, transcript_imports
 from detection.services.ingestion.run_import import ImportSummary, priced
 from detection.services.ingestion.transcript_files import ENDINGS, KINDS, MAX_UNPACKED_BYTES
+
+MAX_LISTED: Final = 100
+"""Unreadable files that the page of the import names."""
 
 
 class Command(BaseCommand):
@@ -46,34 +50,48 @@ class Command(BaseCommand):
         for log in logs:
             log.setLevel(logging.ERROR)
         try:
-            self._import(chosen_project(options["project"]), _files(options["path"]), options)
+            self._import(chosen_project(options["project"]), options["path"], options)
         finally:
             for log, level in zip(logs, before, strict=True):
                 log.setLevel(level)
 
-    def _import(self, project: Project, files: list[Path], options: dict[str, Any]) -> None:
+    def _import(self, project: Project, path: Path, options: dict[str, Any]) -> None:
+        files, kind, prices_given = _files(path), options["kind"], options["usd_per_million_tokens"]
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
-        prices = load_prices(project.pk)
+        prices, skipped = load_prices(project.pk), list[str]()
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
             try:
+                totals.update(bytes=file.stat().st_size)
                 for one in transcript_files.files_of(
                     file, str(file), [MAX_UNPACKED_BYTES], str(file.resolve())
                 ):
-                    runs = run_import.FileImport(principal, options["kind"])
+                    runs = run_import.FileImport(principal, kind)
                     try:
-                        for name, event in transcript_files.events(options["kind"], one):
-                            runs.add(name, priced(event, options["usd_per_million_tokens"], prices))
+                        for name, event in transcript_files.events(kind, one):
+                            runs.add(name, priced(event, prices_given, prices))
                     finally:
                         for run in runs.end():
                             totals.update(events=run.added, known=run.known, live=run.session_id is None)
                             rows.update([run.session_id] if run.session_id is not None else [])
             except (TranscriptError, OSError) as error:
-                totals.update(unreadable=1)
+                skipped.append(str(error))
                 self.stderr.write(str(error))
-        self._report(totals, run_import.summarise(project, rows))
-        if totals["unreadable"]:
-            raise CommandError(f"{totals['unreadable']} files could not be read. The reasons are above.")
+        summary = run_import.summarise(project, rows)
+        transcript_imports.note_import(
+            project.pk,
+            Actor("command line"),
+            kind=kind,
+            path=path.resolve(),
+            size=totals["bytes"],
+            prices=prices_given,
+            events=totals["events"],
+            skipped=[*skipped[:MAX_LISTED], *_passed_over(totals)],
+            summary=summary,
+        )
+        self._report(totals, summary)
+        if skipped:
+            raise CommandError(f"{len(skipped)} files could not be read. The reasons are above.")
 
     def _progress(self, number: int, count: int, file: Path) -> None:
         if self.stderr.isatty():
@@ -84,8 +102,8 @@ class Command(BaseCommand):
     def _report(self, totals: Counter[str], summary: ImportSummary) -> None:
         write = self.stdout.write
         write(f"{summary.sessions:,} sessions, {summary.calls:,} calls. New events: {totals['events']:,}.")
-        if totals["live"]:
-            write(f"{totals['live']:,} sessions were recorded live and are not changed.")
+        for sentence in _passed_over(totals):
+            write(sentence)
         share = f" ({summary.loop_calls / summary.calls:.1%} of all)" if summary.calls else ""
         cost = f", ${summary.loop_cost_usd:,.2f}" if summary.loop_cost_usd else ""
         write(
@@ -101,6 +119,10 @@ class Command(BaseCommand):
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
         write(summary.url)
+
+
+def _passed_over(totals: Counter[str]) -> list[str]:
+    return [f"{totals['live']:,} sessions were recorded live and are not changed."] if totals["live"] else []
 
 
 def _files(path: Path) -> list[Path]:

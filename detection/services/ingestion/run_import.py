@@ -329,11 +329,11 @@ def _time(value: Any) -> datetime | None:
 
 
 def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
-    """Summarise the loops of imported sessions, by row id: their calls and cost, and the worst loops."""
+    """Summarise the loops of imported sessions, by row id, without those that are labelled "not a loop"."""
     ids = [*sessions]
     rows = Session.objects.filter(project=project, pk__in=ids)
-    loops = Incident.objects.filter(project=project, session_id__in=ids)
-    sums = loops.filter(IS_LOOP).aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
+    loops = Incident.objects.filter(IS_LOOP, project=project, session_id__in=ids)
+    sums = loops.aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
     first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST, calls_of_loop=LOOP_CALLS)
     worst = first.order_by("-loop_cost_usd", "-calls_of_loop", "pk")[:WORST]

@@ -5,6 +5,7 @@ See `import_worker` for the work itself.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.ingestion import import_files
+from detection.services.ingestion.run_import import ImportSummary
 from detection.services.ingestion.transcript_files import KINDS
 from detection.services.keys import PROJECT_ARCHIVED
 from detection.stream.hints import Hint
@@ -124,6 +126,57 @@ def create_import(
         except Exception:
             import_files.remove(row.public_id)
             raise
+    return row
+
+
+def note_import(
+    project_id: int,
+    actor: Actor,
+    *,
+    kind: str,
+    path: Path,
+    size: int,
+    prices: tuple[float, float] | None,
+    events: int,
+    skipped: Sequence[str],
+    summary: ImportSummary,
+) -> TranscriptImport:
+    """Store an import that a command has carried out, so that it is listed with those of uploads.
+
+    Parameters
+    ----------
+    path, size
+        The file or folder, and bytes of its transcripts.
+    events, skipped, summary
+        As `TranscriptImport` has them.
+    """
+    with transaction.atomic():
+        row = TranscriptImport.objects.create(
+            project_id=project_id,
+            kind=kind,
+            files=[{"name": str(path)[-_LONGEST_NAME:], "bytes": size}],
+            total_bytes=size,
+            usd_per_million_input=prices[0] if prices else None,
+            usd_per_million_output=prices[1] if prices else None,
+            created_by=actor.name[:150],
+            state=ImportState.FINISHED,
+            is_checked=True,
+            done_bytes=size,
+            sessions=summary.sessions,
+            done_sessions=summary.sessions,
+            events=events,
+            skipped=list(skipped),
+            summary=dataclasses.asdict(summary),
+            finished_at=timezone.now(),
+        )
+        audit.record(
+            actor,
+            "import.create",
+            row.public_id,
+            project_id=project_id,
+            after={"kind": kind, "files": row.files, "bytes": size},
+        )
+        publish_after_commit(project_id, Hint("import", row.public_id))
     return row
 
 
