@@ -44,12 +44,13 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
     last_loop, related = selector.last_loop(incident), selector.related(incident)
-    parts = incident_text.sentence(incident)
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
     )
     of_approvals = approvals.of_incident(incident)
-    newest = next((approval for approval, _ in reversed(of_approvals["incident_approvals"])), None)
+    held = [approval for approval, _ in of_approvals["incident_approvals"]]
+    newest = held[-1] if held else None
+    parts = incident_text.sentence(incident, newest)
     context: dict[str, Any] = {
         "incident": incident,
         "title": incident_text.title(incident),
@@ -57,7 +58,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "detector": detector_for(incident.kind),
         "parts": parts,
         "plain_sentence": "".join(part.text for part in parts),
-        "lines": incident_text.evidence(incident),
+        "lines": incident_text.evidence(incident, {one.seq for one in held if one.decision == "allow"}),
         "texts": incident_text.texts(incident),
         "message": message,
         "did": incident_text.did(incident, newest),

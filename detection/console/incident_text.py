@@ -6,6 +6,7 @@ Everything derives from the stored row, so the text stays the same after the cal
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -101,8 +102,8 @@ class Part:
     strong: bool = False
 
 
-def sentence(incident: Incident) -> tuple[Part, ...]:
-    """Return the sentence that summarizes the incident and the reaction."""
+def sentence(incident: Incident, approval: Approval | None = None) -> tuple[Part, ...]:
+    """Return the sentence that summarizes the incident and the reaction; see `did` for the parameters."""
     evidence = incident.evidence
     calls = evidence.get("calls", [])
     values = placeholders(
@@ -120,7 +121,7 @@ def sentence(incident: Incident) -> tuple[Part, ...]:
         for place, piece in enumerate(pieces)
         if piece
     )
-    return (*first, Part(_results(incident)), *_reaction(incident, calls), Part("."))
+    return (*first, Part(_results(incident)), *_reaction(incident, calls, approval), Part("."))
 
 
 def _arguments(incident: Incident) -> str:
@@ -215,7 +216,7 @@ def progress_words(word: str, kind: str) -> str:
     }[word]
 
 
-def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ...]:
+def _reaction(incident: Incident, calls: list[dict[str, Any]], approval: Approval | None) -> tuple[Part, ...]:
     if detector_for(incident.kind).is_silence:
         return (Part("It was reported to operators, and the agent got no message"),)
     if incident.decision == "allow":
@@ -241,7 +242,10 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]]) -> tuple[Part, ..
     lead = f"{', '.join(earlier)} and " if earlier else ""
     again = incident.decision != "stop" and [_decision(call) for call in calls].count(incident.decision) > 1
     where = f" {'from' if again else 'at'} the {formatting.ordinal(strict)} call" if strict else ""
-    return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}", True))
+    outcome = ""
+    if incident.decision == "hold" and approval is not None and approval.decision:
+        outcome = HELD[approval.decision].removeprefix("held")
+    return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}{outcome}", True))
 
 
 def _why_no_reaction(incident: Incident, calls: list[dict[str, Any]]) -> str:
@@ -400,13 +404,20 @@ class EvidenceLine:
     result_is_equal: bool
     is_error: bool
     has_not_run: bool
+    was_allowed: bool
     decision: str
     chip: str
     rung: str
 
 
-def evidence(incident: Incident) -> list[EvidenceLine]:
-    """Return the evidence; each line has the changes since the previous call of the same tool."""
+def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceLine]:
+    """Return the evidence; each line has the changes since the previous call of the same tool.
+
+    Parameters
+    ----------
+    allowed
+        Sequence numbers of held calls that were allowed in the end.
+    """
     calls = incident.evidence.get("calls", [])
     start: datetime | None = None
     lines: list[EvidenceLine] = []
@@ -440,6 +451,7 @@ def evidence(incident: Incident) -> list[EvidenceLine]:
                 result_is_equal=same_result,
                 is_error=bool(call.get("is_error")),
                 has_not_run=call_flags.has_not_run(call.get("flags", "")),
+                was_allowed=call["seq"] in allowed,
                 decision=decision,
                 chip=DECISION_CHIPS.get(decision, "plain"),
                 rung="" if (rung := _rung(call)) == decision else rung,

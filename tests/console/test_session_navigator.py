@@ -119,6 +119,11 @@ def test_a_held_call_that_was_allowed_shows_its_result(world):
     while ask(world.project, "asking", number := next(numbers), tool="fetch").decision != "hold":
         answer(world.project, "asking", number, "denied", is_error=True)
     decisions.decide(world.project.pk, Approval.objects.get(state="open").public_id, "allow_once", SYSTEM)
+    incident = Incident.objects.get(session_name="asking")
+    page = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    assert re.search(r"held (at|from) the \d+\w\w call, then allowed\.", page)
+    assert "allowed later" in page
+    assert "not run" not in page
     answer(world.project, "asking", number, "denied", is_error=True)
     session = Session.objects.get(external_id="asking")
     flags = Event.objects.filter(session_id=session.pk, type="call").order_by("seq").last().flags
