@@ -18,6 +18,7 @@ from django.db.models import F, Q
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import redirect, render
 from django.urls import reverse
+from django.utils.http import url_has_allowed_host_and_scheme
 
 from detection.console import kept_forms
 from detection.console.single_submission import once
@@ -100,6 +101,12 @@ def in_project(
         return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)
 
     return decorate
+
+
+def next_page(request: HttpRequest, default: str) -> str:
+    """Return the address that a form wants shown next, if it is one of this site."""
+    wanted = request.POST.get("next", "")
+    return wanted if url_has_allowed_host_and_scheme(wanted, {request.get_host()}) else default
 
 
 def own_page(view: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponseBase]:

@@ -10,11 +10,11 @@ from typing import Any
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import redirect, render
+from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.formatting import visible
 from detection.console.incident_text import OUTCOME_CHIPS
 from detection.console.listing import Listing
@@ -184,10 +184,7 @@ def decide(request: ProjectRequest) -> HttpResponse:
     if request.headers.get("Accept") == "application/json":
         return JsonResponse({"detail": visible(text)}, status=status)
     (messages.success if status == 200 else messages.error)(request, text)
-    wanted = request.POST.get("next", "")
-    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
-        return HttpResponseRedirect(wanted)
-    return redirect("console:approvals", request.project.slug)
+    return HttpResponseRedirect(next_page(request, reverse("console:approvals", args=[request.project.slug])))
 
 
 @in_project(Role.OPERATOR)

@@ -9,14 +9,14 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import incident_text, permalinks
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.policies import expiry_of, tree_context
 from detection.engine.scopes import Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Role
@@ -169,4 +169,5 @@ def undo_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404 from None
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect("console:incident", request.project.slug, public_id)
+    incident = reverse("console:incident", args=[request.project.slug, public_id])
+    return HttpResponseRedirect(next_page(request, incident))

@@ -11,9 +11,8 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
 
-from detection.console.access import ProjectRequest, actor_of
+from detection.console.access import ProjectRequest, actor_of, next_page
 from detection.console.listing import Listing
 from detection.models import BulkAction, Incident, Pattern
 from detection.selectors.filters import ListQuery, ListSpec
@@ -66,7 +65,7 @@ def act(request: ProjectRequest, rows: ListActions) -> HttpResponse:
     """Apply an action to the selected rows, report the outcome, and offer to undo exactly that."""
     # A button carries action and option: "snooze:8h", "label:false_alarm", "assign:me".
     action, _, option = request.POST.get("action", "").partition(":")
-    back = _back(request, rows)
+    back = next_page(request, reverse(f"console:{rows.spec.name}", args=[request.project.slug]))
     try:
         if request.POST.get("matching") == "yes":
             _act_on_many(request, rows, _matching(request, rows), action, option)
@@ -75,13 +74,6 @@ def act(request: ProjectRequest, rows: ListActions) -> HttpResponse:
     except ServiceError as error:
         messages.error(request, error.detail)
     return HttpResponseRedirect(back)
-
-
-def _back(request: ProjectRequest, rows: ListActions) -> str:
-    wanted = request.POST.get("next", "")
-    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
-        return wanted
-    return reverse(f"console:{rows.spec.name}", args=[request.project.slug])
 
 
 def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, option: str) -> None:

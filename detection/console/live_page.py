@@ -9,10 +9,9 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.listing import Listing
 from detection.console.session_rows import session_row
 from detection.filtering import language
@@ -111,7 +110,7 @@ def stop(request: ProjectRequest) -> HttpResponse:
         known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
         count = service.stop_many(request.project.pk, known, actor_of(request), reason)
         messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped.")
-    return HttpResponseRedirect(_back(request))
+    return HttpResponseRedirect(next_page(request, reverse("console:live", args=[request.project.slug])))
 
 
 @in_project(Role.ADMIN)
@@ -121,10 +120,3 @@ def remove_demo(request: ProjectRequest) -> HttpResponse:
     count = removal.remove_demo(request.project.pk, actor_of(request))
     messages.success(request, f"Demo data removed: {count} sessions and their incidents.")
     return redirect("console:live", request.project.slug)
-
-
-def _back(request: ProjectRequest) -> str:
-    wanted = request.POST.get("next", "")
-    if wanted and url_has_allowed_host_and_scheme(wanted, {request.get_host()}):
-        return wanted
-    return reverse("console:live", args=[request.project.slug])

@@ -12,10 +12,9 @@ from django.contrib import messages
 from django.contrib.auth import logout
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods, require_POST
 
-from detection.console.access import own_page
+from detection.console.access import next_page, own_page
 
 COOKIE = "loopguard-preferences"
 ZONE_COOKIE = "loopguard-zone"
@@ -83,9 +82,7 @@ def page(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         given = {name: request.POST.get(name, "") for name in CHOICES}
         chosen = {**asdict(of(request)), **{k: v for k, v in given.items() if v in dict(CHOICES[k])}}
-        back = request.POST.get("next", "")
-        if not url_has_allowed_host_and_scheme(back, {request.get_host()}):
-            back = request.path
+        back = next_page(request, request.path)
         answer = HttpResponseRedirect(back)
         answer.set_cookie(
             COOKIE, urlencode(chosen), max_age=365 * 24 * 3600, secure=request.is_secure(), samesite="Lax"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST
 
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.models import Role
 from detection.services import saved_views as service
 from detection.services.errors import ServiceError
@@ -33,7 +32,4 @@ def act(request: ProjectRequest) -> HttpResponse:
         messages.success(request, done)
     except ServiceError as error:
         messages.error(request, error.detail)
-    back = form.get("next", "")
-    if not url_has_allowed_host_and_scheme(back, {request.get_host()}):
-        back = reverse("console:project", args=[request.project.slug])
-    return HttpResponseRedirect(back)
+    return HttpResponseRedirect(next_page(request, reverse("console:project", args=[request.project.slug])))

@@ -9,11 +9,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import (
@@ -26,7 +25,7 @@ from detection.console import (
     setting_changes,
     timeline,
 )
-from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.policies import reaction_values
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
@@ -326,9 +325,8 @@ def act(request: ProjectRequest) -> HttpResponse:
         elif action == "resume":
             service.resume(project.pk, name, actor)
             messages.success(request, "Session resumed. Its counters were reset.")
-            back = request.POST.get("next", "")
-            if back and url_has_allowed_host_and_scheme(back, {request.get_host()}):
-                return redirect(back)
+            if back := next_page(request, ""):
+                return HttpResponseRedirect(back)
         elif action == "command":
             out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
             for line in out.lines:

@@ -10,12 +10,11 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import edits, formatting, incident_text, permalinks
-from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.access import ProjectRequest, actor_of, in_project, missing_role, next_page
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
@@ -141,12 +140,9 @@ def create(request: ProjectRequest) -> HttpResponse:
         if is_part:
             return render(request, "what_if/_error.html", {"error": error.detail})
         messages.error(request, error.detail)
-        back = request.POST.get("next", "")
-        is_own = url_has_allowed_host_and_scheme(back, {request.get_host()})
+        policies = reverse("console:policies", args=[request.project.slug])
         # `redirect` would take a word for the name of a page.
-        return HttpResponseRedirect(
-            back if back and is_own else reverse("console:policies", args=[request.project.slug])
-        )
+        return HttpResponseRedirect(next_page(request, policies))
     if is_part:
         return render(request, "what_if/_what_if.html", _context(request, row, is_beside_form=True))
     return redirect("console:what_if", request.project.slug, row.public_id)

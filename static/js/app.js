@@ -82,6 +82,16 @@ function chooseTab(tab) {
   }
 }
 
+/** On a narrow screen, the tabs scroll sideways: bring the current one into sight, also after they were replaced. */
+function showCurrentTabs() {
+  for (const tab of document.querySelectorAll(".tabs [aria-current]")) {
+    const row = tab.parentElement;
+    if (row.scrollWidth > row.clientWidth && !row.dataset.shown)
+      row.scrollLeft = tab.offsetLeft - row.offsetLeft - (row.clientWidth - tab.offsetWidth) / 2;
+    row.dataset.shown = "yes";
+  }
+}
+
 export function announce(text, near) {
   const region = document.getElementById("announcer");
   if (region) region.textContent = text;
@@ -97,4 +107,6 @@ export function announce(text, near) {
 for (const toast of document.querySelectorAll(".toast:not(.error)"))
   setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
 for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;
+showCurrentTabs();
+document.addEventListener("htmx:afterSettle", showCurrentTabs);
 bindForms(); // after the questions of confirmation

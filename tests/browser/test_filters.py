@@ -1,6 +1,7 @@
 """The filter in a browser: completion by keyboard, chips, and what was typed stays."""
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.pages import sign_in
 from tests.console.scenes import loop, make_world
@@ -79,3 +80,11 @@ def test_the_numbers_of_tabs_follow_the_rows_and_a_tab_keeps_the_focus(site, wor
     page.locator("[data-rows] > tr").nth(2).wait_for()
     assert page.locator("#tab-open .n").inner_text() == "3"
     assert page.evaluate("document.activeElement.id") == "tab-open"
+
+
+def test_on_a_narrow_screen_the_current_tab_is_in_sight(site, world, page):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{site.url}{world.base}/incidents?q=is:resolved")
+    expect(page.locator("#tab-resolved")).to_be_in_viewport(ratio=1)
+    page.goto(f"{site.url}{world.base}/incidents")
+    expect(page.locator("#tab-open")).to_be_in_viewport(ratio=1)

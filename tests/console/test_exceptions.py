@@ -87,6 +87,18 @@ def test_an_exception_of_a_session_that_was_changed_since_leads_to_the_session(w
     assert world.session.policy_values == {"repeat_enabled": True}
 
 
+def test_an_undo_in_the_list_of_exceptions_stays_there(world, incident_page):
+    save_exception(world, incident_page, "agent:raise")
+    page = f"{world.base}/policies/exceptions"
+    assert f'name="next" value="{page}"' in world.client.get(page).content.decode()
+    undone = world.client.post(f"{incident_page}/exception/undo", {"next": page})
+    assert undone["Location"] == page
+    assert (
+        world.client.post(f"{incident_page}/exception/undo", {"next": "//evil.example"})["Location"]
+        == incident_page
+    )
+
+
 def test_an_exception_whose_time_is_over_is_listed_as_expired(world, incident_page):
     form = {"option": "agent:raise", "expires": "1d", "note": "until the deploy"}
     world.client.post(f"{incident_page}/exception", form, follow=True)
