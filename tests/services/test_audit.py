@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -19,7 +20,16 @@ from django_otp.oath import totp
 from detection import services
 from detection.admin.audit import AREAS
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Approval, AuditEntry, Incident, Pattern, RememberedDecision, Session, SignIn
+from detection.models import (
+    Approval,
+    AuditEntry,
+    Incident,
+    Pattern,
+    Project,
+    RememberedDecision,
+    Session,
+    SignIn,
+)
 from detection.services import audit, keys, saved_views
 from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
@@ -27,7 +37,7 @@ from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.gateway import backends, prices
 from detection.services.incidents import bulk_actions, exceptions, pattern_triage, patterns, triage
-from detection.services.ingestion import import_files, transcript_imports
+from detection.services.ingestion import import_files, run_import, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
 from detection.services.learning.suggestions import learn
@@ -201,6 +211,11 @@ class World:
         files = [Arrived("run.jsonl", path)]
         return transcript_imports.create_import(self.pk, ANA, kind="trace", files=files).public_id
 
+    def noted_import(self):
+        summary = run_import.summarise(Project.objects.get(pk=self.pk), [])
+        facts = {"kind": "trace", "path": Path("runs"), "size": 2, "prices": None, "events": 0, "skipped": []}
+        return transcript_imports.note_import(self.pk, ANA, summary=summary, **facts)
+
     def two_secrets(self):
         hook = self.hook()
         destinations.add_signing_secret(self.pk, hook, ANA)
@@ -240,6 +255,7 @@ def _changes(w):
         "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, *t, ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "ingestion.transcript_imports.create_import": (lambda: None, lambda _: w.imported()),
+        "ingestion.transcript_imports.note_import": (lambda: None, lambda _: w.noted_import()),
         "ingestion.transcript_imports.cancel_import": (w.imported, lambda i: transcript_imports.cancel_import(w.pk, i, ANA)),
         "what_if.what_ifs.create_what_if": (lambda: None, lambda _: w.what_if()),
         "what_if.what_ifs.cancel_what_if": (w.what_if, lambda i: what_ifs.cancel_what_if(w.pk, i, ANA)),
