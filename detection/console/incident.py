@@ -53,7 +53,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     parts = incident_text.sentence(incident, newest)
     context: dict[str, Any] = {
         "incident": incident,
-        "title": incident_text.title(incident),
+        "title": incident_text.title(incident, incident.pattern.program if incident.pattern else ""),
         "status_chip": incident_text.STATUS_CHIPS[incident.status],
         "detector": detector_for(incident.kind),
         "parts": parts,

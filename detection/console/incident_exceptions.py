@@ -150,7 +150,8 @@ def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
             # An exception of a session ends with it.
             expires_at=None if option.startswith("session:") else expiry_of(request),
         )
-        messages.success(request, f"Exception saved. {entry.note}. It takes effect on the next call.")
+        what = entry.note.partition(" (")[0]
+        messages.success(request, f"Exception saved. {what}. It takes effect on the next call.")
     except NotFound:
         raise Http404 from None
     except ServiceError as error:

@@ -83,12 +83,12 @@ class HasKind(Protocol):
     def tool(self) -> str: ...  # noqa: D102
 
 
-def title(incident: HasKind) -> str:
-    """Return the title of an incident."""
+def title(incident: HasKind, program: str = "") -> str:
+    """Return the title of an incident; the program of a shell command tells those of one tool apart."""
     detector = detector_for(incident.kind)
     # A limit of the run is not reached by the tool of its last call.
     return (
-        f"{detector.headline}: {incident.tool}"
+        f"{detector.headline}: {incident.tool}{f' ({program})' if program else ''}"
         if incident.tool and not detector.is_run_limit
         else detector.headline
     )
@@ -374,8 +374,12 @@ def slow_calls(incident: Incident) -> str:
         not before.get("is_error") and _seconds([before, call]) >= gap
         for before, call in pairwise(incident.evidence.get("calls", []))
     )
-    late = f"came {durations.exact(gap)} or more after the one before, and counted as a fifth"
-    return f"{slow} of these calls {late}{'' if slow == 1 else ' each'}." if slow else ""
+    if not slow:
+        return ""
+    reached = min((at for decision in BLOCKING if (at := _first(incident, decision))), default=0)
+    late = f"came {durations.exact(gap)} or more after the one before. A late call counts as a fifth"
+    so = f", so the limit was reached before the {formatting.ordinal(reached)} call" if reached else ""
+    return f"{slow} of these calls {late}{so}."
 
 
 def window_seconds(incident: Incident) -> float | None:

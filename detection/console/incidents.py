@@ -68,7 +68,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "rows": [
             (
                 row,
-                incident_text.title(row),
+                incident_text.title(row, row.program or ""),
                 incident_text.STATUS_CHIPS[row.status],
                 incident_text.progress(row, held.get(row.id), is_stopped=row.session_name in stopped),
                 incident_text.did(row, held.get(row.id)),

@@ -405,7 +405,9 @@ def history(request: ProjectRequest) -> HttpResponse:
             service.restore(
                 project.pk, int(entry) if entry.isdecimal() and len(entry) < 19 else 0, actor_of(request)
             )
-            messages.success(request, "Override restored. It takes effect on the next call.")
+            messages.success(
+                request, "The state before that change is restored. It takes effect on the next call."
+            )
         except ServiceError as error:
             messages.error(request, error.detail)
         return redirect("console:policy_history", project.slug)

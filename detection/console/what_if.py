@@ -47,6 +47,7 @@ CAUSES = {
     "other": "for another reason",
 }
 _FACTS = ("tool_class", "ignore_arguments", "volatile_result_fields", "exempt")
+MAX_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +159,12 @@ def page(request: ProjectRequest) -> HttpResponse:
         raise Http404 from bad
     context = {
         "rows": [
-            (row, formatting.source_name(_scope_name(row)), *STATES[WhatIfState(row.state)])
+            (
+                row,
+                formatting.source_name(_scope_name(row)),
+                _settings(row.change),
+                *STATES[WhatIfState(row.state)],
+            )
             for row in rows.items
         ],
         "next_cursor": rows.next_cursor,
@@ -270,6 +276,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
         "changed": found["changed"],
         "spent": _spent(found),
         "replaced": _replaced(found),
+        "gained_blocks": any(one["decision"] in BLOCKING for one in found["gained"]["items"]),
         "blocked": (_blocked(found, "before"), _blocked(found, "after")),
         "changed_items": changed_items,
         "decisions": [
@@ -344,6 +351,17 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
     return listed
 
 
+def _settings(change: dict[str, Any]) -> str:
+    """Return the first settings of a change in words, so that two for one scope can be told apart."""
+    values = dict(change["values"]) | {name: change[name] for name in _FACTS if change.get(name)}
+    words = [f"{_label(name)}: {_value(name, value)}" for name, value in [*values.items()][:MAX_NAMED]]
+    return ", ".join([*words, *(["…"] if len(values) > MAX_NAMED else ())])
+
+
+def _label(name: str) -> str:
+    return FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
+
+
 def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return label, current value and new value of every difference between a change and the stored state."""
     before: dict[str, Any] = {}
@@ -361,8 +379,7 @@ def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[s
     for name in {**before, **after}:
         old, new = _value(name, before.get(name)), _value(name, after.get(name))
         if old != new:
-            label = FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
-            rows.append((label, old, new))
+            rows.append((_label(name), old, new))
     return rows
 
 

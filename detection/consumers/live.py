@@ -172,6 +172,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
                 if self._main is not None:
                     self._main.cancel()
                 return
+            except OSError:
+                return  # The page has gone, and its disconnect follows.
             await asyncio.sleep(BATCH_SECONDS)
 
     async def _watch(self, access: MemberAccess) -> None:

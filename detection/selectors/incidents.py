@@ -57,6 +57,7 @@ class IncidentRow:
     pattern_id: str | None
     kind: str
     tool: str
+    program: str | None
     count: int
     limit: int
     window_seconds: float | None
@@ -103,7 +104,11 @@ class IncidentRow:
         return "shared" if self.calls_in_loop and not self.counted_calls else ""
 
 
-_ELSEWHERE = {"acknowledged_by": "acknowledged_by__username", "pattern_id": "pattern__public_id"}
+_ELSEWHERE = {
+    "acknowledged_by": "acknowledged_by__username",
+    "pattern_id": "pattern__public_id",
+    "program": "pattern__program",
+}
 _COLUMNS = {field.name: F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow)}
 _SAME_LOOP = Incident.objects.filter(
     group_id=OuterRef("group_id"), project_id=OuterRef("project_id")
@@ -177,15 +182,14 @@ def get_incident(project_id: int, public_id: str) -> Incident | None:
 
 def row_of(incident: Incident) -> IncidentRow:
     """Return the frozen row of an incident."""
-    values: list[Any] = []
-    for field in fields(IncidentRow):
-        value = getattr(incident, field.name)
-        if field.name == "acknowledged_by":
-            value = value and value.get_username()
-        elif field.name == "pattern_id":
-            value = incident.pattern and incident.pattern.public_id
-        values.append(value)
-    return IncidentRow(*values)
+    pattern, person = incident.pattern, incident.acknowledged_by
+    elsewhere: dict[str, Any] = {
+        "pattern_id": pattern and pattern.public_id,
+        "program": pattern and pattern.program,
+        "acknowledged_by": person and person.get_username(),
+    }
+    names = (field.name for field in fields(IncidentRow))
+    return IncidentRow(*(elsewhere[name] if name in elsewhere else getattr(incident, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

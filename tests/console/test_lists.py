@@ -31,8 +31,9 @@ from detection.selectors import pages
 from detection.services import audit
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
+from detection.services.incidents import patterns
 from detection.services.policies import overrides
-from tests.console.scenes import loop, make_world
+from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
@@ -449,4 +450,22 @@ def test_a_range_that_cannot_be_read_is_not_taken_for_an_empty_list(world, name,
     assert "The time range could not be read" in shown
     assert not re.search(
         r"No (loops so far|patterns so far|sessions|approvals yet|changes|notifications)<", shown
+    )
+
+
+def test_incidents_of_a_shell_are_told_apart_by_their_programs(world):
+    for number in range(8):
+        ask(
+            world.project,
+            "deploying",
+            number,
+            tool="Bash",
+            arguments='{"command": "kubectl rollout status api"}',
+        )
+    patterns.assign_missing()
+    listed = text(world.client.get(f"{world.base}/incidents?q=session:deploying"))
+    assert "Repeated call: Bash (kubectl rollout)" in listed
+    incident = Incident.objects.get(session_name="deploying", kind="repeat")
+    assert "Repeated call: Bash (kubectl rollout)" in text(
+        world.client.get(f"{world.base}/incidents/{incident.public_id}")
     )

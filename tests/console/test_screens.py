@@ -552,7 +552,7 @@ def test_an_agents_override_is_saved_explained_and_restored_like_any_other(world
     assert entry.actor == world.user.get_username()
     assert "agent researcher" in text(world.client.get(f"{world.base}/policies/history"))
     again = world.client.post(f"{world.base}/policies/history", {"entry": entry.pk}, follow=True)
-    assert "Override restored" in text(again)
+    assert "The state before that change is restored" in text(again)
     assert not Override.objects.filter(agent="researcher").exists()
 
 

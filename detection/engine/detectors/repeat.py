@@ -98,7 +98,7 @@ class Repeat(BaseDetector):
     presets = (
         "standard", "proxy", "balanced", "conservative", "aggressive", "similarity", "advisory", "interactive",
     )  # fmt: skip
-    key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds")
+    key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds", "ttl_from")
     limit_setting = "max_repeats"
     same_calls_limits = ("scattered_repeats", "scattered_run_repeats")
     is_exact = True

@@ -198,8 +198,9 @@ def test_an_incident_says_which_of_its_calls_counted_as_a_fifth(agent):
     assert incident_text.slow_calls(incident) == ""
     for call in incident.evidence["calls"][3:]:
         call["at"] = (datetime.fromisoformat(call["at"]) + timedelta(seconds=25)).isoformat()
-    late = "came 20 s or more after the one before, and counted as a fifth"
-    assert incident_text.slow_calls(incident) == f"1 of these calls {late}."
+    late = "came 20 s or more after the one before. A late call counts as a fifth"
+    so = "so the limit was reached before the 4th call"
+    assert incident_text.slow_calls(incident) == f"1 of these calls {late}, {so}."
 
 
 @pytest.mark.parametrize("is_guarded", [False, True])
