@@ -6,10 +6,13 @@ import re
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase, HttpResponseRedirect
+from django.urls import reverse
 
 from detection.console.single_submission import REMEMBERED_SECONDS, is_accepted
 
 COOKIE = "loopguard-answered"
+_WITH_THE_FORM = frozenset((200, 409, 422))
+"""Status of pages that show a form again with what was typed."""
 _TOKEN = re.compile(r"([0-9A-Za-z]{32})[0-9A-Za-z]{32}")
 
 
@@ -22,8 +25,8 @@ def form_id(request: HttpRequest) -> str:
 class AnsweredFormMiddleware:
     """Names an answered form in a cookie, so that the next page forgets its draft.
 
-    Not answered are a form that waits for a sign-in, and one with a redirect to an error: that page has lost the text,
-    and restores it.
+    Answered is a form with a redirect, or with a page that shows it again. Not so where the text is lost: a sign-in comes
+    first, an error follows the redirect, or the page is one of an error.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
@@ -34,8 +37,11 @@ class AnsweredFormMiddleware:
         response = self.get_response(request)
         is_page = not request.path_info.startswith("/api/") and "HX-Request" not in request.headers
         if request.method == "POST" and is_page and (name := form_id(request)):
-            is_shown = not isinstance(response, HttpResponseRedirect) and response.status_code < 500
-            if is_accepted(request, response) or (is_shown and response.status_code != 401):
+            leads_to_sign_in = isinstance(response, HttpResponseRedirect) and response.url.startswith(
+                reverse("console:sign_in")
+            )
+            is_accepted_now = is_accepted(request, response) and not leads_to_sign_in
+            if is_accepted_now or response.status_code in _WITH_THE_FORM:
                 response.set_cookie(
                     COOKIE, name, max_age=REMEMBERED_SECONDS, secure=request.is_secure(), samesite="Lax"
                 )

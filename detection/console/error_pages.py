@@ -16,6 +16,7 @@ from django.http import (
 )
 from django.shortcuts import render
 from django.urls import Resolver404, resolve
+from django.utils.encoding import escape_uri_path
 
 from detection.console import kept_forms
 
@@ -103,7 +104,9 @@ class MethodNotAllowedMiddleware:
         match = request.resolver_match
         if request.method in ("GET", "HEAD") and match is not None and match.namespace == "console":
             query = request.META.get("QUERY_STRING", "")
-            return HttpResponseRedirect(_page_above(request.path_info) + (f"?{query}" if query else ""))
+            return HttpResponseRedirect(
+                escape_uri_path(_page_above(request.path_info)) + (f"?{query}" if query else "")
+            )
         page = _answer(
             request,
             405,

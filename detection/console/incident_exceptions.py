@@ -75,7 +75,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 def form_of(incident: Incident) -> dict[str, Any]:
     """Return the context of the exception form: options, narrowest scope first, and which fit the label's reason."""
-    options = exceptions.options(incident)
+    options = exceptions.narrowest_first(incident, exceptions.options(incident))
     by_scope: dict[str, list[Any]] = {}
     for option in options:
         by_scope.setdefault(option.where, []).append(option)

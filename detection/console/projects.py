@@ -20,8 +20,8 @@ from detection.console.access import ProjectRequest, actor_of, in_project, own_p
 from detection.models import Membership, Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services.errors import Invalid, ServiceError
+from detection.services.ingestion.redaction import normalized_name
 from detection.services.projects import projects as service
-from detection.services.projects.projects import checked_redacted_names
 from detection.services.versions import ChangedMeanwhile
 
 MAX_SHOWN = 500
@@ -108,7 +108,9 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
                 **given,
                 "name": given["name"].strip(),
                 "stores_payloads": given["stores_payloads"] == "yes",
-                "redacted_names": checked_redacted_names(_SEPARATORS.split(given["redacted_names"])),
+                "redacted_names": [
+                    *filter(None, map(normalized_name, _SEPARATORS.split(given["redacted_names"])))
+                ],
                 "redaction_patterns": given["redaction_patterns"].splitlines(),
             }
             context |= {"error": None, **edits.conflict(error, entered)}

@@ -214,7 +214,7 @@ def _loops(loops: Sequence[MappedLoop], seqs: Sequence[int], columns: int) -> It
         # Stops short of the next loop, and is never too short to be seen and clicked.
         width = max(shortest, right - x - gap)
         x = min(x, columns - width)
-        line_ends[line : line + 1] = [x + width + gap]
+        line_ends[line : line + 1] = [max(right, x + shortest + gap)]
         yield LoopLine(f"M{x:.2f} {_FLOOR + 11 + line * 6}h{width:.2f}", loop.title, loop.href)
 
 

@@ -33,7 +33,7 @@ def once(request: HttpRequest, respond: Callable[[], HttpResponseBase]) -> HttpR
     if not brief_records.claim(key, RUNNING_SECONDS):
         done = _outcome(key)
         if done is not None:
-            note = " What it showed is not shown again." if done["had_secret"] else ""
+            note = " What it showed is not shown again." if done.get("had_secret") else ""
             messages.info(request, f"This form was already submitted. It was processed once.{note}")
             return HttpResponseRedirect(done["location"])
         brief_records.store(key, None, RUNNING_SECONDS)

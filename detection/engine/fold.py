@@ -254,7 +254,7 @@ def _described(run: RunState, record: Record, outcome: ResultOutcome, keyer: Key
     digest = outcome.digest
     if not outcome.is_evidence:
         digest = keyer.digest(b"pair", digest.encode(), record.key.encode())
-    is_new = not run.has_seen(digest) and run.is_new(keyer.digest(b"blocked", digest.encode()))
+    is_new = run.is_new_of_blocked(digest)
     verdict = Verdict(cast("Decision", record.decision))
     return Step(
         call_key=record.key,

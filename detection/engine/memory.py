@@ -19,6 +19,9 @@ MAX_RUNS = 3
 MIN_RECORDS = 32
 MAX_RECORDS = 64
 MAX_RESULTS = 192
+MAX_BLOCKED_RESULTS = 16
+BLOCKED = "blocked"
+"""The place in `RunState.detectors` of results of calls that were to be blocked; no detector has this name."""
 MAX_CALL_IDS = 256
 MAX_UNCOUNTED = 16
 MAX_TOTALS = 192
@@ -229,6 +232,19 @@ class RunState:
     def has_seen(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is remembered."""
         return self.seen.find(bytes.fromhex(fingerprint[:8])) >= 0
+
+    def is_new_of_blocked(self, fingerprint: str) -> bool:
+        """Return whether a result of a call that was to be blocked is new, and remember it apart from those that count.
+
+        Most are messages about the block, each with another number.
+        """
+        if self.has_seen(fingerprint):
+            return False
+        own = self.detectors.setdefault(BLOCKED, {})
+        known = RecentHashes(bytes.fromhex(own.get("results", "")))
+        is_new = known.add_new(bytes.fromhex(fingerprint[:8]), MAX_BLOCKED_RESULTS)
+        own["results"] = known.packed.hex()
+        return is_new
 
     def is_first_in_epoch(self, record: Record, *, same_call: bool) -> bool:
         """Return whether something was changed, or the user spoke, since this result was seen the last time.

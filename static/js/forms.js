@@ -37,9 +37,8 @@ function drafts() {
 }
 
 /** The form that the server has answered or kept, named by the first half of its CSRF token; see answered_forms.py. */
-function takeAnswered() {
+function answeredForm() {
   const id = /(?:^|; )loopguard-answered=(\w+)/.exec(document.cookie)?.[1];
-  document.cookie = "loopguard-answered=; path=/; max-age=0";
   return document.querySelector("[data-kept-form]")?.dataset.keptForm ?? id;
 }
 
@@ -58,10 +57,13 @@ function fill(control, value) {
 
 function restore() {
   isRestoring = true;
-  const answered = takeAnswered();
+  const answered = answeredForm();
   for (const [key, { sent, at, values }] of drafts()) {
     const isAnswered = sent && sent === answered;
-    if (isAnswered) hideUnchanged(values);
+    if (isAnswered) {
+      hideUnchanged(values);
+      document.cookie = "loopguard-answered=; path=/; max-age=0"; // its form may be sent again after a way back
+    }
     if (isAnswered || Date.now() - at > MAX_AGE_MS) sessionStorage.removeItem(key);
   }
   for (const form of forms()) {

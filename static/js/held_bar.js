@@ -7,7 +7,10 @@ const speaker = document.getElementById("held-bar-announcer");
 const [words, link] = [bar.querySelector("[data-words]"), bar.querySelector("a")];
 let calls = [];
 let more = "";
-const known = new Set();
+// Each call is spoken once in this tab, not on every page.
+const SPOKEN = "loopguard-held-spoken";
+const MAX_SPOKEN = 100;
+const known = new Set(JSON.parse(sessionStorage.getItem(SPOKEN) ?? "[]"));
 
 function show({ held, held_count: heldCount }) {
   const shownAt = performance.now() / 1000;
@@ -17,6 +20,7 @@ function show({ held, held_count: heldCount }) {
   writeCount(heldCount);
   const fresh = calls.filter((one) => !known.has(one.id));
   for (const one of fresh) known.add(one.id);
+  sessionStorage.setItem(SPOKEN, JSON.stringify([...known].slice(-MAX_SPOKEN)));
   tick();
   if (fresh.length) speaker.textContent = `Held call: ${sentence(fresh[0])}.`;
 }

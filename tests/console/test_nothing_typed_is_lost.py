@@ -168,7 +168,13 @@ def test_an_answered_form_is_named_in_a_cookie_unless_its_text_is_lost(world, br
     session = browser.cookies.pop("loopguard")
     waiting = browser.post(f"{world.base}/incidents/act", form)
     assert (waiting.status_code, "loopguard-answered" in waiting.cookies) == (401, False)
+    own = browser.post("/projects", {**form, "name": "night shift"})
+    assert (own.status_code, "loopguard-answered" in own.cookies) == (302, False)
     browser.cookies["loopguard"] = session
+    foreign = browser.post("/p/nobody/incidents/act", form)
+    assert (foreign.status_code, "loopguard-answered" in foreign.cookies) == (404, False)
+    invalid = browser.post("/projects", {**form, "name": "x" * 200})
+    assert (invalid.status_code, "loopguard-answered" in invalid.cookies) == (422, True)
     answer = browser.post(f"{world.base}/incidents/act", form)
     assert (answer.status_code, answer.cookies["loopguard-answered"].value) == (302, sent_id)
 

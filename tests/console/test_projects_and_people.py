@@ -69,6 +69,22 @@ def test_a_viewer_of_one_project_creates_none():
     assert viewer.post("/projects", {"name": "mine"}).status_code == 403
 
 
+def test_names_that_were_accepted_under_other_rules_do_not_keep_the_rest_from_being_saved():
+    world = make_world()
+    Project.objects.filter(pk=world.project.pk).update(redacted_names=["price(usd)"])
+    page = world.client.get(f"{world.base}/settings").content.decode()
+    form = {
+        "action": "save", "name": "Renamed", "retention_days": "30", "stores_payloads": "yes",
+        "redacted_names": "price(usd)", "version": re.search(r'name="version" value="([^"]+)"', page)[1],
+    }  # fmt: skip
+    assert world.client.post(f"{world.base}/settings", form).status_code == 302
+    world.project.refresh_from_db()
+    assert (world.project.name, world.project.redacted_names) == ("Renamed", ["price(usd)"])
+    assert world.client.post(f"{world.base}/settings", form | {"name": "Mine"}).status_code == 409
+    added = form | {"redacted_names": "price(usd), foo.*", "version": ""}
+    assert "contains ( )" in text(world.client.post(f"{world.base}/settings", added))
+
+
 def test_settings_are_saved_and_a_shorter_retention_asks_first():
     world = make_world()
     Session.objects.filter(pk=world.session.pk).update(last_event_at=timezone.now() - timedelta(days=20))

@@ -7,7 +7,7 @@ import re
 import pytest
 from django.utils import timezone
 
-from detection.console import session_navigator
+from detection.console import session_map, session_navigator
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, Event, Incident, Session
 from detection.selectors import session_runs
@@ -235,3 +235,20 @@ def test_stopping_a_session_that_only_reports_says_that_its_calls_still_run(worl
     assert "Calls that are only reported still run." in text(show(world, session="fetching"))
     reported(world, ["denied"], guard=True)
     assert "Its calls are stopped until someone resumes it." in text(show(world, session="fetching"))
+
+
+def test_loops_that_follow_each_other_share_a_line_of_the_map():
+    for calls in (7, 50, 330, 10_000):
+        seqs = range(calls)
+        for first in range(1, calls - 2, max(1, calls // 60)):
+            middle, last = first + (calls - first) // 2, calls - 1
+            loops = [
+                session_map.MappedLoop(start, end, "", "")
+                for start, end in ((first, middle - 1), (middle, last))
+            ]
+            lines = session_map._loops(loops, seqs, min(calls, session_map.MAX_COLUMNS))
+            heights = {re.match(r"M[\d.]+ (\d+)h", line.path)[1] for line in lines}
+            is_short = (
+                min(middle - first, calls - middle) * 120 < calls
+            )  # its mark and the gap after it need more
+            assert len(heights) == 1 or is_short, (calls, first)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -66,6 +67,15 @@ def test_a_folder_of_claude_code_sessions_tells_what_loops_cost(tmp_path, capsys
     again = run("claude-code", tmp_path, "--usd-per-million-tokens", "5", "25", capsys=capsys)
     assert "New events: 0." in again
     assert "0 loops in 0 sessions: 0 calls" in again
+
+
+def test_a_folder_whose_name_is_no_utf_8_is_listed_and_an_import_of_nothing_new_is_not(tmp_path, capsys):
+    folder = tmp_path / os.fsdecode(b"run\xff")
+    folder.mkdir()
+    written(folder / "a.jsonl", claude_code(["make test"] * 8))
+    for _ in range(2):
+        assert "1 sessions, 8 calls" in run("claude-code", folder, capsys=capsys)
+    assert TranscriptImport.objects.get().files[0]["name"].endswith("run\\udcff")
 
 
 def test_without_prices_the_report_says_how_to_name_them_and_nothing_is_logged(tmp_path, capsys):

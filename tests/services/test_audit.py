@@ -9,7 +9,6 @@ import importlib
 import inspect
 import pkgutil
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -213,7 +212,7 @@ class World:
 
     def noted_import(self):
         summary = run_import.summarise(Project.objects.get(pk=self.pk), [])
-        facts = {"kind": "trace", "path": Path("runs"), "size": 2, "prices": None, "events": 0, "skipped": []}
+        facts = {"kind": "trace", "path": "runs", "size": 2, "prices": None, "events": 0, "skipped": []}
         return transcript_imports.note_import(self.pk, ANA, summary=summary, **facts)
 
     def two_secrets(self):

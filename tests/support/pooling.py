@@ -19,10 +19,12 @@ def pooled() -> Iterator[None]:
     options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
     _begin_anew()
     options["pool"] = {"min_size": 0, "max_size": 20, "timeout": 5}
-    yield
-    connection.close_pool()
-    del options["pool"]
-    _begin_anew()
+    try:
+        yield
+    finally:
+        connection.close_pool()
+        del options["pool"]
+        _begin_anew()
 
 
 def _begin_anew() -> None:

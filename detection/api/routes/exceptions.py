@@ -29,7 +29,7 @@ def list_exceptions(request: ApiRequest, incident_id: str) -> HttpResponse:
     Each can be tried as a what-if.
     """
     incident = existing(incidents.get_incident(request.principal.project_id, existing_name(incident_id)))
-    found = exceptions.options(incident)
+    found = exceptions.narrowest_first(incident, exceptions.options(incident))
     suggested = exceptions.best(found, incident.label_reason)
     return list_response(
         {

@@ -186,7 +186,7 @@ class ExceptionOptionSchema(Schema):
     words: str = Field(description="What it does.")
     is_suggested: bool = Field(description="Whether it fits the reason of the label best.")
     sessions: int = Field(
-        description="Number of sessions of the last 30 days that its scope has, at most 1,000."
+        description="Number of sessions of the last 30 days that its scope has, among the newest 2,000."
     )
     change: dict[str, Any] = Field(description="The change, as `POST /what-if` takes it.")
 

@@ -76,20 +76,21 @@ class Command(BaseCommand):
                             rows.update([run.session_id] if run.session_id is not None else [])
             except (TranscriptError, OSError) as error:
                 skipped.append(str(error))
-                self.stderr.write(str(error))
+                self.stderr.write(_storable(str(error)))
         summary = run_import.summarise(project, rows)
-        transcript_imports.note_import(
-            project.pk,
-            Actor("command line"),
-            kind=kind,
-            path=path.resolve(),
-            size=totals["bytes"],
-            prices=prices_given,
-            events=totals["events"],
-            skipped=[*skipped[:MAX_LISTED], *_passed_over(totals)],
-            summary=summary,
-        )
         self._report(totals, summary)
+        if totals["events"] or skipped:
+            transcript_imports.note_import(
+                project.pk,
+                Actor("command line"),
+                kind=kind,
+                path=_storable(str(path.resolve())),
+                size=totals["bytes"],
+                prices=prices_given,
+                events=totals["events"],
+                skipped=[*map(_storable, skipped[:MAX_LISTED]), *_passed_over(totals)],
+                summary=summary,
+            )
         if skipped:
             raise CommandError(f"{len(skipped)} files could not be read. The reasons are above.")
 
@@ -119,6 +120,11 @@ class Command(BaseCommand):
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
         write(summary.url)
+
+
+def _storable(text: str) -> str:
+    """Return a text with the bytes of file names that are no UTF-8 escaped."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _passed_over(totals: Counter[str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Exceptions created from an incident: narrow policy changes under which it would not have happened.
 
-Options are listed narrowest scope first: the one with the fewest sessions. Each is a `PolicyChange`, so it can be tried
+Options are shown narrowest scope first: the one with the fewest sessions. Each is a `PolicyChange`, so it can be tried
 as a what-if before it is saved, and is saved by the service of its scope, optionally with an expiry.
 """
 
@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Max
+from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
 from detection.engine import durations
@@ -21,7 +21,15 @@ from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import ToolRule, stored_values
 from detection.engine.scopes import SESSION, Scope
-from detection.models import AuditEntry, Incident, IncidentActivity, Override, Session, ToolOverride
+from detection.models import (
+    AuditEntry,
+    Incident,
+    IncidentActivity,
+    Override,
+    Session,
+    SessionTool,
+    ToolOverride,
+)
 from detection.models.incidents import (
     EXCEPTED,
     EXCEPTION_ACTIONS,
@@ -44,8 +52,8 @@ MAX_ARGUMENTS: Final = 20
 MAX_OTHERS: Final = 20
 """Incidents about the same calls that are read for an exception."""
 REACH_DAYS: Final = 30
-MAX_REACH: Final = 1_000
-"""Sessions that are counted for each scope."""
+MAX_REACH: Final = 2_000
+"""Sessions that are looked at, the newest ones."""
 _FOR_A_DAY: Final = "1d"
 _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.POLL: ("tool:poll",),
@@ -71,7 +79,7 @@ class ExceptionOption:
     settings
         The settings that it sets with their values, where the words do not name them.
     sessions
-        How many sessions of the last `REACH_DAYS` its scope has, at most `MAX_REACH`.
+        How many sessions of the last `REACH_DAYS` its scope has, as `narrowest_first` counts them.
     """
 
     id: str
@@ -108,7 +116,7 @@ def _object(text: str | None) -> dict[str, Any] | None:
 
 
 def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[ExceptionOption]:
-    """List the exceptions that fit an incident, narrowest scope first.
+    """List the exceptions that fit an incident, by scope.
 
     Parameters
     ----------
@@ -150,24 +158,32 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
             ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels)
             for name, words, values, labels in effects
         ]
-    return _narrowest_first(incident, found)
+    return found
 
 
-def _narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> list[ExceptionOption]:
-    """Sort options by the sessions of their scopes; at most three bounded queries."""
+def narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> list[ExceptionOption]:
+    """Sort options by the sessions of their scopes; one query of the newest sessions."""
+    named = {
+        option.where: {
+            name: value
+            for name in ("agent", "backend", "model")
+            if option.change.rule is None and (value := getattr(option.change.scope, name))
+        }
+        for option in found
+        if not option.change.session
+    }
+    called = SessionTool.objects.filter(session_id=OuterRef("pk"), tool=incident.tool)
     since = timezone.now() - timedelta(days=REACH_DAYS)
-    reach: dict[str, int] = {}
-    for option in found:
-        if option.where in reach or option.change.session:
-            continue
-        rows = Session.objects.filter(project_id=incident.project_id, last_event_at__gte=since)
-        if option.change.rule is not None:
-            rows = rows.filter(tools__tool=incident.tool)
-        else:
-            scope = option.change.scope
-            named = {"agent": scope.agent, "backend": scope.backend, "model": scope.model}
-            rows = rows.filter(**{name: value for name, value in named.items() if value})
-        reach[option.where] = rows.order_by().values("pk")[:MAX_REACH].count()
+    newest = Session.objects.filter(project_id=incident.project_id, last_event_at__gte=since)
+    rows = newest.order_by("-last_event_at", "-id").annotate(is_of_tool=Exists(called))
+    scopes = [*named]
+    counts = rows.values("pk", "agent", "backend", "model", "is_of_tool")[:MAX_REACH].aggregate(
+        **{
+            f"scope_{place}": Count("pk", filter=Q(**(named[where] or {"is_of_tool": True})))
+            for place, where in enumerate(scopes)
+        }
+    )
+    reach = {where: counts[f"scope_{place}"] for place, where in enumerate(scopes)}
     counted = [replace(option, sessions=reach.get(option.where, 1)) for option in found]
     return sorted(counted, key=lambda option: (not option.change.session, option.sessions))
 

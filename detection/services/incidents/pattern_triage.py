@@ -144,7 +144,7 @@ def unmute(project_id: int, public_id: str, actor: Actor) -> Pattern:
 def acknowledge(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
 ) -> Pattern:
-    """Acknowledge all open and snoozed incidents of a pattern. Nothing changes if there are none."""
+    """Acknowledge all open and snoozed incidents of a pattern. Nothing changes without them and a note."""
     return _sweep(project_id, public_id, actor, "acknowledged", note, {}, seconds)
 
 
@@ -198,7 +198,11 @@ def _sweep(
             getattr(pattern, name) == value or (name == "resolved_at" and pattern.resolved_at is not None)
             for name, value in fields.items()
         )
-        if is_same and not pattern.incidents.filter(pattern_changes.SWEEPING[action][0]).exists():
+        if (
+            not note
+            and is_same
+            and not pattern.incidents.filter(pattern_changes.SWEEPING[action][0]).exists()
+        ):
             return pattern
         newest = pattern.incidents.aggregate(newest=Max("pk"))["newest"] or 0
         change = _change(

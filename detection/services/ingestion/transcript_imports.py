@@ -134,7 +134,7 @@ def note_import(
     actor: Actor,
     *,
     kind: str,
-    path: Path,
+    path: str,
     size: int,
     prices: tuple[float, float] | None,
     events: int,
@@ -154,7 +154,7 @@ def note_import(
         row = TranscriptImport.objects.create(
             project_id=project_id,
             kind=kind,
-            files=[{"name": str(path)[-_LONGEST_NAME:], "bytes": size}],
+            files=[{"name": path[-_LONGEST_NAME:], "bytes": size}],
             total_bytes=size,
             usd_per_million_input=prices[0] if prices else None,
             usd_per_million_output=prices[1] if prices else None,

@@ -28,8 +28,8 @@ MAX_REDACTED_NAMES = 50
 MAX_REDACTED_NAME_CHARACTERS = 64
 MAX_REDACTION_PATTERNS = 20
 MAX_REDACTION_PATTERN_CHARACTERS = 200
-_OF_PATTERNS = re.compile(r"[\\^*+?|()\[\]{}]")
-"""Characters of patterns, which would match no name."""
+_OF_PATTERNS = re.compile(r"[\\^*+?|(){}]")
+"""Characters of patterns, which would match no name. Names in forms have brackets, as in ``card[number]``."""
 CHANGEABLE = (
     "name",
     "retention_days",
@@ -126,7 +126,10 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
     ChangedMeanwhile
         When it was changed since.
     """
-    checked = {name: _CHECKS[name](value) for name, value in values.items()}
+    stored = Project.objects.get(pk=project_id)
+    # What is stored was accepted once, maybe under other rules.
+    given = {name: value for name, value in values.items() if value != getattr(stored, name)}
+    checked = {name: _CHECKS[name](value) for name, value in given.items()}
     project = check_version(project_id, version)
     changed = {name: value for name, value in checked.items() if value != getattr(project, name)}
     if not changed:

@@ -120,12 +120,23 @@ def state(pattern):
     return selector.row_of(pattern).state
 
 
+def test_a_note_is_kept_although_nothing_is_left_to_change(project, pattern):
+    for note in ("fixed the tool", "root cause: the proxy"):
+        pattern_triage.resolve(project.pk, pattern.public_id, OPERATOR, note)
+    notes = pattern.activity.filter(action="resolved").order_by("pk").values_list("note", flat=True)
+    assert [*notes] == ["fixed the tool", "root cause: the proxy"]
+    pattern_triage.undo(project.pk, pattern.public_id, OPERATOR)
+    assert state(pattern) == "resolved"
+
+
 def test_an_action_changes_all_incidents_and_undo_restores_each(project, pattern):
     before = statuses()
     pattern_triage.resolve(project.pk, pattern.public_id, OPERATOR, "fixed the tool")
     assert statuses() == ["resolved"] * 3 + ["ended", "resolved"]
     assert state(pattern) == "resolved"
     assert pattern.activity.get(action="resolved").changed == 4
+    pattern_triage.resolve(project.pk, pattern.public_id, OPERATOR)  # nothing is left to resolve
+    assert pattern.activity.filter(action="resolved").count() == 1
     pattern_triage.undo(project.pk, pattern.public_id, OPERATOR)
     assert (statuses(), state(pattern)) == (before, "open")
     with pytest.raises(Conflict, match="no change to undo"):
