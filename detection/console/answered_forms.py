@@ -25,8 +25,8 @@ def form_id(request: HttpRequest) -> str:
 class AnsweredFormMiddleware:
     """Names an answered form in a cookie, so that the next page forgets its draft.
 
-    Answered is a form with a redirect, or with a page that shows it again. Not so where the text is lost: a sign-in comes
-    first, an error follows the redirect, or the page is one of an error.
+    Answered is a form with a redirect, or with a page that shows it again. Not so where the text is lost: a sign-in
+    comes first, an error follows the redirect, or the page is one of an error.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
