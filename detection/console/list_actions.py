@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect, QueryDict
@@ -16,6 +15,7 @@ from detection.console.access import ProjectRequest, actor_of, next_page
 from detection.console.listing import Listing
 from detection.models import BulkAction, Incident, Pattern
 from detection.selectors.filters import ListQuery, ListSpec
+from detection.services.audit import Actor
 from detection.services.errors import Invalid, ServiceError
 from detection.services.incidents import bulk_actions
 
@@ -33,6 +33,19 @@ _WORDS: Final = {
     "assign": "assigned",
     "undo": "restored",
 }
+
+
+class Triage(Protocol):
+    """What both modules of triage do with rows that are named by their public ids."""
+
+    def bulk(  # noqa: D102
+        self, project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
+    ) -> dict[str, str]: ...
+    def comment(self, project_id: int, public_id: str, actor: Actor, note: str) -> object: ...  # noqa: D102
+    def latest_activity(self) -> int: ...  # noqa: D102
+    def changed_since(  # noqa: D102
+        self, project_id: int, latest: int, public_ids: Sequence[str], by: str
+    ) -> set[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +70,7 @@ class ListActions:
     noun: str
     model: type[Incident | Pattern]
     matching: Callable[[int, ListQuery, int, int], list[int]]
-    triage: ModuleType
+    triage: Triage
     arguments: Callable[[ProjectRequest, str, str], dict[str, Any]]
 
 
