@@ -352,7 +352,7 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
 
 
 def _settings(change: dict[str, Any]) -> str:
-    """Return the first settings of a change in words, so that two for one scope can be told apart."""
+    """Return the first settings of a change in words, so that two for one scope do not look alike."""
     values = dict(change["values"]) | {name: change[name] for name in _FACTS if change.get(name)}
     words = [f"{_label(name)}: {_value(name, value)}" for name, value in [*values.items()][:MAX_NAMED]]
     return ", ".join([*words, *(["…"] if len(values) > MAX_NAMED else ())])
