@@ -198,8 +198,8 @@ def test_an_incident_says_which_of_its_calls_counted_as_a_fifth(agent):
     assert incident_text.slow_calls(incident) == ""
     for call in incident.evidence["calls"][3:]:
         call["at"] = (datetime.fromisoformat(call["at"]) + timedelta(seconds=25)).isoformat()
-    late = "came 20 s or more after the one before. A late call counts as a fifth"
-    so = "so the limit was reached before the 4th call"
+    late = "came 20 s or more after the one before. A late call counts as one fifth of a call"
+    so = "so the 4th call would have been the first one blocked"
     assert incident_text.slow_calls(incident) == f"1 of these calls {late}, {so}."
 
 
