@@ -183,7 +183,8 @@ def narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> lis
             for place, where in enumerate(scopes)
         }
     )
-    reach = {where: counts[f"scope_{place}"] for place, where in enumerate(scopes)}
+    # Tools are counted some seconds after their calls, and the session of the incident is one.
+    reach = {where: max(1, counts[f"scope_{place}"]) for place, where in enumerate(scopes)}
     counted = [replace(option, sessions=reach.get(option.where, 1)) for option in found]
     return sorted(counted, key=lambda option: (not option.change.session, option.sessions))
 
