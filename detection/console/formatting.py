@@ -66,7 +66,7 @@ def moment(value: datetime, now: datetime, *, is_relative: bool) -> str:
 
 
 def since(delta: timedelta) -> str:
-    """Return an offset inside a loop: ``+9.8 s``, ``+5 min 12 s``; whole minutes only from an hour on."""
+    """Return an offset inside a loop: ``+9.8 s``, ``+5 min 12 s``; from an hour on, as a span."""
     seconds = delta.total_seconds()
     if 120 <= seconds < 3600:
         return f"+{durations.exact(int(seconds))}"
@@ -141,3 +141,8 @@ def source_name(source: str) -> str:
 def word(value: str) -> str:
     """Return an identifier as words: ``chance_then_break`` as ``chance then break``."""
     return value.replace("_", " ")
+
+
+def label_of(name: str) -> str:
+    """Return the name of a setting, or of another part of an audit entry, for people."""
+    return FIELDS[name].label if name in FIELDS else word(name).capitalize()

@@ -377,16 +377,10 @@ def slow_calls(incident: Incident) -> str:
     if not slow:
         return ""
     reached = min((at for decision in BLOCKING if (at := _first(incident, decision))), default=0)
-    late = (
-        f"came {durations.exact(gap)} or more after the one before. A late call counts as one fifth of a call"
-    )
-    would = "" if incident.was_guarded else "would have been "
-    so = (
-        f", so the {formatting.ordinal(reached)} call {would or 'was '}the first one blocked"
-        if reached
-        else ""
-    )
-    return f"{slow} of these calls {late}{so}."
+    verb = "was" if incident.was_guarded else "would have been"
+    so = f", so the {formatting.ordinal(reached)} call {verb} the first one blocked" if reached else ""
+    late = f"{slow} of these calls came {durations.exact(gap)} or more after the one before."
+    return f"{late} A late call counts as one fifth of a call{so}."
 
 
 def window_seconds(incident: Incident) -> float | None:

@@ -419,17 +419,12 @@ def history(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/policy_history.html", context)
 
 
-def label_of(name: str) -> str:
-    """Return the name of a setting, or of another part of an audit entry, for people."""
-    return FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
-
-
 def changes_of(entry: Any) -> list[tuple[str, str, str]]:
     """Return (label, before, after) of every value that a change altered."""
     before, after = _flat(entry.before), _flat(entry.after)
     rows = []
     for name in {**before, **after}:
-        label = label_of(name)
+        label = formatting.label_of(name)
         old, new = _value(name, before.get(name)), _value(name, after.get(name))
         says_nothing = before.get(name) is None and not after.get(name) and name not in FIELDS
         if old != new and name != "note" and not says_nothing:
@@ -460,7 +455,9 @@ def _value(name: str, value: Any) -> str:
     if isinstance(value, list) and value and name not in FIELDS:
         return ", ".join(str(part) for part in value)
     if isinstance(value, dict) and value and name not in FIELDS:
-        return ", ".join(f"{label_of(key)} {_value(key, part)}" for key, part in _flat(value).items())
+        return ", ".join(
+            f"{formatting.label_of(key)} {_value(key, part)}" for key, part in _flat(value).items()
+        )
     if name == "label":
         return dict(IncidentLabel.choices).get(value, value) if value else "–"
     if isinstance(value, str) and (name in _VERBATIM or _ID.fullmatch(value)):

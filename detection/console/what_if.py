@@ -354,12 +354,10 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
 def _settings(change: dict[str, Any]) -> str:
     """Return the first settings of a change in words, so that two for one scope do not look alike."""
     values = dict(change["values"]) | {name: change[name] for name in _FACTS if change.get(name)}
-    words = [f"{_label(name)}: {_value(name, value)}" for name, value in [*values.items()][:MAX_NAMED]]
+    words = [
+        f"{formatting.label_of(name)}: {_value(name, value)}" for name, value in [*values.items()][:MAX_NAMED]
+    ]
     return ", ".join([*words, *(["…"] if len(values) > MAX_NAMED else ())])
-
-
-def _label(name: str) -> str:
-    return FIELDS[name].label if name in FIELDS else formatting.word(name).capitalize()
 
 
 def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -379,7 +377,7 @@ def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[s
     for name in {**before, **after}:
         old, new = _value(name, before.get(name)), _value(name, after.get(name))
         if old != new:
-            rows.append((_label(name), old, new))
+            rows.append((formatting.label_of(name), old, new))
     return rows
 
 

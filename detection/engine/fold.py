@@ -249,7 +249,7 @@ def observe_result(
 def _described(run: RunState, record: Record, outcome: ResultOutcome, keyer: Keyer) -> Step:
     """Return the result of a call that was to be blocked, without counting it anywhere; its cell has the decision.
 
-    It is new if no result before it was the same, and a later one that counts is new although it is the same as it.
+    It is new if no result before it was the same. Later results that count are not compared with it.
     """
     digest = outcome.digest
     if not outcome.is_evidence:

@@ -88,7 +88,7 @@ def test_saving_anew_makes_it_permanent_and_a_change_whose_past_expired_is_not_r
 
 
 def test_a_restored_temporary_override_ends_with_what_it_ended_with_before(project):
-    """Not with the permanent change that is taken back."""
+    """Not with the permanent change that is undone."""
     for values, expires_at in (
         ({"max_repeats": 6}, None),
         ({"max_repeats": 9}, soon()),
