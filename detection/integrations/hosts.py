@@ -27,7 +27,7 @@ _WAITING_LINE: Final = (
     ' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {curl} -m {limit} "${{a%%\\"*}}"'
     ' || {{ echo "An operator has been asked." >&2; exit 2; }};; *) printf %s "$a";; esac\''
 )
-HookMoment = Literal["before_tool", "after_tool", "prompt", "compaction", "end", "other"]
+HookMoment = Literal["before_tool", "after_tool", "prompt", "answer", "compaction", "end", "other"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,7 @@ HOSTS: Final[Mapping[str, Host]] = {
                 "PostToolUse",
                 "PostToolUseFailure",
                 "UserPromptSubmit",
+                "Stop",
                 "PreCompact",
                 "SubagentStop",
                 "SessionEnd",
@@ -78,14 +79,14 @@ HOSTS: Final[Mapping[str, Host]] = {
             "Codex CLI",
             "codex",
             "~/.codex/hooks.json",
-            ("PreToolUse", "PostToolUse", "UserPromptSubmit"),
+            ("PreToolUse", "PostToolUse", "UserPromptSubmit", "Stop"),
         ),
         Host(
             "gemini-cli",
             "Gemini CLI",
             "gemini_cli",
             "~/.gemini/settings.json",
-            ("BeforeTool", "AfterTool", "BeforeAgent", "PreCompress", "SessionEnd"),
+            ("BeforeTool", "AfterTool", "BeforeAgent", "AfterAgent", "PreCompress", "SessionEnd"),
         ),
         Host(
             "copilot",
@@ -170,6 +171,8 @@ _MOMENTS: Final[Mapping[str, HookMoment]] = {
     "userpromptsubmitted": "prompt",
     "beforeagent": "prompt",
     "chatmessage": "prompt",
+    "stop": "answer",
+    "afteragent": "answer",
     "precompact": "compaction",
     "precompress": "compaction",
     "sessioncompacted": "compaction",
@@ -219,6 +222,8 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
         session, parent = session_name(main, sub_agent), main
     if moment == "prompt" and (sub_agent or _text(body, "source") not in _PEOPLE):
         moment = "other"
+    if moment == "answer" and _answer(body) is None:
+        moment = "other"  # of a version that does not tell what the agent has said
     if moment == "end" and name.lower().startswith("subagent") and session == main:
         moment = "other"  # of a sub-agent that the host does not name
     return HookEvent(
@@ -235,6 +240,8 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
 def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     if moment == "prompt":
         return [{"type": "message", "content": _text(body, "prompt")}]
+    if moment == "answer":
+        return [{"type": "message", "role": "assistant", "content": _answer(body)}]
     if moment == "compaction":
         return [{"type": "compaction"}]
     if moment == "end":
@@ -256,6 +263,12 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[st
         if "failure" in name.lower():
             call["is_error"] = True
     return [call]
+
+
+def _answer(body: dict[str, Any]) -> str | None:
+    """Return the text that a turn ends with, which may be empty; None if the hook does not tell it."""
+    text = _first(body, "last_assistant_message", "prompt_response")
+    return text if isinstance(text, str) else None
 
 
 def _arguments(value: Any) -> Any:

@@ -179,6 +179,31 @@ def test_an_assistant_that_repeats_itself_without_a_call_is_an_incident_with_its
     assert (Incident.objects.get().calls_in_loop, kept["calls"]) == (0, [])
 
 
+def test_a_text_that_repeats_itself_is_an_incident_and_prose_is_none(api):
+    send(api, said(" ".join(f"Order {number} is number {number * 7}." for number in range(200))))
+    assert not Incident.objects.exists()
+    send(api, said("court " * 4000))
+    incident = Incident.objects.get()
+    assert (incident.kind, incident.decision, incident.calls_in_loop) == ("degenerate", "warn", 0)
+    assert [row["seq"] for row in incident.evidence["messages"]] == [2]
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_empty_answers_are_repeated_texts(api, content):
+    send(api, said(content), said(content), said(content))
+    assert Incident.objects.get().kind == "talk"
+
+
+def test_answers_that_are_sent_as_digests_are_compared_by_them(api):
+    send(
+        api,
+        *[said(None) | {"content_digest": f"{number:032x}", "content_length": 900} for number in range(6)],
+    )
+    assert not Incident.objects.exists()
+    send(api, *[said(None) | {"content_digest": "ab" * 16, "content_length": 900}] * 3)
+    assert Incident.objects.get().kind == "talk"
+
+
 def test_ten_compactions_in_a_row_are_an_incident_and_a_call_starts_over(api):
     compaction = {"type": "compaction", "session": "s-1"}
     send(api, *[compaction] * 9)

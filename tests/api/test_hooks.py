@@ -11,6 +11,7 @@ from django.test import Client
 from detection.integrations.hosts import HOSTS
 from detection.models import Event, Incident, Role, Session
 from detection.services.ingestion.attempts import recorder
+from detection.services.sessions.evaluation import evaluate
 from tests.support.projects import make_member
 
 BEFORE = {
@@ -153,6 +154,42 @@ def test_only_the_prompt_of_a_user_is_one(api, more, is_stored):
     )
     assert Event.objects.filter(type="message", content="Fix the tests").exists() == is_stored
     assert Session.objects.filter(integration="hooks/claude-code").exists() == is_stored
+
+
+ANSWERS = (
+    ("claude-code", {"hook_event_name": "Stop", "stop_hook_active": False}, "last_assistant_message"),
+    ("codex", {"hook_event_name": "Stop", "stop_hook_active": False}, "last_assistant_message"),
+    ("gemini-cli", {"hook_event_name": "AfterAgent", "prompt": "continue"}, "prompt_response"),
+)
+
+
+def evaluate_all():
+    for session in Session.objects.all():
+        evaluate(session.pk)
+
+
+@pytest.mark.parametrize(("host", "body", "field"), ANSWERS)
+@pytest.mark.parametrize("text", ["Waiting for the agents to complete.", ""])
+def test_the_third_equal_answer_without_a_call_is_an_incident(api, host, body, field, text):
+    agent = HookedAgent(api, host)
+    for number in range(3):
+        assert not Incident.objects.exists(), number
+        assert agent.send({"session_id": "5d1c", **body, field: text}) == {}
+        evaluate_all()
+    assert Incident.objects.get().kind == "talk"
+
+
+@pytest.mark.parametrize(("host", "body", "field"), ANSWERS)
+def test_answers_with_work_in_between_are_no_incident(api, host, body, field):
+    agent = HookedAgent(api, host)
+    for number in range(6):
+        agent.before(tool_input={"command": f"cat part-{number}.txt"})
+        agent.after(response=f"text {number}")
+        session = {"session_id": BEFORE[host]["session_id"]}
+        agent.send({**session, **body, field: "The next part is done."})
+        evaluate_all()
+    assert Event.objects.filter(type="message", role="assistant").count() == 6
+    assert not Incident.objects.exists()
 
 
 @pytest.mark.parametrize("name", ["Stop", "Notification", "PostToolBatch", "SomethingNew"])

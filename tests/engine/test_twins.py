@@ -276,10 +276,18 @@ def test_the_same_result_turn_after_turn(parts, limit, ttl):
     compare("session_repeat", run, alone("session_repeat", result_aware=True, **limits))
 
 
-SAID = ("I will check it now", "I will check that now", "all of it is done", "Checking", "continue")
+SAID = (
+    "I will check it now",
+    "I will check that now",
+    "Let me see",
+    "",
+    "all of it is done",
+    "Checking",
+    "continue",
+)
 talked = st.one_of(
     st.builds(Message, st.just(0.0), st.just("assistant"), st.just(0), st.sampled_from(SAID)),
-    st.builds(Message, st.just(0.0), st.just("user"), st.just(0), st.sampled_from(SAID[2:])),
+    st.builds(Message, st.just(0.0), st.just("user"), st.just(0), st.sampled_from(SAID[4:])),
     st.builds(Message, st.just(0.0), st.just("condense")),
     st.builds(Call, st.just(0), st.just("lookup"), st.just({}), st.just(0.0)),
 )
@@ -290,10 +298,12 @@ talked = st.one_of(
     run=st.lists(talked, max_size=40),
     texts=st.integers(2, 4),
     compactions=st.integers(0, 4),
+    announcements=st.integers(0, 5),
     ratio=st.sampled_from((0.5, 0.6, 1.0)),
 )
-def test_talk_without_work(run, texts, compactions, ratio):
+def test_talk_without_work(run, texts, compactions, announcements, ratio):
     limits = {"talk_max_texts": texts, "talk_max_compactions": compactions, "talk_ratio": ratio}
+    limits["talk_max_announcements"] = announcements
     policy, state = alone("talk", **limits), fold.new_state()
     seen: list[Observation] = []
     for number, one in enumerate(run):

@@ -21,6 +21,7 @@ REGISTERED = (
     "session_budget.SessionBudget",
     "session_repeat.SessionRepeat",
     "talk.Talk",
+    "degenerate.Degenerate",
     "handoff.Handoff",
     "family.FamilyRepeat",
     "family_budget.FamilyBudget",

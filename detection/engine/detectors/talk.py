@@ -7,7 +7,8 @@ Counts texts of the assistant (`message` events with the role `assistant`) that 
 call in between, whatever else it says: it fires at the `talk_max_texts`-th. Two texts are nearly the same if at least
 the share `talk_ratio` of their words is; times and dates do not count. A call ends the series, and so does a message of
 the user in words that differ from the one before: who answers moves the conversation on, while "continue" sent by a
-program does not. Ten compactions in a row, without a call in between, are found as well.
+program does not. Empty answers are texts like any other. Ten compactions in a row, without a call in between, are found
+as well, and so are five texts that announce a next step, in whatever words ("I will write it now", "Let me write it").
 
 Nobody waits for a verdict on a text, so the ladder can only record a finding or warn: it opens an incident, and nothing
 is blocked. A client that sends its texts to the guard gets the warning among the notices. Of the texts, only keyed
@@ -21,6 +22,7 @@ digests of their words are kept in the session's state.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, Message, ObservedCall
@@ -37,12 +39,21 @@ from detection.engine.identity import Keyer, encoded, loop_identity
 from detection.engine.memory import Record, RunState
 from detection.engine.results import normalise
 from detection.engine.similarity import word_sample
+from detection.engine.tables import load_table
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _MAX_TEXTS = 4
 _MAX_SEQS = 12
+_MAX_ANNOUNCEMENT_CHARS = 400
+"""Who announces a step says so in a sentence or three; a longer text is an answer."""
+_LEADING = re.compile(
+    r"(?:(?:okay|ok|alright|all right|great|perfect|sure|now|next|so|then|first)\b[\s,.!:]*)*"
+)
+_ANNOUNCEMENTS = re.compile(
+    "|".join(f"(?:{row['pattern']})" for row in load_table("announcements")["announcement"])
+)
 # What is kept of a text: a digest, its words, how often it was said, and sequence numbers.
 _DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
 
@@ -78,6 +89,11 @@ class Talk(BaseDetector):
         ratio(
             "talk_ratio", 0.85, "Similarity of texts",
             "Texts with at least this share of their words in common are nearly the same.",
+        ),
+        number(
+            "talk_max_announcements", 5, 0, 100, "Limit for announcements",
+            "Warns at the n-th text that announces a next step, with no call in between. 0 turns this off.",
+            unit="texts",
         ),
         number(
             "talk_max_compactions", 10, 0, 1000, "Limit for compactions",
@@ -132,10 +148,10 @@ class Talk(BaseDetector):
                 own.clear()
             own["user"] = words
             return QUIET
-        if not words:
-            return QUIET
         own.pop("compactions", None)
-        return self._said(own, message, keyer.digest(b"text", encoded(text))[:16], words, policy)
+        said = self._said(own, message, keyer.digest(b"text", encoded(text))[:16], words, policy)
+        announced = self._announced(own, message, policy)
+        return said if said.finding or not announced.finding else announced
 
     def _said(
         self, own: dict[str, Any], message: Message, digest: str, words: str, policy: Policy
@@ -156,7 +172,20 @@ class Talk(BaseDetector):
         known[_COUNT] += 1
         _note_seq(known, message.seq)
         said = "said the same" if is_same else "said nearly the same"
-        return self._reading(known, values["talk_max_texts"], said)
+        return self._reading(
+            known, values["talk_max_texts"], said if words else "answered with nothing", "texts"
+        )
+
+    def _announced(self, own: dict[str, Any], message: Message, policy: Policy) -> Reading:
+        """Count the texts in a row that only announce a next step; an answer or a question in between ends the row."""
+        limit = policy.values["talk_max_announcements"]
+        if not limit or not is_announcement(message.text):
+            own.pop("announcements", None)
+            return QUIET
+        known = own.setdefault("announcements", ["", "", 0])
+        known[_COUNT] += 1
+        _note_seq(known, message.seq)
+        return self._reading(known, limit, "announced the next step", "announcements")
 
     def _compacted(self, own: dict[str, Any], message: Message, policy: Policy) -> Reading:
         limit = policy.values["talk_max_compactions"]
@@ -165,13 +194,12 @@ class Talk(BaseDetector):
         known = own.setdefault("compactions", ["", "", 0])
         known[_COUNT] += 1
         _note_seq(known, message.seq)
-        return self._reading(known, limit, "compacted its context")
+        return self._reading(known, limit, "compacted its context", "compactions")
 
-    def _reading(self, known: list[Any], limit: int, said: str) -> Reading:
+    def _reading(self, known: list[Any], limit: int, said: str, unit: str) -> Reading:
         count, seqs = known[_COUNT], sorted(known[_FIRST_SEQ:])
         if count < limit:
             return Reading(count, limit)
-        unit = "texts" if known[_WORDS] else "compactions"
         # A text that varies stays one loop as long as it is repeated: its first event names it.
         identity = loop_identity(self.kind, (unit, str(seqs[0])))
         finding = Finding(
@@ -191,6 +219,14 @@ class Talk(BaseDetector):
         """Return the finding in words, without the texts."""
         said = str(finding.detail.get("said", "said the same")).replace("its context", "your context")
         return f"you {said} {finding.count:,} times without making a call in between"
+
+
+def is_announcement(text: str) -> bool:
+    """Return whether a text only announces what the assistant is about to do, in one of the known languages."""
+    if len(text) > _MAX_ANNOUNCEMENT_CHARS or "?" in text:
+        return False
+    text = text.lower().lstrip().replace("’", "'")
+    return _ANNOUNCEMENTS.match(text, _LEADING.match(text).end()) is not None  # type: ignore[union-attr]
 
 
 def _note_seq(known: list[Any], seq: int) -> None:

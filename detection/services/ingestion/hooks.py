@@ -48,7 +48,7 @@ def handle_hook(
     records
         Its events, checked by the parser.
     """
-    if event.moment in ("prompt", "compaction", "end"):
+    if event.moment in ("prompt", "answer", "compaction", "end"):
         ingest(principal, records, integration=f"hooks/{host.name}")
     if event.moment not in ("before_tool", "after_tool"):
         return HookAnswer()

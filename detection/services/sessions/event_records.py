@@ -105,7 +105,9 @@ class EventRecord:
             return Message(self.at, "condense", self.seq)
         if self.type != EventType.MESSAGE or self.role == MessageRole.SYSTEM:
             return None
-        return Message(self.at, "user" if self.is_of_user else "assistant", self.seq, self.content or "")
+        # Of a text that was sent as a digest only, the digest tells whether it is the same.
+        text = self.content or self.tail
+        return Message(self.at, "user" if self.is_of_user else "assistant", self.seq, text)
 
     @property
     def at(self) -> float:

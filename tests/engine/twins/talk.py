@@ -32,7 +32,20 @@ def talk(observations: Sequence[Observation], policy: Policy) -> Expected | None
         like = [other for other in like if other is not group]
         group.append(one)
         like = [*like, group][-4:]
-    return _expected(len(like[-1]), policy.get("talk_max_texts"))
+    return _expected(len(like[-1]), policy.get("talk_max_texts")) or _expected(
+        _announcements([one.text for one in series if one.kind == "assistant"]),
+        policy.get("talk_max_announcements"),
+    )
+
+
+def _announcements(texts: list[str]) -> int:
+    """Count the texts at the end that announce a step. Runs of this test announce with these words only."""
+    count = 0
+    for text in reversed(texts):
+        if not text.startswith(("I will", "Let me")):
+            break
+        count += 1
+    return count
 
 
 def _is_new(

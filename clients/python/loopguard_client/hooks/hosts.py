@@ -204,6 +204,7 @@ HOSTS: Final[Mapping[str, Host]] = {
                 "PostToolUse",
                 "PostToolUseFailure",
                 "UserPromptSubmit",
+                "Stop",
                 "PreCompact",
                 "SubagentStop",
                 "SessionEnd",
@@ -216,7 +217,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             home=("CODEX_HOME", ".codex"),
             file="hooks.json",
             before="PreToolUse",
-            other_hooks=("PostToolUse", "UserPromptSubmit"),
+            other_hooks=("PostToolUse", "UserPromptSubmit", "Stop"),
             waits=True,
             next_step=(
                 "Codex silently skips hooks that are not trusted. Start `codex`, enter /hooks, and trust "
@@ -230,7 +231,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             home=("", ".gemini"),
             file="settings.json",
             before="BeforeTool",
-            other_hooks=("AfterTool", "BeforeAgent", "PreCompress", "SessionEnd"),
+            other_hooks=("AfterTool", "BeforeAgent", "AfterAgent", "PreCompress", "SessionEnd"),
             waits=True,
         ),
         Host(
