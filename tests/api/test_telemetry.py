@@ -2,6 +2,7 @@
 
 import gzip
 import itertools
+import json
 from pathlib import Path
 
 import orjson
@@ -149,6 +150,69 @@ def test_json_and_gzip_say_the_same_as_protobuf(api):
         send(api, gzip.compress(recorded("agents_v2").SerializeToString()), **{"Content-Encoding": "gzip"})
     )
     assert Event.objects.count() == number
+
+
+def said(number, text, **more):
+    parts = json.dumps(
+        [
+            {
+                "role": "assistant",
+                "parts": text if isinstance(text, list) else [{"type": "text", "content": text}],
+            }
+        ]
+    )
+    about = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.conversation.id": "talk",
+        "gen_ai.output.messages": parts,
+    }
+    return tool_span(span=bytes([64 + number]) * 8, start=10**18 + number * 10**9, **about, **more)
+
+
+FLAT = {"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "talk"}
+
+
+@pytest.mark.parametrize(
+    "spans",
+    [
+        [said(n, "I will write the document now.") for n in range(1, 4)],
+        [said(n, "") for n in range(1, 4)],
+        [
+            tool_span(
+                span=bytes([64 + n]) * 8, start=10**18 + n, **FLAT, **{"gen_ai.completion.0.content": ""}
+            )
+            for n in range(1, 4)
+        ],
+    ],
+)
+def test_the_third_equal_answer_of_a_model_without_a_call_is_an_incident(api, spans):
+    for number, span in enumerate(spans):
+        assert not Incident.objects.exists(), number
+        accepted(send(api, span))
+        evaluated()
+    assert Incident.objects.get().kind == "talk"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {
+            "gen_ai.output.messages": json.dumps(
+                [{"role": "assistant", "parts": [{"type": "tool_call", "name": "search"}]}]
+            )
+        },
+        {"gen_ai.completion.0.content": "", "gen_ai.completion.0.tool_calls.0.name": "search"},
+        {"gen_ai.completion.0.content": "", "gen_ai.completion.0.finish_reason": "tool_calls"},
+        {"llm.output_messages.0.message.content": "", "gen_ai.response.finish_reasons": '["tool_use"]'},
+        {"gen_ai.response.model": "m-1"},
+    ],
+)
+def test_answers_with_calls_and_answers_that_are_not_recorded_are_no_empty_texts(api, more):
+    for number in range(1, 6):
+        accepted(send(api, tool_span(span=bytes([64 + number]) * 8, start=10**18 + number, **FLAT, **more)))
+    evaluated()
+    assert not Event.objects.filter(type="message").exists()
+    assert not Incident.objects.exists()
 
 
 def test_spans_without_a_session_join_that_of_their_trace(api):

@@ -59,6 +59,8 @@ _FLAT_INPUTS: Final = (
     ("gen_ai.prompt.{}.role", "gen_ai.prompt.{}.content"),
 )
 _FLAT_OUTPUTS: Final = ("llm.output_messages.{}.message.content", "gen_ai.completion.{}.content")
+_FLAT_CALLS: Final = ("llm.output_messages.0.message.tool_calls.", "gen_ai.completion.0.tool_calls.")
+_FINISH_REASONS: Final = ("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason")
 _TEXT_TYPES: Final = (None, "text", "input_text", "output_text")
 
 
@@ -108,12 +110,32 @@ def last_prompt(attributes: Attributes) -> str:
     return ""
 
 
-def answer(attributes: Attributes) -> str:
-    """Return the text of a model's answer; empty if it only called tools."""
+def answer(attributes: Attributes) -> str | None:
+    """Return the text of a model's answer, empty if it said nothing; None if it called tools or was not recorded."""
     messages = parsed(attributes.get("gen_ai.output.messages"))
     if isinstance(messages, list):
-        return "\n".join(filter(None, (message_text(one) for one in messages if isinstance(one, dict))))
-    return next((found for name in _FLAT_OUTPUTS if (found := _plain(attributes.get(name.format(0))))), "")
+        said = [one for one in messages if isinstance(one, dict)]
+        found = "\n".join(filter(None, map(message_text, said)))
+        is_silent = bool(said) and not any(map(_has_more_than_text, said)) and not _has_called(attributes)
+        return found or ("" if is_silent else None)
+    texts = [_plain(attributes[name.format(0)]) for name in _FLAT_OUTPUTS if name.format(0) in attributes]
+    found = next(filter(None, texts), "")
+    return found or ("" if texts and not _has_called(attributes) else None)
+
+
+def _has_more_than_text(message: Mapping[str, Any]) -> bool:
+    parts = message.get("parts", message.get("content"))
+    return isinstance(parts, list) and any(
+        isinstance(part, dict) and part.get("type") not in _TEXT_TYPES for part in parts
+    )
+
+
+def _has_called(attributes: Attributes) -> bool:
+    """Return whether the attributes of an answer without a text say that it called tools, or its finish reason does."""
+    reasons = [parsed(attributes.get(name)) for name in _FINISH_REASONS]
+    if any("tool" in str(reason) or "function" in str(reason) for reason in reasons if reason is not None):
+        return True
+    return any(name.startswith(_FLAT_CALLS) for name in attributes)
 
 
 def message_text(message: Mapping[str, Any]) -> str:

@@ -238,7 +238,7 @@ class _Reading:
             prompt = about("message", "", start) | {"role": "user", "content": fact.prompt}
             prompt["id"] = bounded(f"otlp-{span.trace_id}-prompt-{session_of(span)}")
             yield (start, 1), prompt | names
-        if fact.answer:
+        if fact.answer is not None:
             yield (
                 (end, 0),
                 about("message", "answer", end) | {"role": "assistant", "content": fact.answer} | names,

@@ -52,14 +52,14 @@ class ModelResponse:
     prompt
         What the user wrote, if the request ended with that.
     answer
-        The text of the response.
+        The text of the response; None if it called tools, or was not recorded.
     """
 
     model: str
     backend: str
     usage: Mapping[str, float]
     prompt: str
-    answer: str
+    answer: str | None
 
 
 @dataclass(frozen=True, slots=True)
