@@ -2,7 +2,11 @@
 
 import gc
 
+import structlog
 from django.apps import AppConfig
+from django.conf import settings
+
+log = structlog.get_logger(__name__)
 
 
 class DetectionConfig(AppConfig):
@@ -14,5 +18,7 @@ class DetectionConfig(AppConfig):
 
     def ready(self) -> None:
         """Freeze imported objects and start garbage collection, which makes each start a tenth of a second faster."""
+        if settings.TEST_CLOCK:
+            log.warning("time_is_that_of_the_test_clock", file=settings.TEST_CLOCK)
         gc.freeze()
         gc.enable()

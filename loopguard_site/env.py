@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
@@ -32,6 +33,8 @@ MAX_WEB_THREADS = 12
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_MIN_FREE = "5%, 500 MB"
 _LEAST_FREE_BYTES = 64 * 1024**2
+TEST_CLOCK_VARIABLE = "LOOPGUARD_TEST_CLOCK"
+_LATEST_TEST_SECONDS = 10**11
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -74,6 +77,9 @@ class Environment:
         Addresses under which gateway backends are allowed.
     gateway_credentials
         Credentials that backends may name, by name.
+    test_clock
+        In the mode ``test``: a file with the time, in seconds since 1970, for everything that time is counted for;
+        empty for the time of the machine.
     """
 
     mode: str
@@ -96,6 +102,7 @@ class Environment:
     require_second_factor: bool = False
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    test_clock: str = ""
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:
@@ -160,7 +167,27 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         require_second_factor=_switch(env, "LOOPGUARD_REQUIRE_SECOND_FACTOR"),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
+        test_clock=_test_clock(env.get(TEST_CLOCK_VARIABLE, "").strip(), mode),
     )
+
+
+def _test_clock(file: str, mode: str) -> str:
+    if not file:
+        return ""
+    if mode != "test":
+        raise EnvironmentProblem(
+            f"{TEST_CLOCK_VARIABLE} replaces the time of the server, and is only for tests: remove it, or set "
+            f"LOOPGUARD_MODE=test, not {mode!r}."
+        )
+    try:
+        is_time = 0 < float(Path(file).read_text(encoding="ascii")) < _LATEST_TEST_SECONDS
+    except (OSError, ValueError):
+        is_time = False
+    if not is_time:
+        raise EnvironmentProblem(
+            f"{TEST_CLOCK_VARIABLE} must name a file with a number of seconds since 1970, not {file!r}."
+        )
+    return file
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

@@ -37,6 +37,7 @@ KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
 DATABASE_FOLDER = ENV.database_folder
 IMPORT_FOLDER = ENV.import_folder or str(layout.data_folder() / "imports")
 MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free
+TEST_CLOCK = ENV.test_clock
 HEARTBEAT_FILE = os.environ.get(heartbeat.VARIABLE, "")
 HTTPS = PUBLIC_URL.startswith("https:")
 

@@ -33,9 +33,9 @@ from asgiref.typing import (
 from channels.db import database_sync_to_async
 from channels.layers import get_channel_layer
 from django.db import DatabaseError
-from django.utils import timezone
 from redis.exceptions import RedisError
 
+from detection import clock
 from detection.access_watch import KeyAccess, access_watch
 from detection.engine import wire_shapes
 from detection.integrations.hosts import HOSTS, Host
@@ -111,7 +111,7 @@ class ApprovalWaiters:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
-                for public_id in await database_sync_to_async(closed_among)([*self._waiting], timezone.now()):
+                for public_id in await database_sync_to_async(closed_among)([*self._waiting], clock.now()):
                     self._wake(public_id)
             except DatabaseError as error:
                 log.info("approval_poll_failed", error=str(error)[:200])
@@ -265,7 +265,7 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
                 decisions.note_delivered(approval)
         else:
             document = approval_document(approval, form.shape)
-        seconds_left = (approval.deadline - timezone.now()).total_seconds()
+        seconds_left = (approval.deadline - clock.now()).total_seconds()
         return _Found(document, seconds_left, approval.is_open)
 
     try:

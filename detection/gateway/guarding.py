@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import structlog
 from django.db import DatabaseError
-from django.utils import timezone
 
+from detection import clock
 from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict
 from detection.gateway.records import event_record
 from detection.gateway.traffic import RequestMeter
@@ -207,7 +207,7 @@ def _ends_in_error(verdict: CallVerdict) -> bool:
 
 
 def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
-    if public_id not in closed_among((public_id,), timezone.now()):
+    if public_id not in closed_among((public_id,), clock.now()):
         return None
     approval = decisions.find(project_id, public_id)
     return None if approval.is_open else AnswerVerdict(approval.decision, approval.message)

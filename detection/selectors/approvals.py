@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 
 from django.db.models import Exists, F, OuterRef, Q, QuerySet
-from django.utils import timezone
 
+from detection import clock
 from detection.engine.detectors import RUN_LIMITS
 from detection.models import (
     Approval,
@@ -68,7 +68,7 @@ def waiting(*project_ids: int, decider: str = "", limit: int = MAX_OPEN) -> list
         One of `Decider`, or empty for both.
     """
     rows = Approval.objects.filter(
-        project_id__in=project_ids, state=ApprovalState.OPEN, deadline__gt=timezone.now()
+        project_id__in=project_ids, state=ApprovalState.OPEN, deadline__gt=clock.now()
     )
     if decider:
         rows = rows.filter(decider=decider)
@@ -77,7 +77,7 @@ def waiting(*project_ids: int, decider: str = "", limit: int = MAX_OPEN) -> list
 
 def expired_recently(project_id: int) -> list[Approval]:
     """Return the approvals of the last day that expired within `RECENT`, the newest first, at most `MAX_EXPIRED`."""
-    now = timezone.now()
+    now = clock.now()
     rows = Approval.objects.filter(
         project_id=project_id,
         state=ApprovalState.EXPIRED,
@@ -105,12 +105,12 @@ def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
 def count_waiting(*project_ids: int) -> int:
     """Return the number of approvals of projects that wait for a person."""
     rows = Approval.objects.filter(project_id__in=project_ids, state=ApprovalState.OPEN)
-    return rows.filter(deadline__gt=timezone.now(), decider=Decider.PERSON).count()
+    return rows.filter(deadline__gt=clock.now(), decider=Decider.PERSON).count()
 
 
 def remembered(project_id: int) -> list[RememberedDecision]:
     """Return the remembered decisions that have not expired."""
-    rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=timezone.now())
+    rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=clock.now())
     return [*rows[:MAX_OPEN]]
 
 
@@ -119,7 +119,7 @@ def near_limit(project_id: int, limit: int = 20) -> list[Session]:
     rows = Session.objects.filter(
         project_id=project_id,
         state__in=(SessionState.RUNNING, SessionState.LOOPING),
-        last_event_at__gt=timezone.now() - RECENT,
+        last_event_at__gt=clock.now() - RECENT,
     ).filter(
         Exists(LimitNotice.objects.filter(session=OuterRef("pk")))
         | Q(

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from loopguard_site.env import TEST_CLOCK_VARIABLE
+
 
 def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]) -> str:
     """Return the text.
@@ -10,7 +12,7 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     Parameters
     ----------
     environment : mapping
-        The environment of the processes; only the address is used.
+        The environment of the processes; the address and the test clock are used.
     data : Path
         The data folder.
     shown : mapping
@@ -19,6 +21,8 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     url = environment["LOOPGUARD_URL"]
     lines = ["LoopGuard is running.", "", f"  Console   {url}/"]
     lines += credentials(shown)
+    if clock := environment.get(TEST_CLOCK_VARIABLE):
+        lines.append(f"  Clock     TEST: the time is what {clock} contains.")
     lines += [
         f"  Data      {data}",
         "",

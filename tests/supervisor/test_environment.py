@@ -1,10 +1,16 @@
 """Production does not start with settings that are not safe."""
 
+import os
+import re
 import secrets
+import subprocess
+import sys
 
 import pytest
 
 from loopguard_site import env
+from loopguard_site.layout import ROOT
+from loopguard_site.supervisor.welcome import welcome
 
 SAFE = {
     "LOOPGUARD_MODE": "production",
@@ -38,3 +44,48 @@ def test_https_and_this_machine_are_accepted(url):
             env.read(SAFE | {"LOOPGUARD_URL": url, "LOOPGUARD_SECRET_KEY": secrets.token_hex(16)}).public_url
             == url
         )
+
+
+@pytest.mark.parametrize("mode", ["production", "embedded"])
+def test_a_test_clock_is_refused_outside_of_tests(mode, tmp_path):
+    clock = tmp_path / "clock"
+    clock.write_text("1800000000")
+    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_TEST_CLOCK .* is only for tests"):
+        env.read(SAFE | {"LOOPGUARD_MODE": mode, "LOOPGUARD_TEST_CLOCK": str(clock)})
+    assert env.read(SAFE | {"LOOPGUARD_MODE": mode, "LOOPGUARD_TEST_CLOCK": " "}).test_clock == ""
+
+
+@pytest.mark.parametrize("content", [None, "", "noon", "-5", "inf", "nan"])
+def test_a_test_clock_without_a_time_is_refused(content, tmp_path):
+    clock = tmp_path / "clock"
+    if content is not None:
+        clock.write_text(content)
+    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_TEST_CLOCK must name a file"):
+        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_TEST_CLOCK": str(clock)})
+
+
+def test_a_process_says_at_its_start_that_its_clock_is_that_of_a_test(tmp_path):
+    clock = tmp_path / "clock"
+    clock.write_text("1800000000.5")
+
+    def start(mode):
+        given = {**SAFE, "LOOPGUARD_MODE": mode, "LOOPGUARD_TEST_CLOCK": str(clock)}
+        command = [sys.executable, "-m", "loopguard_site", "check"]
+        return subprocess.run(
+            command, cwd=ROOT, env=os.environ | given, capture_output=True, text=True, timeout=60, check=False
+        )
+
+    assert re.search(
+        rf"warning .*time_is_that_of_the_test_clock .*{re.escape(str(clock))}", start("test").stderr
+    )
+    refused = start("embedded")
+    assert refused.returncode
+    assert "LoopGuard cannot start: LOOPGUARD_TEST_CLOCK replaces the time of the server" in refused.stderr
+
+
+def test_the_text_of_a_start_names_the_test_clock(tmp_path):
+    known = {"LOOPGUARD_URL": "http://127.0.0.1:8300"}
+    assert "TEST" not in welcome(known, tmp_path, {})
+    assert "TEST: the time is what /tmp/clock contains." in welcome(
+        known | {"LOOPGUARD_TEST_CLOCK": "/tmp/clock"}, tmp_path, {}
+    )

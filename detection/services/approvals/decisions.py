@@ -9,8 +9,8 @@ from typing import Any
 
 import structlog
 from django.db import DatabaseError, transaction
-from django.utils import timezone
 
+from detection import clock
 from detection.engine.detectors import detector_for
 from detection.models import (
     Approval,
@@ -47,7 +47,7 @@ def find(project_id: int, public_id: str) -> Approval:
     )
     if approval is None:
         raise NotFound
-    if approval.is_overdue(timezone.now()):
+    if approval.is_overdue(clock.now()):
         _close_overdue_in(approval.session_id)
         approval.refresh_from_db()
     return approval
@@ -177,7 +177,7 @@ def close_overdue() -> int:
     int
         Number of sessions that had one.
     """
-    overdue = Approval.objects.filter(state=ApprovalState.OPEN, deadline__lte=timezone.now())
+    overdue = Approval.objects.filter(state=ApprovalState.OPEN, deadline__lte=clock.now())
     sessions = [
         *dict.fromkeys(overdue.order_by("deadline").values_list("session_id", flat=True)[:MAX_OVERDUE])
     ]
@@ -195,8 +195,8 @@ def _remember(approval: Approval, actor: Actor) -> None:
         "raise_by": approval.raise_by,
         "created_by": actor.name[:150],
         "created_by_user_id": actor.user_id,
-        "created_at": timezone.now(),
-        "expires_at": timezone.now() + REMEMBERED_FOR,
+        "created_at": clock.now(),
+        "expires_at": clock.now() + REMEMBERED_FOR,
         "times_used": 0,
     }
     key: dict[str, Any] = {"agent": approval.agent, "tool": approval.tool, "kind": approval.kind}

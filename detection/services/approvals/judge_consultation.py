@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import structlog
 from django.db import transaction
-from django.utils import timezone
 
+from detection import clock
 from detection.engine.detectors import detector_for
 from detection.engine.policy import Policy
 from detection.models import Approval, ApprovalState, JudgeCall, JudgeLabel, JudgeOutcome
@@ -59,7 +59,7 @@ def unclaimed_approvals() -> list[str]:
     One query, mostly without rows. This includes approvals that are being submitted to the judge; consulting it again
     has no effect then.
     """
-    now = timezone.now()
+    now = clock.now()
     unclaimed = Approval.objects.filter(
         state=ApprovalState.OPEN, decider=Decider.JUDGE, deadline__gt=now, judge_calls=None,
         requested_at__lt=now - TASK_TIMEOUT,
@@ -116,7 +116,7 @@ def label_ruling(project_id: int, public_id: str, label: str, actor: Actor) -> J
     if before == label:
         return call
     call.label = label
-    call.labelled_by, call.labelled_at = (actor.name[:150], timezone.now()) if label else ("", None)
+    call.labelled_by, call.labelled_at = (actor.name[:150], clock.now()) if label else ("", None)
     with transaction.atomic():
         call.save(update_fields=("label", "labelled_by", "labelled_at"))
         audit.record(

@@ -11,9 +11,8 @@ from datetime import timedelta
 
 from django.db import connection
 from django.db.models import F
-from django.utils import timezone
 
-from detection import jobs
+from detection import clock, jobs
 from detection.engine import messages, silence
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
@@ -63,7 +62,7 @@ def new_approval(
     """Return the approval of a held call; nothing is stored. The parameters are those of `OpenApprovals.request`."""
     is_judge = decider == Decider.JUDGE
     seconds = JUDGE_TIMEOUT_SECONDS if is_judge else policy.values["answer_timeout_seconds"]
-    now = timezone.now()
+    now = clock.now()
     summary = messages.describe(finding)
     return Approval(
         public_id=new_approval_id(),
@@ -117,7 +116,7 @@ class OpenApprovals:
     @property
     def has_overdue(self) -> bool:
         """Whether an approval is open past its deadline."""
-        now = timezone.now()
+        now = clock.now()
         return any(approval.is_overdue(now) for approval in self.open.values())
 
     def request(
@@ -187,7 +186,7 @@ class OpenApprovals:
             agent=event.agent,
             tool=event.tool,
             kind=finding.kind,
-            expires_at__gt=timezone.now(),
+            expires_at__gt=clock.now(),
         ).first()
 
     def apply_remembered(self, approval: Approval, remembered: RememberedDecision, state: State) -> None:
@@ -207,12 +206,12 @@ class OpenApprovals:
     def close(self, approval: Approval, outcome: ApprovalOutcome, state: State | None) -> None:
         """Close an approval and apply its outcome to the session; see `apply_outcome` for `state`."""
         if state is not None and outcome.decision == "allow":
-            silence.observe_release(state, timezone.now().timestamp())
+            silence.observe_release(state, clock.now().timestamp())
         apply_outcome(approval, outcome, self.session, state)
         approval.state, approval.choice, approval.raise_by = outcome.state, outcome.choice, outcome.raise_by
         approval.decision, approval.message = outcome.decision, outcome.message[:2000]
         approval.reason = outcome.reason
-        approval.decided_by, approval.decided_at = outcome.by[:150], timezone.now()
+        approval.decided_by, approval.decided_at = outcome.by[:150], clock.now()
         note_verdict(
             self.session, outcome.decision, is_guarded=True, call_number=self.session.call_count,
             at=approval.decided_at, by=approval.kind, reason=outcome.message,
@@ -231,7 +230,7 @@ class OpenApprovals:
 
     def expire_overdue(self, state: State | None) -> None:
         """Close approvals past their deadline with the unattended reaction."""
-        now, before = timezone.now(), self.session.policy_values
+        now, before = clock.now(), self.session.policy_values
         for approval in [one for one in self.open.values() if one.is_overdue(now)]:
             self.close(approval, unattended_outcome(approval, self.templates), state)
         if self.session.policy_values != before:

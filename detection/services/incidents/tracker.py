@@ -10,8 +10,7 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.utils import timezone
-
+from detection import clock
 from detection.engine.calls import DECISIONS, Finding, Step, Verdict
 from detection.engine.detectors import detector_for
 from detection.engine.memory import BLOCKING
@@ -77,7 +76,7 @@ class IncidentTracker:
         self.is_guarded = False
         self._changes = IncidentChanges(session)
         self._active: dict[str, Incident] | None = None if session.has_active_incident else {}
-        self._now: tuple[int, datetime] = (session.evaluated_seq, timezone.now())
+        self._now: tuple[int, datetime] = (session.evaluated_seq, clock.now())
         self._counted_before: set[int] = set()
         self._known_since = 0 if is_replay else session.last_seq + 1
 

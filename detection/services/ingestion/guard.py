@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
-from django.utils import timezone
-
+from detection import clock
 from detection.engine import fold, messages, silence
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
@@ -201,7 +200,7 @@ class _LaggingError(Exception):
 def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     """Number, fold and store the new events of a request, and return its verdicts."""
     locked, events = folding.locked, request.events
-    session, now = locked.session, timezone.now()
+    session, now = locked.session, clock.now()
     _take_over_names(session, request)
     fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
     identity = locked.identity
@@ -394,7 +393,7 @@ def _first_verdict(
 
 def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdict:
     row = Event.objects.get(session_id=locked.session.pk, seq=seq)
-    stored, now = row.verdict or {}, timezone.now()
+    stored, now = row.verdict or {}, clock.now()
     left = None
     is_delayed = stored.get("ending") == "delay" and row.decision == "block"
     if is_delayed and locked.session.is_stopped_by_person:

@@ -14,9 +14,8 @@ from typing import Any
 
 import orjson
 from django.db import connection
-from django.utils import timezone
 
-from detection import jobs
+from detection import clock, jobs
 from detection.engine.open_calls import ASSIGNED
 from detection.models import EventType, Project, Session
 from detection.models.sessions import OTLP
@@ -170,7 +169,7 @@ def _fresh(
     identity = CallIdentity(
         (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
     ).read()
-    now = timezone.now()
+    now = clock.now()
     fresh = []
     for index, event in enumerate(events):
         session = by_name[event.session]
@@ -209,4 +208,4 @@ def claim_ids(
 
 def note_first_event(project: Project) -> None:
     """Note when the project received its first event."""
-    Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=timezone.now())
+    Project.objects.filter(pk=project.pk, first_event_at=None).update(first_event_at=clock.now())

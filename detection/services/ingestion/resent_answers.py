@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from django.utils import timezone
-
+from detection import clock
 from detection.engine.open_calls import is_assigned
 from detection.integrations.message_lists import KnownMessages, ReadMessage, pending_at
 from detection.models import Event, EventType, Session
@@ -103,7 +102,7 @@ def _unanswered_rounds(project_id: int, name: str) -> Iterator[tuple[str, list[E
     seqs = [row.seq for row in latest if row.decision not in ("block", "stop")]
     results = Event.objects.filter(session_id=found, type=EventType.RESULT, closes__in=seqs)
     answered = set(results.values_list("closes", flat=True))
-    since = timezone.now() - RESENT_WITHIN
+    since = clock.now() - RESENT_WITHIN
     for round_name, rows in rounds.items():
         if rows[0].received_at >= since and not any(row.seq in answered for row in rows):
             yield "" if is_assigned(round_name) else round_name, rows

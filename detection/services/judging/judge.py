@@ -22,8 +22,8 @@ import httpx
 import orjson
 from django.conf import settings
 from django.db.models import Sum
-from django.utils import timezone
 
+from detection import clock
 from detection.engine import judge as engine_judge
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
@@ -119,7 +119,7 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
     accepted = calls.filter(outcome=JudgeOutcome.ACCEPTED).count()
     if not detector_for(finding.kind).is_run_limit and accepted >= policy.values["budget_max_extensions"]:
         return "extensions_used"
-    last = calls.filter(was_sent=True, at__gt=timezone.now() - ASK_AGAIN_AFTER).order_by("-at").first()
+    last = calls.filter(was_sent=True, at__gt=clock.now() - ASK_AGAIN_AFTER).order_by("-at").first()
     if last is not None and last.outcome != JudgeOutcome.ACCEPTED:
         return "asked_recently"
     return resting(session.project_id, endpoint)
@@ -127,7 +127,7 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
 
 def resting(project_id: int, endpoint: Endpoint) -> str:
     """Return why the project cannot use the judge: circuit breaker, daily cost, or a judge that followed its data."""
-    now = timezone.now()
+    now = clock.now()
     sent = JudgeCall.objects.filter(was_sent=True)
     if sent.filter(outcome=JudgeOutcome.OBEYED, at__gt=now - OBEYED_REST).exists():
         return "judge_obeyed_its_data"
@@ -170,7 +170,7 @@ def consult(approval: Approval, policy: Policy, max_rounds: int) -> JudgeCall:
         incident_id=approval.incident_id,
         loop_id=approval.loop_id,
         session_id=session.pk,
-        at=timezone.now(),
+        at=clock.now(),
         outcome=JudgeOutcome.SKIPPED,
         policy_version=project.policy_version,
         was_sent=False,

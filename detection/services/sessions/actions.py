@@ -5,8 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from django.utils import timezone
-
+from detection import clock
 from detection.engine import fold
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
@@ -45,7 +44,7 @@ def stop_locked(
         The open approval that the stop decides; the others are withdrawn.
     """
     session = locked.session
-    session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, timezone.now()
+    session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, clock.now()
     session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
     message = stopped_message(session)
     if answered is not None:

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 from django.db import DatabaseError
-from django.utils import timezone
 
+from detection import clock
 from detection.engine import silence
 from detection.engine.calls import Finding
 from detection.engine.silence import Silence
@@ -41,7 +41,7 @@ def report_due(now: datetime | None = None) -> int:
     int
         Number of sessions that were checked. If none is due, one query of a small index.
     """
-    now = now or timezone.now()
+    now = now or clock.now()
     due = Session.objects.filter(silence_check_at__lte=now).order_by("silence_check_at")
     session_ids = [*due.values_list("pk", flat=True)[:MAX_SESSIONS]]
     for session_id in session_ids:
