@@ -45,7 +45,7 @@ from detection.engine.detectors import (
     Reading,
     detector_for,
 )
-from detection.engine.identity import Keyer, canonical, structured
+from detection.engine.identity import Keyer, structured
 from detection.engine.memory import (
     BLOCKING,
     EMPTY,
@@ -82,8 +82,8 @@ from detection.engine.reactions import (
     rung_after,
     strictest,
 )
-from detection.engine.results import ResultOutcome, evaluate_result
-from detection.engine.similarity import sketch
+from detection.engine.results import ResultOutcome, evaluate_result, is_cut
+from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.writes import effect_of, is_declined
 
 Choice = Literal["skip", "allow_once", "raise"]
@@ -274,6 +274,7 @@ def _outcome_of(
     if content is not None and result.tail:
         content += "\n" + result.tail
     outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
+    outcome.is_cut = bool(result.tail) or is_cut(content or "")
     effect = record.effect if outcome.status != ERROR else ""
     if effect in ("write", "message"):
         if is_declined(outcome.text):
@@ -490,7 +491,7 @@ def _add_record(run: RunState, record: Record, arguments: Arguments, policy: Pol
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
     if values["similar_enabled"] and values["similar_method"] == "literal":
-        record.sketch = canonical(arguments)[:_MAX_LITERAL_BYTES].decode("utf-8", "ignore")
+        record.sketch = literal_arguments(arguments, _MAX_LITERAL_BYTES)
     elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:
         record.sketch = sketch(arguments, keyer)
     records = run.records

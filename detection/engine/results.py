@@ -124,6 +124,11 @@ _POSITION = re.compile(
     r"[:lcpoLCPO](?:(?<=:)\d+:\d+"
     r"|(?<!\w.)(?i:(?<=l)ines?|(?<=c)ol(?:umns?)?|(?<=c)har(?:acter)?|(?<=p)osition|(?<=o)ffset)[ :=]{0,2}\d+)"
 )
+# What the client writes in the place of the end of a long text, or of bytes.
+_CUT_BY_CLIENT = re.compile(
+    r"\[(?:cut by loopguard-client: \d+ characters|\d+ bytes), sha256 [0-9a-f]{32}\]\s*\Z"
+)
+_MAX_CUT_CHARS = 200
 _WORDS = re.compile(r"(\w+)")
 # Several words of an argument are one: a path, a name, a phrase.
 _MASKED = re.compile(r"[/.]{0,3}~(?:\W{1,2}~)*")
@@ -147,6 +152,8 @@ class ResultOutcome:
         Whether a result is a bare number or Boolean, which many different calls have in common.
     is_picture : bool
         Whether the text only stands for a picture, which may show something new.
+    is_cut : bool
+        Whether the end of the text was cut off before it came here, so that only a digest of it is known.
     text, raw : str
         The result masked and as received.
     keyer : Keyer
@@ -166,6 +173,7 @@ class ResultOutcome:
     trouble: Trouble = ""
     is_value: bool = False
     is_picture: bool = False
+    is_cut: bool = False
 
 
 def evaluate_result(
@@ -210,6 +218,11 @@ def evaluate_result(
         return ResultOutcome(EMPTY, digest, None, False, text, raw, keyer)
     is_evidence, is_value = not _ACKNOWLEDGED.fullmatch(text), _VALUE.fullmatch(text) is not None
     return ResultOutcome(OK, digest, None, is_evidence, text, raw, keyer, is_value=is_value)
+
+
+def is_cut(content: str) -> bool:
+    """Return whether the client has sent a digest in the place of the end of a result, or of the whole."""
+    return _CUT_BY_CLIENT.search(content[-_MAX_CUT_CHARS:]) is not None
 
 
 def found_nothing(outcome: ResultOutcome) -> bool:

@@ -1,7 +1,8 @@
 """Similarity of calls and of results.
 
 There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the
-literal formulas of the `similarity` preset on the text itself.
+literal formulas of the `similarity` preset on the text itself. Both look at the whole of what they compare: what is too
+long to be kept is condensed, never cut off.
 """
 
 from __future__ import annotations
@@ -9,19 +10,20 @@ from __future__ import annotations
 import re
 import string
 from contextlib import suppress
-from itertools import islice
+from operator import eq
 from typing import Any
+from zlib import crc32
 
 from rapidfuzz.distance import Levenshtein
 
 from detection.engine.calls import Arguments
 from detection.engine.identity import Keyer, WordHashes, dump, encoded, parse
 
-MAX_FIELD_CHARS = 4096
+MAX_LITERAL_CHARS = 4096
 MAX_FIELDS = 24
 MAX_FIELD_WORDS = 48
 MAX_SKETCH_CHARS = 192
-MAX_SET_CHARS = 2048
+MAX_SET_WORDS = 400
 MAX_SAMPLE_WORDS = 48
 SHORT_TEXT_WORDS = 4
 
@@ -36,10 +38,30 @@ _DIGITS = re.compile(r"\d+")
 _FIELD = "|"
 _SCALAR = "#"
 _SCALARS = (bool, int, float)
+# The name of the only field of arguments that are not an object.
+_NAMELESS = b""
+
+# A signature begins with a character of private use, which no text needs.
+_SIGNATURE = "\ue000"
+_MAX_GROUPS = 96
+_NO_PAIR = "-"
+# Other characters than those of word hashes, which are searched for in sketches.
+_FIRST_CODE_POINT = 0xAC00
+_CODE_POINTS = 0x2B00
+_MIXER = 2_654_435_761
+# A text of so many bytes within a value is condensed if the value is too long.
+_LONG_TEXT_BYTES = 400
+_MAX_DEPTH = 8
+# Words and punctuation in UTF-8. Long runs without a break end at certain letters or bytes, so that what is inserted
+# changes the pieces next to it and not all that follow.
+_PIECES = re.compile(
+    rb"\w{1,24}(?!\w)|\w{1,24}?[08aeimquAEIMQU_]|\w{1,24}"
+    rb"|[\x80-\xff]{1,48}?[\x80\x88\x90\x98\xa0\xa8\xb0\xb8]|[\x80-\xff]{1,48}|[^\s\w\x80-\xff]{1,4}"
+)
 
 
 def sketch(arguments: Arguments, keyer: Keyer) -> str:
-    """Return the word sketch of arguments, at most 192 characters.
+    """Return the word sketch of arguments, at most 192 characters, in one pass over them.
 
     Each field of an object becomes the hash of its name and the hashes of the words of its value. Numbers, Booleans and
     containers are one word, so that page 1 and page 2 differ. Arguments that are not an object count as one field.
@@ -48,11 +70,13 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     if isinstance(value, str):
         with suppress(ValueError):
             value = parse(value)
-    if not isinstance(value, dict):
-        return _value_sketch(value, keyer.word_hashes)
     hashes = keyer.word_hashes
+    if not isinstance(value, dict):
+        return _bounded([hashes[_NAMELESS] + _value_sketch(value, hashes)], hashes)
+    if len(value) > MAX_FIELDS:
+        value = _with_one_rest(value)
     fields = []
-    for name, item in value.items() if len(value) <= MAX_FIELDS else islice(value.items(), MAX_FIELDS):
+    for name, item in value.items():
         field = hashes[name.encode() if type(name) is str and name.isascii() else encoded(str(name))]
         if type(item) is str and len(item) <= MAX_FIELD_WORDS and item.isascii():
             # Most values: so short that they need none of the limits below.
@@ -60,15 +84,39 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
         else:
             fields.append(field + _value_sketch(item, hashes))
     fields.sort()
-    return _FIELD.join(fields)[:MAX_SKETCH_CHARS]
+    return _bounded(fields, hashes)
+
+
+def _with_one_rest(value: dict[Any, Any]) -> dict[Any, Any]:
+    """Return an object of `MAX_FIELDS` fields: the first ones by name, and all others as one value."""
+    names = sorted(value, key=str)
+    kept = {name: value[name] for name in names[: MAX_FIELDS - 1]}
+    return kept | {"": [[str(name), value[name]] for name in names[MAX_FIELDS - 1 :]]}
+
+
+def _bounded(fields: list[str], hashes: WordHashes) -> str:
+    """Return the fields as one sketch; of one that is too long, the longest fields are folded."""
+    whole = _FIELD.join(fields)
+    if len(whole) <= MAX_SKETCH_CHARS:
+        return whole
+    room = MAX_SKETCH_CHARS // len(fields) - 1
+    return _FIELD.join(sorted(field[:1] + _folded(field[1:], room - 1, hashes) for field in fields))
+
+
+def _folded(words: str, room: int, hashes: WordHashes) -> str:
+    """Return the hashes of words as at most `room` hashes, each of several words, so that the end still counts."""
+    if len(words) <= room:
+        return words
+    step = -(-len(words) // room)
+    return "".join(hashes[words[i : i + step].encode()] for i in range(0, len(words), step))
 
 
 def _value_sketch(value: Any, hashes: WordHashes) -> str:
     if not isinstance(value, str):
         if value is None or isinstance(value, _SCALARS):
             return _SCALAR + hashes[str(value).encode()]
-        return _SCALAR + hashes[dump(value)[:MAX_FIELD_CHARS].decode("utf-8", "replace").encode()]
-    words = _words(value[:MAX_FIELD_CHARS])
+        return _SCALAR + hashes[dump(value)]
+    words = _words(value)
     if len(words) > MAX_FIELD_WORDS:
         # Of a long text, several words share a hash, so that its end still counts.
         step = -(-len(words) // MAX_FIELD_WORDS)
@@ -84,17 +132,32 @@ def _words(text: str) -> list[bytes]:
 
 
 def word_set(text: str, keyer: Keyer) -> str:
-    """Return the words of the first 2,048 characters without digits, once: sorted keyed hashes of one character."""
-    words = _words(_DIGITS.sub("", text[:MAX_SET_CHARS]))
-    return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words))))
+    """Return the words of a text without digits, once: sorted keyed hashes of one character, at most `MAX_SET_WORDS`.
+
+    Words are left out by their hashes, so that of two long texts the same ones are.
+    """
+    words = _words(_DIGITS.sub("", text))
+    return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words)))[:MAX_SET_WORDS])
+
+
+def changed_words(one: str, other: str) -> tuple[int, int]:
+    """Return how many words of two word sets are in one of them only, and how many there are in all.
+
+    Beyond the last word of a full set, nothing is known of its text.
+    """
+    ends = [words[-1] for words in (one, other) if len(words) == MAX_SET_WORDS]
+    mine, theirs = set(one), set(other)
+    if ends:
+        mine, theirs = ({word for word in words if word <= min(ends)} for words in (mine, theirs))
+    return len(mine ^ theirs), len(mine | theirs)
 
 
 def word_sample(text: str, keyer: Keyer) -> str:
-    """Return at most `MAX_SAMPLE_WORDS` words of the first 2,048 characters, with digits, as hashes of one character.
+    """Return at most `MAX_SAMPLE_WORDS` words of a text, with digits, as hashes of one character.
 
     They are chosen by their hashes, so that two texts with the same words have the same sample.
     """
-    words = map(keyer.word_hashes.__getitem__, _words(text[:MAX_SET_CHARS].lower()))
+    words = map(keyer.word_hashes.__getitem__, _words(text.lower()))
     return "".join(sorted(set(words))[:MAX_SAMPLE_WORDS])
 
 
@@ -107,9 +170,7 @@ def sketch_similarity(one: str, other: str, ratio: float) -> float:
         return 1.0
     fields, others = one.split(_FIELD), other.split(_FIELD)
     if len(fields) == len(others) == 1:
-        if fields[0][:1] != others[0][:1]:
-            return Levenshtein.normalized_similarity(one, other)
-        return _value_similarity(fields[0][1:], others[0][1:])
+        return _value_similarity(fields[0][1:], others[0][1:]) if fields[0][:1] == others[0][:1] else 0.0
     named = {field[:1]: field[1:] for field in fields}
     others_named = {field[:1]: field[1:] for field in others}
     alike = sum(
@@ -137,13 +198,108 @@ def _value_similarity(one: str, other: str) -> float:
     return float(Levenshtein.normalized_similarity(one, other))
 
 
+def literal_arguments(arguments: Arguments, size: int) -> str:
+    """Return arguments as JSON of at most `size` bytes, for `literal_similarity` of what it stands for.
+
+    Long texts become signatures if the whole is too long, and the whole becomes one if that does not suffice.
+    """
+    value: Any = arguments
+    if isinstance(value, str):
+        value = value.strip()
+        with suppress(ValueError):
+            value = parse(value) if value else {}
+    elif value is None:
+        value = {}
+    text = dump(value)
+    if len(text) > size:
+        text = _shortened(value, size) or dump(signature(text.decode("utf-8", "replace"), size))
+    return text.decode("utf-8", "replace")
+
+
+def literal_result(text: str, size: int) -> str:
+    """Return the text of a result, in at most `size` bytes, for `literal_result_similarity`."""
+    # What is stored must be valid text.
+    text = text.encode("utf-8", "replace").decode()
+    if len(text.encode()) <= size:
+        return text
+    with suppress(ValueError):
+        value = parse(text)
+        if isinstance(value, dict | list) and (short := _shortened(value, size)):
+            return short.decode("utf-8", "replace")
+    return signature(text, size)
+
+
+def _shortened(value: Any, size: int) -> bytes:
+    """Return a value whose long texts are signatures as JSON, nothing if it is still too long."""
+    short = dump(_with_signatures(value, size, _MAX_DEPTH))
+    return short if len(short) <= size else b""
+
+
+def _with_signatures(value: Any, size: int, depth: int) -> Any:
+    if isinstance(value, str):
+        return signature(value, size) if len(encoded(value)) > _LONG_TEXT_BYTES else value
+    if not depth:
+        return value
+    if isinstance(value, dict):
+        return {name: _with_signatures(item, size, depth - 1) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_signatures(item, size, depth - 1) for item in value]
+    return value
+
+
+def signature(text: str, size: int) -> str:
+    """Return what stands for a long text in at most `size` bytes: of up to 96 groups of its pairs of words, one each.
+
+    It is the pair with the smallest hash (MinHash), so the share of equal groups of two signatures estimates the share
+    of pairs that two texts have in common, wherever these differ. A pair that comes twice is two.
+    """
+    groups = [-1] * min(_MAX_GROUPS, (size - len(_SIGNATURE.encode())) // 3)
+    times: dict[int, int] = {}
+    before = 0
+    for piece in _PIECES.findall(encoded(text)):
+        pair, before = crc32(piece, before), crc32(piece)
+        time = times[pair] = times.get(pair, 0) + 1
+        rank, place = divmod((pair + time) * _MIXER & 0xFFFF_FFFF, len(groups))
+        if not 0 <= groups[place] <= rank:
+            groups[place] = rank
+    return _SIGNATURE + "".join(
+        chr(_FIRST_CODE_POINT + rank % _CODE_POINTS) if rank >= 0 else _NO_PAIR for rank in groups
+    )
+
+
+def _is_signature(value: Any) -> bool:
+    return isinstance(value, str) and value[:1] == _SIGNATURE
+
+
+def _signature_similarity(one: Any, other: Any) -> float:
+    """Return the estimated share that two values have in common, of which at least one is a signature."""
+    groups = max(len(value) for value in (one, other) if _is_signature(value)) - 1
+    size = 3 * groups + len(_SIGNATURE.encode())
+    signatures = [
+        value
+        if _is_signature(value)
+        else signature(value if isinstance(value, str) else dump(value).decode("utf-8", "replace"), size)
+        for value in (one, other)
+    ]
+    if len(signatures[0]) != len(signatures[1]):
+        return 0.0  # made under other settings
+    empty = sum(1 for pair in zip(*signatures, strict=True) if pair == (_NO_PAIR, _NO_PAIR))
+    equal = sum(map(eq, *signatures)) - 1 - empty
+    if groups == empty:
+        return 1.0
+    return 2 * equal / (groups - empty + equal)
+
+
 def literal_similarity(one: Any, other: Any, threshold: float) -> float:
     """Return the similarity of arguments by the literal formula: edit distance, share of matching keys, mean of a list.
 
-    Two empty containers score 1; text and another type score by equality.
+    Two empty containers score 1; text and another type score by equality. Signatures of long texts are compared by the
+    pairs of words that they have in common.
     """
+    if _is_signature(one) or _is_signature(other):
+        return _signature_similarity(one, other)
     if isinstance(one, str) and isinstance(other, str):
-        return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
+        return _text_similarity(one, other)
     if isinstance(one, dict) and isinstance(other, dict):
         names = one.keys() | other.keys()
         if not names:
@@ -169,8 +325,17 @@ def literal_result_similarity(one: str, other: str, threshold: float) -> float:
     """Return the similarity of results by the literal formula: 1 if identical, else by structure or edit distance."""
     if one == other:
         return 1.0
+    if _is_signature(one) or _is_signature(other):
+        return _signature_similarity(one, other)
     try:
         parsed, other_parsed = parse(one), parse(other)
     except ValueError:
-        return float(Levenshtein.normalized_similarity(one[:MAX_FIELD_CHARS], other[:MAX_FIELD_CHARS]))
+        return _text_similarity(one, other)
     return literal_similarity(parsed, other_parsed, threshold)
+
+
+def _text_similarity(one: str, other: str) -> float:
+    if len(one) > MAX_LITERAL_CHARS or len(other) > MAX_LITERAL_CHARS:
+        size = 3 * _MAX_GROUPS + len(_SIGNATURE.encode())
+        return 1.0 if one == other else _signature_similarity(signature(one, size), signature(other, size))
+    return float(Levenshtein.normalized_similarity(one, other))

@@ -19,7 +19,8 @@ message of the user ends one without errors.
 - **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`;
   list ids in results under `volatile_result_fields`.
 - **Cost:** constant per call. `outcome_method = literal` compares the text of the last `window_calls` results of all
-  tools and stores it in the session's state.
+  tools and stores it in the session's state, at most 1,200 bytes each: texts in longer results are compared by the
+  pairs of words that they have in common, from beginning to end.
 """
 
 from __future__ import annotations
@@ -37,10 +38,15 @@ from detection.engine.detectors.base import (
     evidence,
 )
 from detection.engine.field import choice, ladder, number, ratio, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import encoded, loop_identity
 from detection.engine.memory import ERROR, Record, RunState, drop_oldest
 from detection.engine.results import ResultOutcome, found_nothing, normalise
-from detection.engine.similarity import literal_result_similarity, shared_fields, sketch_similarity
+from detection.engine.similarity import (
+    literal_result,
+    literal_result_similarity,
+    shared_fields,
+    sketch_similarity,
+)
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -256,10 +262,13 @@ def _literal(
     threshold = values["outcome_ratio"]
     failed = outcome.status == ERROR
     masked = values["outcome_method"] == "literal_masked"
-    text = (normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw)[:_MAX_LITERAL_BYTES]
-    # Stored in the state, so it must be valid text, and all texts together must be small in any script.
+    # All texts together must be small in any script.
     size = min(_MAX_LITERAL_BYTES, _MAX_TEXTS_BYTES // values["window_calls"])
-    text = text.encode("utf-8", "replace")[:size].decode("utf-8", "ignore")
+    if outcome.is_cut:
+        # Of what was cut off, only a digest is known: such a text is similar to itself alone.
+        text = outcome.keyer.digest(b"cut", encoded(outcome.raw))
+    else:
+        text = literal_result(normalise(outcome.raw, _ID_FIELDS) if masked else outcome.raw, size)
     texts = own.setdefault("texts", [])
     similar = [
         seq

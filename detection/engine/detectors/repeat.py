@@ -58,7 +58,7 @@ from detection.engine.field import choice, number, ratio, switch
 from detection.engine.identity import loop_identity, structured
 from detection.engine.memory import EMPTY, ERROR, MAX_TOTALS, OK, Record, RunState, drop_oldest
 from detection.engine.results import ResultOutcome
-from detection.engine.similarity import word_set
+from detection.engine.similarity import changed_words, word_set
 from detection.engine.tool_verbs import moves_on
 
 if TYPE_CHECKING:
@@ -452,8 +452,8 @@ def _note_likeness(streak: dict[str, Any], record: Record, outcome: ResultOutcom
 
 def _are_nearly_the_same(words: str, last: str, share: float) -> bool:
     """Return whether two sets of words share most of them, but differ in more than a state would."""
-    both, either = len({*words} & {*last}), len({*words} | {*last})
-    return either - both >= _MIN_CHANGED_WORDS and both >= either * share
+    changed, either = changed_words(words, last)
+    return changed >= _MIN_CHANGED_WORDS and either - changed >= either * share
 
 
 def _nearly_repeated(streak: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:

@@ -13,7 +13,8 @@ is a warning and nothing more.
 - **False alarms:** batches of nearly identical work whose results happen to be identical.
 - **Tuning:** turn it off for tools that process lists.
 - **Cost:** proportional to the window, with comparisons of at most 192 characters. `similar_method = literal` compares
-  the argument text itself by edit distance; up to 1,500 bytes per call are then stored in the session's state.
+  the argument text itself by edit distance; up to 1,500 bytes per call are then stored in the session's state. Texts in
+  longer arguments are compared by the pairs of words that they have in common, from beginning to end.
 """
 
 from __future__ import annotations
@@ -179,4 +180,4 @@ def _parsed(text: str) -> Any:
     try:
         return parse(text)
     except ValueError:
-        return text
+        return text  # a sketch, made before the method was changed

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from detection.engine import messages
+from detection.engine.results import is_cut
 from detection.models import Session
 from detection.services.sessions.event_records import EventRecord
 from detection.sql.pipeline import fetch
@@ -18,10 +18,6 @@ _RESULT = (
     " WHERE session_id = %s AND seq > %s AND type = 'result' AND closes = %s ORDER BY seq LIMIT 1"
 )
 _REDACTED: Final = "[redacted:"
-# What the client writes in the place of a long text or of bytes.
-_CUT_BY_CLIENT: Final = re.compile(
-    r"\[(?:cut by loopguard-client: \d+ characters|\d+ bytes), sha256 [0-9a-f]{32}\]\s*\Z"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +66,6 @@ def find_answer(
     content, length, tail_digest, altered, received_at = row
     if content is None or tail_digest or altered or length != len(content):
         return None
-    if _REDACTED in content or _CUT_BY_CLIENT.search(content[-200:]):
+    if _REDACTED in content or is_cut(content):
         return None
     return KnownAnswer(seq, content, max(0.0, (now - received_at).total_seconds()))
