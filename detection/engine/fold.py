@@ -7,6 +7,7 @@ The result depends only on the state, the observation, the policy and the key. T
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from operator import attrgetter
 from typing import Any, Literal, cast
 
@@ -14,6 +15,7 @@ from detection.engine import messages
 from detection.engine.arguments import essential
 from detection.engine.calls import (
     Arguments,
+    Call,
     Decision,
     End,
     Finding,
@@ -139,11 +141,7 @@ def observe_call(
     if not values["enabled"]:
         return Step()
     traits = policy.traits
-    arguments = structured(call.arguments)
-    name = call.tool
-    if values["result_aware"]:
-        name, arguments = essential(name, arguments, traits)
-    key = key_of(keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy)
+    key, arguments = _key_and_arguments(call, policy, keyer)
     call_hash = hash_of(call.call_id) if call.call_id else 0
     round_hash = hash_of(call.round) if call.round else 0
     is_request = call.round is not None and is_assigned(call.round)
@@ -184,6 +182,52 @@ def observe_call(
         cell=_cell(call.seq, call.tool, key, verdict, PENDING, None),
         faults=faults,
     )
+
+
+def call_key(call: ObservedCall, policy: Policy, keyer: Keyer) -> str:
+    """Return the key by which a call is compared under the policy of the session."""
+    return _key_and_arguments(call, policy.for_tool(call.tool), keyer)[0]
+
+
+def _key_and_arguments(call: ObservedCall, policy: Policy, keyer: Keyer) -> tuple[str, Arguments]:
+    """Return the key of a call, and its arguments as detectors read them, under the policy of its tool."""
+    values = policy.values
+    name, arguments = call.tool, structured(call.arguments)
+    if values["result_aware"]:
+        name, arguments = essential(name, arguments, policy.traits)
+    return key_of(
+        keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy
+    ), arguments
+
+
+def count_identical(
+    state: State, key: str, policy: Policy, at: float, *, tool: str = "", run: str | None = None
+) -> int:
+    """Return how many calls of a key count for `max_repeats` at a time, without a further one; nothing is changed.
+
+    Parameters
+    ----------
+    tool : str
+        The tool of the calls; without it, that of the latest remembered call of this key.
+    run : str, optional
+        The run, where counting is per run.
+    """
+    name = bounded_name(run or "") if policy.values["counting_scope"] == "run" else ""
+    counted = deepcopy(state.runs.get(name))
+    if counted is None:
+        return 0
+    latest = next((one for one in reversed(counted.records) if one.key == key), None)
+    tool = tool or (latest.tool if latest is not None else "")
+    policy = policy.for_tool(tool)
+    if not policy.values["repeat_enabled"]:
+        return 0
+    # What one more call would count, less itself.
+    counted.ordinal += 1
+    record = Record(counted.ordinal, counted.ordinal, bounded_name(tool), key, at, 0, 0)
+    counted.records.append(record)
+    detector = BY_KIND["repeat"]
+    own = counted.detectors.setdefault(detector.kind, {})
+    return detector.on_call(own, counted, record, Call(record.seq, tool, None, at), policy).reached - 1
 
 
 def observe_result(

@@ -20,7 +20,8 @@ from typing import Any, Literal
 from detection.engine import fold, snapshot
 from detection.engine.calls import Arguments, Call, Message, Overrule, Result, Verdict
 from detection.engine.identity import Keyer
-from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, validate
+from detection.engine.memory import State
+from detection.engine.policy import ENVIRONMENT, SESSION, Policy, ToolRule, resolve, validate
 
 
 class Guard:
@@ -35,7 +36,7 @@ class Guard:
     secret : bytes
         Key of the digests.
     state : bytes or None
-        A state that `dump` returned.
+        A state that `dump` returned: counts and the numbering of calls go on from there. Settings are not part of it.
     on_detection : callable, optional
         Called with the verdict of each detection that the ladder reacts to, before it is returned. It returns `allow`,
         `warn`, `block` or `stop` to overrule the decision, or None to keep it. A call that it allows carries no
@@ -47,6 +48,8 @@ class Guard:
     ------
     PolicyError
         For an unknown setting or a value that is not allowed.
+    SnapshotVersionError
+        For a state that another version wrote, or that is damaged.
     """
 
     def __init__(
@@ -66,9 +69,8 @@ class Guard:
             checked = [replace(rule, values=validate(rule.scope, rule.values)) for rule in rules]
             self.policy = resolve([(ENVIRONMENT, validate(ENVIRONMENT, given))], checked)
         self._keyer = Keyer(secret)
-        self._state = snapshot.load(state) if state else fold.new_state()
+        self._seq, self._state = _loaded(state) if state else (0, fold.new_state())
         self._overrule = on_detection
-        self._seq = 0
 
     def call(
         self,
@@ -119,10 +121,64 @@ class Guard:
         message = Message(time.time() if at is None else at, role, self._seq, text)
         return fold.observe_message(self._state, message, self.policy, self._keyer).verdict
 
+    @property
+    def is_enabled(self) -> bool:
+        """Whether calls are judged. While they are not, nothing is counted either, and every verdict is `allow`."""
+        return bool(self.policy.values["enabled"])
+
+    def enable(self) -> None:
+        """Judge and count calls from now on; what was counted before still counts."""
+        self.policy = self.policy.with_values(SESSION, {"enabled": True})
+
+    def disable(self) -> None:
+        """Allow every call without counting it, until `enable`."""
+        self.policy = self.policy.with_values(SESSION, {"enabled": False})
+
+    def key(self, tool: str, arguments: Arguments = None) -> str:
+        """Return the key of a call: the same for all calls that count as identical, 32 hex digits."""
+        return fold.call_key(Call(0, tool, arguments, 0.0), self.policy, self._keyer)
+
+    def count(
+        self,
+        tool: str = "",
+        arguments: Arguments = None,
+        *,
+        key: str = "",
+        run: str | None = None,
+        at: float | None = None,
+    ) -> int:
+        """Return how many calls identical to this one count now; the limit `max_repeats` is compared with one more.
+
+        It follows the settings: of calls in a row, 0 after another call; calls beyond the time to live or outside the
+        window do not count. Nothing is changed by asking.
+
+        Parameters
+        ----------
+        tool, arguments
+            The call.
+        key : str
+            A call key instead of both, as `key` or `Verdict.finding.call_keys` give it.
+        run : str, optional
+            The run, where counting is per run.
+        at : float, optional
+            Unix seconds; without it, the clock is read.
+        """
+        now = time.time() if at is None else at
+        key = key or self.key(tool, arguments)
+        return fold.count_identical(self._state, key, self.policy, now, tool=tool, run=run)
+
     def clear(self) -> None:
-        """Reset all counts, as at the start of a session."""
+        """Reset all counts, as at the start of a session. Numbers of calls go on, and settings stay."""
         self._state = fold.new_state()
 
     def dump(self) -> bytes:
-        """Return the state as bytes, for a later `Guard`."""
-        return snapshot.dump(self._state)
+        """Return the state and the number of the latest call as bytes, for a later `Guard`."""
+        return b"%d %b" % (self._seq, snapshot.dump(self._state))
+
+
+def _loaded(data: bytes) -> tuple[int, State]:
+    """Return the number of the latest call, and the state."""
+    number, _, state = data.partition(b" ")
+    if not number.isdigit():
+        raise snapshot.SnapshotVersionError("not a state of a guard")
+    return int(number), snapshot.load(state)

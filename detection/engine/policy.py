@@ -152,6 +152,12 @@ class Policy:
             found = self._by_tool[tool] = _for_tool(self, tool)
         return found
 
+    def with_values(self, scope: Scope, values: Mapping[str, Any]) -> Policy:
+        """Return these settings with others at a scope, in addition to those that are set there."""
+        below = [one for one in self._overrides if one[0].rank <= scope.rank]
+        above = [one for one in self._overrides if one[0].rank > scope.rank]
+        return resolve([*below, (scope, validate(scope, values)), *above], self._rules)
+
     def as_poll(self) -> Policy:
         """Return the policy of one tool for a call that only asks for a state."""
         if self.traits.tool_class == "poll":
