@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import string
 from contextlib import suppress
-from operator import eq
 from typing import Any
 from zlib import crc32
 
@@ -45,6 +44,7 @@ _NAMELESS = b""
 _SIGNATURE = "\ue000"
 _MAX_GROUPS = 96
 _NO_PAIR = "-"
+_NO_PAIRS = (_NO_PAIR, _NO_PAIR)
 # Other characters than those of word hashes, which are searched for in sketches.
 _FIRST_CODE_POINT = 0xAC00
 _CODE_POINTS = 0x2B00
@@ -283,11 +283,9 @@ def _signature_similarity(one: Any, other: Any) -> float:
     ]
     if len(signatures[0]) != len(signatures[1]):
         return 0.0  # made under other settings
-    empty = sum(1 for pair in zip(*signatures, strict=True) if pair == (_NO_PAIR, _NO_PAIR))
-    equal = sum(map(eq, *signatures)) - 1 - empty
-    if groups == empty:
-        return 1.0
-    return 2 * equal / (groups - empty + equal)
+    pairs = [pair for pair in zip(*(made[1:] for made in signatures), strict=True) if pair != _NO_PAIRS]
+    equal = sum(1 for mine, theirs in pairs if mine == theirs)
+    return 2 * equal / (len(pairs) + equal) if pairs else 1.0
 
 
 def literal_similarity(one: Any, other: Any, threshold: float) -> float:
