@@ -38,6 +38,7 @@ NAME_LENGTHS: Final = {
     "round": 256,
     "call_id": 256,
     "tool": 128,
+    "cwd": 1024,
     "backend": 128,
     "model": 200,
     "agent": 128,
@@ -172,12 +173,7 @@ def event_record(
         data = _without_end(data, kind)
     if shared and data.get("session") not in (None, shared["session"]):
         raise Problem(422, "invalid_value", "`session` must be the session of the request.", path="session")
-    names: dict[str, Any] = {**shared}
-    for key, length in NAME_LENGTHS.items():
-        if data.get(key) is not None:
-            names[key] = name(data, key, length)
-    if not names.get("session"):
-        raise Problem(422, "missing", "`session` is required.", path="session")
+    names = _names(data, kind, shared)
     cleaner = Cleaner()
     arguments = content = None
     tokens, cost_usd = 0, 0.0
@@ -208,6 +204,19 @@ def event_record(
         altered=",".join(marks)[:120],
         **names,
     )
+
+
+def _names(data: dict[str, Any], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:
+    """Read the names of an event; only a call has a directory."""
+    names: dict[str, Any] = {**shared}
+    for key, length in NAME_LENGTHS.items():
+        if data.get(key) is not None:
+            names[key] = name(data, key, length)
+    if kind != "call":
+        names.pop("cwd", None)
+    if not names.get("session"):
+        raise Problem(422, "missing", "`session` is required.", path="session")
+    return names
 
 
 def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:

@@ -69,6 +69,7 @@ def call_document(row: CallRow) -> dict[str, Any]:
         "call_id": row.call_id,
         "tool": row.tool,
         "arguments": row.arguments,
+        "cwd": row.cwd or None,
         "round": row.round or None,
         "run": row.run or None,
         "backend": row.backend,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detection.engine import directories
 from detection.engine.calls import Arguments
 from detection.engine.tool_classes import ToolTraits
 
@@ -20,12 +21,15 @@ _MIN_SHELL_PARTS = 3
 SHELL = "shell"
 
 
-def essential(tool: str, arguments: Arguments, traits: ToolTraits) -> tuple[str, Arguments]:
+def essential(tool: str, arguments: Arguments, traits: ToolTraits, cwd: str = "") -> tuple[str, Arguments]:
     """Return tool and arguments as compared: `Bash{command, description}` and `exec_command{cmd}` are one call.
 
-    Reads the names of the arguments once, and copies where something is dropped.
+    A call that runs in a directory has it among its arguments, if the directory is known. Reads the names of the
+    arguments once, and copies where something is dropped.
     """
     if not isinstance(arguments, dict):
+        if cwd and traits.directory_arguments:
+            arguments = {_COMMAND: arguments, directories.FIELD: cwd}
         return (SHELL if traits.is_shell else tool), arguments
     if traits.is_shell:
         kept = {name: value for name, value in arguments.items() if name not in _COMMENTS_OF_SHELLS}
@@ -35,7 +39,9 @@ def essential(tool: str, arguments: Arguments, traits: ToolTraits) -> tuple[str,
         command = kept.get(_COMMAND)
         if isinstance(command, list) and len(command) == _MIN_SHELL_PARTS and command[1] in _SHELL_OPTIONS:
             kept[_COMMAND] = command[2]
-        return SHELL, kept
+        return SHELL, directories.located(kept, traits.directory_arguments, cwd) if cwd else kept
+    if cwd and traits.directory_arguments:
+        arguments = directories.located(arguments, traits.directory_arguments, cwd)
     comments = _COMMENTS_OF_READERS if traits.tool_class in ("read", "poll", "fallible") else _COMMENTS
     if comments.isdisjoint(arguments):
         return tool, arguments

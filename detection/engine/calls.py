@@ -37,6 +37,8 @@ class ObservedCall(Protocol):
     @property
     def arguments(self) -> Arguments: ...
     @property
+    def cwd(self) -> str: ...
+    @property
     def at(self) -> float: ...
     @property
     def call_id(self) -> str: ...
@@ -61,6 +63,8 @@ class ObservedResult(Protocol):
     def tool(self) -> str: ...
     @property
     def arguments(self) -> Arguments: ...
+    @property
+    def cwd(self) -> str: ...
     @property
     def run(self) -> str | None: ...
     @property
@@ -100,6 +104,9 @@ class Call:
         Cost of that response in US dollars.
     agent : str
         Name of the agent, where several share the session.
+    cwd : str
+        The directory in which the call runs, or empty. It belongs to the identity of calls that run in a directory,
+        such as those of a shell.
     """
 
     seq: int
@@ -112,6 +119,7 @@ class Call:
     tokens: int = 0
     cost_usd: float = 0.0
     agent: str = ""
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +127,8 @@ class Result:
     """The result of a call. `content` is text; a JSON result is compact JSON text.
 
     If the text was truncated, `tail` represents the rest: results that differ only there stay different. Without
-    `call_id`, the result belongs to the oldest open call of `tool` and `arguments`, of `tool`, or of all. `closes` is
-    the sequence number of its call where the caller knows it, 0 if it belongs to none.
+    `call_id`, the result belongs to the oldest open call of `tool`, `arguments` and `cwd`, of `tool`, or of all.
+    `closes` is the sequence number of its call where the caller knows it, 0 if it belongs to none.
     """
 
     call_id: str
@@ -132,6 +140,7 @@ class Result:
     tool: str = ""
     arguments: Arguments = None
     run: str | None = None
+    cwd: str = ""
     closes: int | None = None
 
 

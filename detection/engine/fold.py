@@ -47,6 +47,7 @@ from detection.engine.detectors import (
     Reading,
     detector_for,
 )
+from detection.engine.directories import place_of
 from detection.engine.identity import Keyer, structured
 from detection.engine.memory import (
     BLOCKING,
@@ -84,7 +85,7 @@ from detection.engine.reactions import (
     rung_after,
     strictest,
 )
-from detection.engine.results import ResultOutcome, evaluate_result, is_cut
+from detection.engine.results import ResultOutcome, evaluate_result, found_nothing, is_cut
 from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.writes import effect_of, is_declined
 
@@ -167,7 +168,7 @@ def observe_call(
             _note_uncounted(state, call, policy)
             return _duplicate(state, counted, policy, templates, seq=call.seq)
     record = Record(call.seq, run.ordinal + 1, tool, key, call.at, round_hash, call_hash)
-    _add_record(run, record, arguments, policy, keyer)
+    _add_record(run, record, arguments, call.cwd, policy, keyer)
     state.whole.ordinal += 1
     _forget(run, session_policy)
     if record.effect == "poll":
@@ -194,7 +195,7 @@ def _key_and_arguments(call: ObservedCall, policy: Policy, keyer: Keyer) -> tupl
     values = policy.values
     name, arguments = call.tool, structured(call.arguments)
     if values["result_aware"]:
-        name, arguments = essential(name, arguments, policy.traits)
+        name, arguments = essential(name, arguments, policy.traits, call.cwd)
     return key_of(
         keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy
     ), arguments
@@ -319,6 +320,9 @@ def _outcome_of(
         content += "\n" + result.tail
     outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
     outcome.is_cut = bool(result.tail) or is_cut(content or "")
+    if record.place and outcome.status == OK and outcome.is_evidence and not found_nothing(outcome):
+        # "All tests passed" says something else in every directory; an error and nothing found do not.
+        outcome.digest = keyer.digest(b"place", record.place.to_bytes(4), outcome.digest.encode())
     effect = record.effect if outcome.status != ERROR else ""
     if effect in ("write", "message"):
         if is_declined(outcome.text):
@@ -529,11 +533,18 @@ def _note_uncounted(state: State, call: ObservedCall, policy: Policy) -> None:
             detector.on_uncounted(state.whole.detectors.setdefault(detector.kind, {}), call)
 
 
-def _add_record(run: RunState, record: Record, arguments: Arguments, policy: Policy, keyer: Keyer) -> None:
+def _add_record(
+    run: RunState, record: Record, arguments: Arguments, cwd: str, policy: Policy, keyer: Keyer
+) -> None:
     values = policy.values
     run.ordinal += 1
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
+        if policy.traits.is_shell:
+            # To look into one directory after another is a search; the arguments say where, as in any other.
+            is_look = record.effect == "look"
+            place = cwd if is_look else place_of(arguments, policy.traits.directory_arguments, cwd)
+            record.place = hash_of(place) if place else 0
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = literal_arguments(arguments, _MAX_LITERAL_BYTES)
     elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:

@@ -83,12 +83,25 @@ class Guard:
         at: float | None = None,
         tokens: int = 0,
         cost_usd: float = 0.0,
+        cwd: str = "",
     ) -> Verdict:
-        """Judge a call before it runs. `at` is in Unix seconds; without it, the clock is read."""
+        """Judge a call before it runs. `at` is in Unix seconds; without it, the clock is read.
+
+        `cwd` is the directory in which it runs; see `Call`.
+        """
         self._seq += 1
         now = time.time() if at is None else at
         call = Call(
-            self._seq, tool, arguments, now, call_id or f"call-{self._seq}", round, run, tokens, cost_usd
+            self._seq,
+            tool,
+            arguments,
+            now,
+            call_id or f"call-{self._seq}",
+            round,
+            run,
+            tokens,
+            cost_usd,
+            cwd=cwd,
         )
         return fold.observe_call(self._state, call, self.policy, self._keyer, overrule=self._overrule).verdict
 
@@ -101,14 +114,15 @@ class Guard:
         tool: str = "",
         arguments: Arguments = None,
         at: float | None = None,
+        cwd: str = "",
     ) -> Verdict:
         """Report the result of a call. Calls without an id are numbered `call-1`, `call-2` and so on.
 
-        With an empty `call_id`, the result belongs to the oldest open call with this tool and these arguments, if they
-        are given.
+        With an empty `call_id`, the result belongs to the oldest open call with this tool, these arguments and this
+        directory, if they are given.
         """
         now = time.time() if at is None else at
-        observed = Result(call_id, content, is_error, now, self._seq, tool=tool, arguments=arguments)
+        observed = Result(call_id, content, is_error, now, self._seq, tool=tool, arguments=arguments, cwd=cwd)
         return fold.observe_result(
             self._state, observed, self.policy, self._keyer, overrule=self._overrule
         ).verdict
@@ -134,9 +148,9 @@ class Guard:
         """Allow every call without counting it, until `enable`."""
         self.policy = self.policy.with_values(SESSION, {"enabled": False})
 
-    def key(self, tool: str, arguments: Arguments = None) -> str:
+    def key(self, tool: str, arguments: Arguments = None, *, cwd: str = "") -> str:
         """Return the key of a call: the same for all calls that count as identical, 32 hex digits."""
-        return fold.call_key(Call(0, tool, arguments, 0.0), self.policy, self._keyer)
+        return fold.call_key(Call(0, tool, arguments, 0.0, cwd=cwd), self.policy, self._keyer)
 
     def count(
         self,
@@ -146,6 +160,7 @@ class Guard:
         key: str = "",
         run: str | None = None,
         at: float | None = None,
+        cwd: str = "",
     ) -> int:
         """Return how many calls identical to this one count now; the limit `max_repeats` is compared with one more.
 
@@ -154,7 +169,7 @@ class Guard:
 
         Parameters
         ----------
-        tool, arguments
+        tool, arguments, cwd
             The call.
         key : str
             A call key instead of both, as `key` or `Verdict.finding.call_keys` give it.
@@ -164,7 +179,7 @@ class Guard:
             Unix seconds; without it, the clock is read.
         """
         now = time.time() if at is None else at
-        key = key or self.key(tool, arguments)
+        key = key or self.key(tool, arguments, cwd=cwd)
         return fold.count_identical(self._state, key, self.policy, now, tool=tool, run=run)
 
     def clear(self) -> None:

@@ -68,6 +68,8 @@ class Record:
         Whether the call no longer counts as evidence.
     sketch : str
         Word sketch of the arguments.
+    place : int
+        Hash of the directory in which a command ran, 0 if it is not known.
     reaction : tuple or None
         The verdict, so that a resent call gets the same one; see `fold`.
     """
@@ -86,6 +88,7 @@ class Record:
     effect: str = ""
     is_obsolete: bool = False
     sketch: str = ""
+    place: int = 0
     reaction: tuple[Any, ...] | None = None
 
     @property

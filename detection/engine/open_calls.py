@@ -146,7 +146,9 @@ def _oldest_that_fits(
     if result.tool and result.arguments is not None:
         its_policy = policy.for_tool(result.tool)
         if its_policy.values["result_aware"]:
-            name, arguments = essential(result.tool, structured(result.arguments), its_policy.traits)
+            name, arguments = essential(
+                result.tool, structured(result.arguments), its_policy.traits, result.cwd
+            )
             key = key_of(keyer, name, arguments, its_policy)
         else:
             key = key_of(keyer, result.tool, result.arguments, its_policy)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from detection.engine.directories import ARGUMENTS_OF
 from detection.engine.tool_verbs import (
     LOOKS,
     MESSAGE_VERBS,
@@ -55,6 +56,8 @@ class ToolTraits:
         Whether the tool runs a command line; all such tools are one.
     input_argument : str
         Argument of a tool that sends input to a running process; without it, the tool only polls.
+    directory_arguments : tuple of str
+        Arguments that may name the directory in which a call runs; empty for tools that run in none.
     """
 
     tool_class: ToolClass = "other"
@@ -63,6 +66,7 @@ class ToolTraits:
     reads: bool = False
     is_shell: bool = False
     input_argument: str = ""
+    directory_arguments: tuple[str, ...] = ()
 
     @property
     def neutral(self) -> bool:
@@ -276,7 +280,9 @@ def shipped_traits(tool: str) -> ToolTraits:
         volatile = _MESSAGE_FIELDS
     reads = found == "read" or (found == "other" and not LOOKS.isdisjoint(words))
     name = "_".join(words)
-    return ToolTraits(found, (), volatile, reads, name in _SHELLS, _INPUT_ARGUMENTS.get(name, ""))
+    is_shell = name in _SHELLS
+    directory = ARGUMENTS_OF.get("shell" if is_shell else name, ())
+    return ToolTraits(found, (), volatile, reads, is_shell, _INPUT_ARGUMENTS.get(name, ""), directory)
 
 
 def _by_words(words: list[str]) -> ToolClass:

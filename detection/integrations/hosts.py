@@ -253,6 +253,8 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[st
         "tool": bounded(_text(body, "tool_name", "toolName", "tool"), 128),
         "arguments": _arguments(_first(body, "tool_input", "toolArgs", "args")),
     }
+    if moment == "before_tool" and (cwd := _text(body, "cwd", "workingDirectory")):
+        call["cwd"] = bounded(cwd, 1024)
     call_id = _text(body, "tool_use_id", "toolUseId", "toolCallId", "callID")
     if call_id:
         call["call_id"] = bounded(call_id)

@@ -48,6 +48,8 @@ def events_of(response: list[Event]) -> Iterator[Event]:
             "tool": line.get("tool"),
             "arguments": line.get("arguments"),
         }
+        if line.get("cwd") is not None:
+            call["cwd"] = line["cwd"]
         if line.get("turn") is not None:
             call["round"] = f"turn-{line['turn']}"
         yield call

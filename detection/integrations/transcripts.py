@@ -50,6 +50,7 @@ def _claude_code_entry(entry: dict[str, Any], counted: dict[str, None]) -> Itera
     if entry.get("type") == "assistant":
         response = _text(message, "id") or _text(entry, "uuid")
         common |= {"round": response, "model": _text(message, "model"), "backend": "anthropic"}
+        common["cwd"] = _text(entry, "cwd")
         usage = None if response in counted else _usage(message.get("usage"), entry.get("costUSD"))
         for block in _blocks(message.get("content")):
             if block.get("type") == "tool_use":

@@ -109,6 +109,7 @@ class _Player:
             seq=index,
             tool=entry["tool"],
             arguments=entry.get("args"),
+            cwd=entry.get("cwd", ""),
             at=at,
             call_id=f"call-{index}",
             round=_name(entry.get("round")),

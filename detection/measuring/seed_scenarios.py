@@ -408,6 +408,7 @@ class _Game:
             seq=index,
             tool=entry["tool"],
             arguments=entry.get("args"),
+            cwd=entry.get("cwd", ""),
             at=float(entry.get("t", index)),
             call_id=f"call-{index}",
             round=None if batch is None else str(batch),

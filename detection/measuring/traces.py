@@ -118,6 +118,7 @@ def _call(event: Event, index: int) -> Call:
         call_id=f"{index}",
         round=None if turn is None else str(turn),
         run=None if event.get("run") is None else str(event["run"]),
+        cwd=str(event.get("cwd") or ""),
     )
 
 

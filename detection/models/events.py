@@ -57,6 +57,9 @@ class Event(models.Model):
     type = models.CharField(max_length=16, choices=EventType.choices)
     call_id = models.CharField(max_length=256, default="")
     tool = models.CharField(max_length=128, default="")
+    cwd = models.CharField(
+        max_length=1024, default="", help_text="Of a call: the working directory, if known."
+    )
     arguments = models.TextField(null=True)  # noqa: DJ001 - null: not stored
     content = models.TextField(null=True)  # noqa: DJ001 - null: not stored
     content_length = models.IntegerField(default=0)

@@ -218,6 +218,7 @@ class CallRow:
     call_id: str
     tool: str
     arguments: str | None
+    cwd: str
     round: str
     run: str
     backend: str

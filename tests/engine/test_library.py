@@ -115,6 +115,20 @@ def test_calls_may_be_compared_by_the_names_of_their_tools_alone():
     assert Guard("proxy", identity="tool").call("t2", {"q": 1}).decision == "allow"
 
 
+def test_a_command_in_another_directory_is_another_call_and_its_result_is_found():
+    guard = Guard("standard")
+    for number, cwd in enumerate(["/a", "/b", "/a", "/b"]):
+        guard.call("bash", {"command": "git status"}, at=float(number), cwd=cwd)
+        guard.result(
+            "", "Up to date.", tool="bash", arguments={"command": "git status"}, at=float(number), cwd=cwd
+        )
+    assert guard.key("bash", {"command": "git status"}, cwd="/a") != guard.key(
+        "bash", {"command": "git status"}, cwd="/b"
+    )
+    assert guard.count("bash", {"command": "git status"}, at=4.0, cwd="/a") == 2
+    assert guard.count("bash", {"command": "git status"}, at=4.0) == 0
+
+
 def test_it_needs_no_django():
     code = "import sys; from detection.engine import Guard; Guard().call('t'); assert 'django' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], timeout=60, check=True)

@@ -23,11 +23,14 @@ class Call:
         The arguments, or their JSON text as the model wrote it.
     call_id : str
         The id that the model gave to the call. Without one, the client assigns one.
+    cwd : str
+        The directory in which the call runs, where it matters: a command of a shell is another call in another one.
     """
 
     tool: str
     arguments: Mapping[str, Any] | str = field(default_factory=dict)
     call_id: str = ""
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -95,10 +95,13 @@ class Session:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         call_id: str = "",
+        cwd: str = "",
         round: str = "",  # noqa: A002 (the word of the API)
     ) -> Verdict:
         """Return the verdict on one call; see `check_calls`."""
-        return self.check_calls([Call(tool, {} if arguments is None else arguments, call_id)], round=round)[0]
+        return self.check_calls(
+            [Call(tool, {} if arguments is None else arguments, call_id, cwd)], round=round
+        )[0]
 
     async def acheck(
         self,
@@ -106,11 +109,12 @@ class Session:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         call_id: str = "",
+        cwd: str = "",
         round: str = "",  # noqa: A002 (the word of the API)
     ) -> Verdict:
         """Return the verdict on one call without blocking the event loop; see `check_calls`."""
         verdicts = await self.acheck_calls(
-            [Call(tool, {} if arguments is None else arguments, call_id)], round=round
+            [Call(tool, {} if arguments is None else arguments, call_id, cwd)], round=round
         )
         return verdicts[0]
 
@@ -203,13 +207,14 @@ class Session:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         call_id: str = "",
+        cwd: str = "",
         round: str = "",  # noqa: A002 (the word of the API)
     ) -> GuardedCall:
         """Return a context manager, for ``with`` and ``async with``, around one call.
 
         Entering it raises `CallBlocked` or `RunStopped` if the call must not run.
         """
-        return GuardedCall(self, Call(tool, {} if arguments is None else arguments, call_id), round)
+        return GuardedCall(self, Call(tool, {} if arguments is None else arguments, call_id, cwd), round)
 
     # The run
 
@@ -510,11 +515,13 @@ class Session:
             "arguments": arguments,
             "occurred_at": _now(),
         }
+        if call.cwd:
+            event["cwd"] = wire.name(call.cwd, "cwd")
         if round_:
             event["round"] = wire.name(round_)
         with self._lock:
             event["call_id"] = self._unique_id(call.call_id)
-        return _Checked(call, event, wire.key(tool, arguments))
+        return _Checked(call, event, wire.key(tool, arguments, call.cwd))
 
     def _unique_id(self, call_id: str) -> str:
         """Return the id to send. Model servers use ids again; an id whose call has ended gets a number."""

@@ -16,7 +16,7 @@ MAX_ARGUMENT_CHARACTERS: Final = 32_000
 MAX_TEXT_IN_ARGUMENTS: Final = 2_000
 MAX_DEPTH: Final = 24
 MAX_ITEMS: Final = 1_000
-LENGTHS: Final = {"tool": 128, "agent": 128, "backend": 128, "model": 200}
+LENGTHS: Final = {"tool": 128, "agent": 128, "backend": 128, "model": 200, "cwd": 1024}
 MAX_NAME: Final = 256
 
 
@@ -91,15 +91,15 @@ def cut(sent_arguments: str | dict[str, Any]) -> dict[str, Any]:
     return {"cut_by_loopguard_client": {"characters": len(text), "sha256": digest(text)}}
 
 
-def key(tool: str, sent_arguments: str | dict[str, Any]) -> str:
-    """Return what identical calls have in common: the tool, and the arguments in any order."""
+def key(tool: str, sent_arguments: str | dict[str, Any], cwd: str = "") -> str:
+    """Return what identical calls have in common: tool and directory, and the arguments in any order."""
     value: Any = sent_arguments
     if isinstance(value, str):
         try:
             value = json.loads(value)
         except (ValueError, RecursionError):
             value = sent_arguments
-    return digest(f"{tool}\n{dumps(value)}")
+    return digest(f"{tool}\n{dumps(value)}\n{cwd}" if cwd else f"{tool}\n{dumps(value)}")
 
 
 def dumps(document: Any) -> str:

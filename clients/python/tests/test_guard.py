@@ -82,6 +82,17 @@ def test_three_of_ten_identical_calls_run(guard, server, name):
     assert [call["result"]["content"] for call in calls[:3]] == ["0 hits"] * 3
 
 
+def test_a_command_in_another_directory_is_another_call(guard, server, name):
+    session = guard.session(name)
+    for number in range(6):
+        verdict = session.check("bash", {"command": "git pull"}, cwd=f"/src/repo-{number}")
+        assert verdict.decision == "allow"
+        session.result(verdict, "Already up to date.")
+    here = [session.check("bash", {"command": "git pull"}, cwd="/src/repo-0").decision for _ in range(4)]
+    assert "block" in here
+    assert server.calls(name)[1]["cwd"] == "/src/repo-1"
+
+
 async def test_three_of_ten_identical_calls_run_in_an_event_loop(guard, name):
     session = guard.session(name)
     runs = 0

@@ -16,6 +16,7 @@ from detection.api.schemas.common import (
     Name128,
     Name200,
     Name256,
+    Name1024,
     Rung,
     SettingSchema,
 )
@@ -41,6 +42,10 @@ _MODEL = "Model name, as in `gpt-5`."
 _AGENT = "Name of the agent."
 _PARENT = "Session of the agent that started this one."
 _ARGUMENTS = "Arguments of the call, as an object or as the JSON text that the model wrote."
+_CWD = (
+    "The directory in which the call runs. It belongs to the identity of calls that run in a directory, such as those "
+    "of a shell."
+)
 _CONTENT = "Text of the result or message. Any other value is stored as JSON text."
 _CONTENT_DIGEST = (
     "Digest of the whole content, if `content` is only its beginning. Any digest function, used consistently."
@@ -81,6 +86,7 @@ class EventSchema(Schema):
     )
     tool: Name128 | None = Field(None, description=f"Name of the tool. Required for calls. {_TOOL_OF_RESULT}")
     arguments: dict[str, Any] | str | None = Field(None, description=f"{_ARGUMENTS} {_ARGUMENTS_OF_RESULT}")
+    cwd: Name1024 | None = Field(None, description=f"For calls: {_CWD[0].lower()}{_CWD[1:]}")
     content: Any = Field(None, description=_CONTENT)
     content_digest: str | None = Field(None, max_length=128, description=_CONTENT_DIGEST)
     content_length: int | None = Field(None, ge=0, le=2**31 - 1, description=_CONTENT_LENGTH)
@@ -179,6 +185,7 @@ class GuardCallSchema(Schema):
     tool: Name128 = Field(min_length=1, description="Name of the tool.")
     call_id: Name256 | None = Field(None, description="Id of the call. Assigned if absent.")
     arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
+    cwd: Name1024 | None = Field(None, description=_CWD)
     round: Name256 | None = Field(None, description=_ROUND)
     usage: UsageSchema | None = Field(None, description="Tokens and cost of the model response.")
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)

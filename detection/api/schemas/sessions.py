@@ -194,6 +194,9 @@ class CallSchema(Schema):
     call_id: str = Field(description="Id of the call.")
     tool: str = Field(description="Tool.")
     arguments: str | None = Field(description="Arguments as JSON text.")
+    cwd: str | None = Field(
+        description="The directory in which the call ran, if it was reported and is stored."
+    )
     round: str | None = Field(description="Id of the model response.")
     run: str | None = Field(description="Id of the run.")
     backend: str = Field(description="LLM backend.")

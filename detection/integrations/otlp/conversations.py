@@ -31,7 +31,7 @@ from detection.strict_json import compact
 MAX_FACTS: Final = 10_000
 """Spans of agents in one request."""
 MAX_ANCESTORS: Final = 64
-_LENGTHS: Final = {"call_id": 256, "tool": 128, "backend": 128, "model": 200, "agent": 128}
+_LENGTHS: Final = {"call_id": 256, "tool": 128, "backend": 128, "model": 200, "agent": 128, "cwd": 1024}
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = 365 * 86_400 * 10**9
 """Nanoseconds until 1971, the first year of times in events: a clock that was never set begins in 1970."""
@@ -220,6 +220,7 @@ class _Reading:
                 content=fact.content,
                 is_error=fact.is_error,
                 round_name=self._rounds.get(key, ("", 0))[0],
+                cwd=fact.cwd,
             )
         elif isinstance(fact, ModelResponse):
             yield from self._events_of_response(span, fact, about, is_started=is_started)
@@ -262,6 +263,7 @@ def call_events(
     content: Any,
     is_error: bool,
     round_name: str,
+    cwd: str = "",
 ) -> Iterable[tuple[tuple[int, int], dict[str, Any]]]:
     """Return a call and its result, each with its place in the order of the request.
 
@@ -275,6 +277,8 @@ def call_events(
         Of the result; None if it is not known.
     round_name
         The response that the call belongs to; empty if that is not known.
+    cwd
+        The directory in which it ran; empty if that is not known.
     """
     if isinstance(arguments, str) and len(arguments) > MAX_ARGUMENT_CHARACTERS:
         arguments = parsed(arguments)
@@ -289,6 +293,8 @@ def call_events(
     }
     if round_name:
         call["round"] = round_name
+    if cwd:
+        call["cwd"] = cwd
     if content is not None:
         result["content"] = content
     for event, at in ((call, started_at), (result, ended_at)):

@@ -142,6 +142,7 @@ def _call(
         content=names.first(found, _OUTPUT),
         is_error=has_failed,
         round_name=round_name,
+        cwd=names.text(found, names.CWD),
     )
 
 

@@ -41,6 +41,7 @@ class ToolRun:
     arguments: dict[str, Any] | str | None
     content: Any
     is_error: bool
+    cwd: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +128,7 @@ def _tool_call(span: Span) -> ToolRun:
         arguments = {}  # contents are recorded, and there were no arguments
     tool = names.text(found, names.TOOL) or span.name.removeprefix("execute_tool ")
     known_id = names.text(found, names.CALL_ID) or call_id or answered_id
-    return ToolRun(tool, known_id, arguments, content, is_error)
+    return ToolRun(tool, known_id, arguments, content, is_error, names.text(found, names.CWD))
 
 
 def _arguments(given: Any) -> tuple[dict[str, Any] | str | None, str]:

@@ -234,7 +234,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
             notices.append(verdict)
     if not session.project.stores_payloads:
         # Copies: the events are folded again if this transaction has to be repeated.
-        fresh = [replace(event, arguments=None, content=None) for event in fresh]
+        fresh = [event.without_payload() for event in fresh]
     locked.events.store(fresh)
     session.evaluated_seq, session.last_event_at = session.last_seq, now
     if session.project.first_event_at is None:

@@ -28,6 +28,8 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
+MAX_CWD_CHARACTERS = 1024
+"""Marks of what was redacted may be longer than what they replace."""
 ASSIGNED_NAMES = ("call_id", "round", "run", "tool", "agent", "backend", "model")
 """Fields that an event gets from its session, its request or its call if the client omits them."""
 COST_DECIMALS = 6
@@ -94,6 +96,8 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
             event.arguments = redactor.content(event.arguments)
         if event.type == EventType.CALL or event.arguments is not None:
             event.arguments_digest = digest_of_arguments(event.arguments, secret)
+        if event.cwd:
+            event.cwd = redactor.content(event.cwd)[:MAX_CWD_CHARACTERS]
         event.cost_usd = round(event.cost_usd, COST_DECIMALS)
         if event.content is not None:
             content = redactor.content(event.content)

@@ -7,7 +7,7 @@ Importing a record again, or one that has grown, therefore continues where the l
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -43,6 +43,7 @@ WORST: Final = 5
 _NAME_LENGTHS: Final = {
     "call_id": 256,
     "tool": 128,
+    "cwd": 1024,
     "round": 256,
     "backend": 128,
     "model": 200,
@@ -231,7 +232,7 @@ def _fold(
             folding.fold(event)
         rows = batch
         if not session.project.stores_payloads:
-            rows = [replace(event, arguments=None, content=None) for event in batch]
+            rows = [event.without_payload() for event in batch]
         locked.events.store(list(rows))
         session.evaluated_seq = session.last_seq
     return len(batch)

@@ -144,13 +144,13 @@ class EventChanges:
         writes.add(
             "UPDATE detection_event e SET call_key = v.call_key, result_digest = v.result_digest, flags = v.flags,"
             " decision = v.decision, call_number = v.call_number, reply = v.reply,"
-            " arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END"
+            " arguments = CASE WHEN %s THEN e.arguments END, content = CASE WHEN %s THEN e.content END,"
+            " cwd = CASE WHEN %s THEN e.cwd ELSE '' END"
             " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[])"
             " AS v (seq, call_key, result_digest, flags, decision, call_number, reply)"
             " WHERE e.session_id = %s AND e.seq = v.seq",
             [
-                stores_payloads,
-                stores_payloads,
+                *[stores_payloads] * 3,
                 [event.seq for event in events],
                 [event.call_key for event in events],
                 [event.result_digest for event in events],

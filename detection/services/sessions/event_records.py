@@ -7,7 +7,7 @@ selectors.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -39,6 +39,8 @@ class EventRecord:
         The client's id of the event, or empty.
     arguments
         Compact JSON text of the object, or the raw text that the model wrote.
+    cwd
+        Of a call: the directory in which it runs, or empty. Stored with the arguments, or not at all.
     content
         Text of a result or message, a JSON result as compact JSON text; of an end its outcome.
     assigned
@@ -62,6 +64,7 @@ class EventRecord:
     call_id: str = ""
     tool: str = ""
     arguments: str | None = None
+    cwd: str = ""
     content: str | None = None
     is_error: bool | None = None
     role: str = ""
@@ -108,6 +111,10 @@ class EventRecord:
         # Of a text that was sent as a digest only, the digest tells whether it is the same.
         text = self.content or self.tail
         return Message(self.at, "user" if self.is_of_user else "assistant", self.seq, text)
+
+    def without_payload(self) -> EventRecord:
+        """Return a copy without what a project that stores digests only does not keep."""
+        return replace(self, arguments=None, content=None, cwd="")
 
     @property
     def at(self) -> float:

@@ -30,6 +30,7 @@ calls = st.fixed_dictionaries(
         "tokens": st.integers(0, 5000),
         "cost_usd": st.floats(0, 0.5),
         "agent": mostly(["triage", "billing"]),
+        "cwd": mostly(["/src/one", "/src/two"]),
     },
 )
 results = st.one_of(

@@ -1,0 +1,83 @@
+"""The directory in which a call runs: the one that its host reports, or the one that its arguments name.
+
+`git pull` in six repositories is six calls, and the same answer in each of them says something else. A directory that
+the call does not depend on is no part of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from posixpath import normpath
+from types import MappingProxyType
+from typing import Any
+
+from detection.engine.tables import load_table
+
+FIELD = "cwd"
+"""The argument that holds the directory of a call as it is compared."""
+_ROWS = load_table("directories")["row"]
+ARGUMENTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {tool: tuple(row["arguments"]) for row in _ROWS for tool in row["tools"]}
+)
+"""By name of the tool, the arguments that name the directory in which it runs; `shell` stands for all shells."""
+
+_ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
+_OPTIONS = "|".join(re.escape(option) for row in _ROWS for option in row.get("options", ()))
+_PATH = r"(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'|([^\s\"';&|<>]{1,400}))"
+_GOES = re.compile(rf"\s*(?:cd|pushd)\s+{_PATH}\s*(?:&&|;|\n)")
+_IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:{_OPTIONS})[ =]{_PATH}")
+_MAX_COMMAND_CHARS = 1000
+
+
+def located(arguments: Mapping[str, Any], names: tuple[str, ...], cwd: str) -> dict[str, Any]:
+    """Return the arguments of a call with the directory in which it starts, instead of any that names it relatively.
+
+    A command that begins by going to an absolute directory runs there, wherever it starts.
+
+    Parameters
+    ----------
+    names
+        The arguments that may name a directory.
+    cwd
+        The directory that the host reports; not empty.
+    """
+    named = next((name for name in names if isinstance(arguments.get(name), str) and arguments[name]), "")
+    kept = {name: value for name, value in arguments.items() if name != named}
+    command = arguments.get("command")
+    goes = _GOES.match(command, 0, _MAX_COMMAND_CHARS) if isinstance(command, str) else None
+    if goes is None or not _ABSOLUTE.match(_path(goes)):
+        kept[FIELD] = _joined(cwd, arguments[named] if named else "")
+    return kept
+
+
+def place_of(arguments: object, names: tuple[str, ...], cwd: str) -> str:
+    """Return the directory in which a command runs, as far as it is known; empty if nothing is.
+
+    Parameters
+    ----------
+    arguments
+        Those of a shell, as compared; `located` may have put the directory of the host there already.
+    """
+    if not isinstance(arguments, dict):
+        return cwd
+    place = next((arguments[name] for name in (FIELD, *names) if isinstance(arguments.get(name), str)), cwd)
+    command = arguments.get("command")
+    if not isinstance(command, str):
+        return place
+    head = command[:_MAX_COMMAND_CHARS]
+    for pattern in (_GOES, _IS_SENT):
+        found = pattern.match(head) if pattern is _GOES else pattern.search(head)
+        if found is not None:
+            place = _joined(place, _path(found))
+    return place
+
+
+def _path(found: re.Match[str]) -> str:
+    return found[1] or found[2] or found[3] or ""
+
+
+def _joined(base: str, path: str) -> str:
+    if base and not _ABSOLUTE.match(path):
+        path = f"{base}/{path}"
+    return normpath(path.replace("\\", "/"))
