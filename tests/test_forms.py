@@ -27,6 +27,7 @@ def test_the_form_has_every_setting_that_its_scope_may_contain():
         "stalled_run_seconds",
         "judge_temperature",
         "counting_scope",
+        "message_begins_run",
         "attended",
     }
     assert set(FIELDS) - names(rule) == of_sessions | of_projects

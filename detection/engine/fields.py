@@ -65,8 +65,18 @@ _ALL = (
         "run",
         ("run", "session"),
         "Counting scope",
-        "Count each run of a session by itself, or the whole session.",
+        "Count each run of a session by itself, or the whole session. Calls without a run are one run; see "
+        "`message_begins_run`.",
         strictest_first=("session", "run"),
+        scopes=NOT_OF_TOOLS,
+    ),
+    switch(
+        "message_begins_run",
+        False,
+        "Messages begin runs",
+        "With the counting scope `run`, a person's message begins a run where the client names none. When off, calls "
+        "without a run are one run, in which a message lets ladders start over.",
+        weakens="on",
         scopes=NOT_OF_TOOLS,
     ),
     choice(

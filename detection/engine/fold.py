@@ -336,12 +336,13 @@ def _outcome_of(
 def observe_message(
     state: State, message: Message, policy: Policy, keyer: Keyer, templates: Templates = None
 ) -> Step:
-    """Judge a text of the assistant or a compaction, and reset counters when the user speaks.
+    """Judge a text of the assistant or a compaction, and reset counters when a person speaks.
 
-    In an attended session, and on an explicit "continue", all counters of runs are reset. Otherwise ladders start over,
-    except those of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used
-    stays used, because anything can send a message, and nothing resets the limits of a session. A condensed context
-    begins a turn and resets nothing: a loop does not end because the model has forgotten it.
+    With `message_begins_run`, a person's message begins a run where the client names none. In an attended session, and
+    on an explicit "continue", all counters of the other runs are reset. Otherwise their ladders start over, except
+    those of limits, and with `result_aware` what succeeded before may be asked for again. What a run has used stays
+    used, and nothing resets the limits of a session. A condensed context begins a turn and resets nothing: a loop does
+    not end because the model has forgotten it. What a program wrote in a person's place is no `Message`.
 
     Returns
     -------
@@ -385,6 +386,8 @@ def _judge_text(state: State, message: Message, policy: Policy, keyer: Keyer, te
 
 
 def _reset_by_message(state: State, message: Message, policy: Policy) -> None:
+    if policy.values["message_begins_run"] and policy.values["counting_scope"] == "run":
+        state.begin_run()
     is_attended = policy.values["attended"] or message.kind == "continue"
     if is_attended:
         reset_counters(state.whole, "", "all")
@@ -420,7 +423,7 @@ def observe_usage(state: State, usage: Usage, policy: Policy) -> None:
 def observe_end(state: State, end: End, policy: Policy) -> None:
     """Forget a run that has ended, where counting is per run."""
     if policy.values["enabled"] and policy.values["counting_scope"] == "run":
-        state.runs.pop(bounded_name(end.run or ""), None)
+        state.end_run(bounded_name(end.run or ""))
 
 
 def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from detection.engine.family import FamilyState
 
 MAX_RUNS = 3
+EARLIER_RUN = "\0"
+"""The name of the run before the current one, where no client names runs; no client's name contains it."""
 MIN_RECORDS = 32
 MAX_RECORDS = 64
 MAX_RESULTS = 192
@@ -273,6 +275,13 @@ class RunState:
         for record in self.records:
             record.is_obsolete = True
 
+    @property
+    def has_open_calls(self) -> bool:
+        """Whether calls wait for their results or for a decision."""
+        return any(
+            record.status == PENDING and record.decision not in ("block", "stop") for record in self.records
+        )
+
     def allowance(self, name: str) -> int:
         """Return how many further calls an operator granted for a call key or a kind."""
         return self.allowances.get(name, 0) if self.allowances else 0
@@ -299,8 +308,8 @@ class State:
     Attributes
     ----------
     runs : dict of str to RunState
-        By id of the run, the least recently used first; one entry with an empty id where the session is counted as a
-        whole.
+        By id of the run, the least recently used first. The empty id is that of the current run where the client names
+        none, and of the session where it is counted as a whole.
     whole : RunState
         What detectors with `spans_session` count over all runs, and how far their loops have escalated. It has no
         records.
@@ -330,6 +339,21 @@ class State:
         if len(self.runs) > MAX_RUNS:
             del self.runs[next(iter(self.runs))]
         return run
+
+    def begin_run(self) -> None:
+        """Begin a run of a client that names none. The one before it is kept only while calls of it are open."""
+        run = self.runs.pop("", None)
+        if run is None:
+            return
+        self.runs.pop(EARLIER_RUN, None)
+        if run.has_open_calls:
+            self.runs[EARLIER_RUN] = run
+
+    def end_run(self, name: str) -> None:
+        """Forget a run."""
+        self.runs.pop(name, None)
+        if not name:
+            self.runs.pop(EARLIER_RUN, None)
 
     @property
     def counted(self) -> tuple[RunState, ...]:

@@ -28,9 +28,12 @@ _KNOWN_SYSTEM: dict[str, Any] = {
     "ttl_from": "never",
 }
 
+# Some keep a history for each execution: a client that names none begins one with each message of a person.
+_RUN_OF_EACH_MESSAGE: dict[str, Any] = {"counting_scope": "run", "message_begins_run": True}
+
 _BALANCED: dict[str, Any] = {
     **_KNOWN_SYSTEM,
-    "counting_scope": "run",
+    **_RUN_OF_EACH_MESSAGE,
     "repeat_scope": "window",
     "window_calls": 10,
     "max_repeats": 3,
@@ -76,7 +79,7 @@ _VALUES: dict[str, dict[str, Any]] = {
     },
     "advisory": {
         **_KNOWN_SYSTEM,
-        "counting_scope": "run",
+        **_RUN_OF_EACH_MESSAGE,
         "identity": "raw",
         "repeat_scope": "run",
         "max_repeats": 2,
@@ -90,7 +93,7 @@ _VALUES: dict[str, dict[str, Any]] = {
     },
     "justified": {
         **_KNOWN_SYSTEM,
-        "counting_scope": "run",
+        **_RUN_OF_EACH_MESSAGE,
         "budget_max_rounds": 41,
         "budget_soft_rounds": False,
         # The notice comes with the 35th of 40 rounds.

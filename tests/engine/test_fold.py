@@ -126,6 +126,63 @@ def test_the_end_of_a_run_forgets_it():
     assert player.call("t", {}, run="r").verdict.decision == "allow"
 
 
+@pytest.mark.parametrize(
+    ("preset", "is_warned"), [("advisory", False), ("balanced", False), ("proxy", True), ("standard", True)]
+)
+def test_a_message_begins_a_run_under_the_presets_that_count_executions(preset, is_warned):
+    player = Player(preset)
+    decisions = []
+    for _ in range(8):
+        player.message()
+        decisions.append(player.step("search", {"q": "a"}, "same", is_error=True).decision)
+
+    assert (set(decisions) != {"allow"}) == is_warned
+
+
+@pytest.mark.parametrize("preset", ["advisory", "balanced"])
+def test_a_message_leaves_the_runs_that_the_client_names_alone(preset):
+    player = Player(preset)
+    decisions = []
+    for _ in range(3):
+        player.message()
+        decisions.append(player.step("search", {"q": "a"}, "same", run="nightly").decision)
+
+    assert decisions[-1] == "warn"
+
+
+def test_a_denied_limit_ends_with_the_next_message():
+    player = Player("justified", budget_max_rounds=3, judge_available=True)
+    assert [player.call("t", {"n": n}).verdict.decision for n in range(4)] == ["allow"] * 2 + ["hold"] * 2
+    player.message()
+
+    assert player.call("t", {"n": 4}).verdict.decision == "allow"
+
+
+def test_the_result_of_an_earlier_run_closes_its_call_and_counts_nowhere_else():
+    player = Player("balanced")
+    player.call("search", {"q": "a"}, call_id="slow")
+    player.message()
+    player.message("user", "and the other one")
+    player.step("search", {"q": "a"}, "same")
+    closed = player.answer("same", call_id="slow")
+
+    assert closed.closes == 0
+    assert player.step("search", {"q": "b"}, "other").decision == "allow"
+
+
+def test_runs_that_messages_begin_do_not_pile_up():
+    player = Player("balanced")
+    sizes = []
+    for turn in range(30):
+        player.message()
+        for n in range(60):
+            player.call("search", {"q": f"{turn} {n}", "text": "x" * 200})
+        sizes.append(len(snapshot.dump(player.state)))
+        assert len(player.state.runs) <= 2
+
+    assert max(sizes) < snapshot.MAX_BYTES
+
+
 def test_a_user_message_resets_an_attended_run_only():
     attended, alone = Player(attended=True), Player()
     for player in (attended, alone):
