@@ -13,6 +13,7 @@ from detection.gateway.client import Client
 from detection.gateway.guarding import Speaker
 from detection.gateway.loop_state import LoopState
 from detection.gateway.protocols import sessions
+from detection.gateway.protocols.answer_text import without_cut_reasoning
 from detection.gateway.protocols.answers import Answer, Message, ToolCall
 from detection.gateway.protocols.prompt_commands import (
     is_only_commands,
@@ -51,6 +52,8 @@ class Conversation:
         Answers to this request whose calls were all blocked, with the reasons as results.
     guard_messages
         The conversation as the guard reads it.
+    max_repeated_words
+        The limit for repeated words in an answer; 0 if nobody looks for them.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Conversation:
         self.request, self.messages = request, messages
         self.before: list[Message] = []
         self.guard_messages: list[Message] = []
+        self.max_repeated_words = 0
         self._rewrites: list[Rewrite] = []
         self._prompt: Message | None = None
         self.previous_response = protocol.previous_response(request)
@@ -126,15 +130,17 @@ class Conversation:
         """Return what is stored of the session, and name it if possible; nothing while the database is away."""
         if not self.session and self.previous_response:
             self.session = await self._session_of_previous()
-        if not self.session:
-            return SessionFacts()
+        about = self.speaker()
         try:
-            return await self.state.workers.run(
-                lambda: session_facts(self.project_id, self.session), FACTS_SECONDS
+            facts = await self.state.workers.run(
+                lambda: session_facts(self.project_id, self.session, about.agent, about.backend, about.model),
+                FACTS_SECONDS,
             )
         except DatabaseError as error:
             log.warning("gateway_session_unavailable", session=self.session, error=str(error)[:200])
-            return SessionFacts()
+            facts = SessionFacts()
+        self.max_repeated_words = facts.max_repeated_words
+        return facts
 
     async def _session_of_previous(self) -> str:
         """Return the session of the response that this request continues; it may have been given by another process."""
@@ -160,6 +166,7 @@ class Conversation:
             agent=sessions.agent_name(headers.text),
             parent_session=sessions.parent_name(headers.text),
             continued=self._continued,
+            max_repeated_words=self.max_repeated_words,
         )
 
     # Commands
@@ -186,7 +193,7 @@ class Conversation:
                 self._rewrites = self.state.memory.rewrites_of(
                     (self.project_id, self.session), facts.rewrites
                 )
-            for_model = without_commands(self.messages, self.protocol.shape)
+            for_model = without_cut_reasoning(without_commands(self.messages, self.protocol.shape))
             messages = self._rewritten(for_model, with_notes=True)
             self.guard_messages = self.protocol.for_guard(self._rewritten(self.messages, with_notes=False))
             self._prompt = prompt_with_commands(self.messages, self.protocol.shape)

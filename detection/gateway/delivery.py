@@ -13,6 +13,7 @@ import structlog
 from detection.gateway.conversation import Conversation
 from detection.gateway.errors import GatewayError, StreamCut
 from detection.gateway.headers import response_headers
+from detection.gateway.protocols.answer_text import CUT
 from detection.gateway.protocols.answers import Answer, Resolution
 from detection.gateway.protocols.stream import StreamReader
 from detection.gateway.relaying import cut_as_seen, drain, unpacked_parts
@@ -88,6 +89,11 @@ class Delivery:
                     is_released = self.client.has_answer = True
                     if rest := reader.rest:
                         await self.client.write(rest)
+                elif reader.answer.said.repeats_itself and reader.can_be_cut and not reader.has_ended:
+                    log.info("gateway_answer_cut", session=self.conversation.session)
+                    await self.client.write(reader.cut_with(f"\n\n{CUT}"))
+                    is_released = self.client.has_answer = True
+                    break  # leaving the response closes its connection, and the model server writes no more
                 self.client.has_answer = self.client.has_answer or reader.has_ended
         blocked = None if is_released else await self._ended_stream(reader, reasks_left)
         if reader.has_failed:

@@ -20,6 +20,7 @@ from detection.gateway.relaying import BegunBody, kind_of, relay
 from detection.gateway.request_body import request_body
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
+from detection.services.gateway.conversations import SessionFacts
 from detection.services.gateway.grants import Grant
 
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -68,7 +69,7 @@ class Exchange:
         else:
             if conversation.ends_with_commands:
                 delivery.lead = lead_of(await self._command_reply(conversation))
-            await self._converse(delivery, body, messages)
+            await self._converse(delivery, body, messages, facts)
 
     async def _command_reply(self, conversation: Conversation) -> str:
         """Execute the commands at the end of a conversation and return the reply."""
@@ -97,12 +98,16 @@ class Exchange:
             backend, self.client.method, self.path, headers, body, self.client, self.meter.model
         )
 
-    async def _converse(self, delivery: Delivery, body: bytes, messages: list[Message]) -> None:
+    async def _converse(
+        self, delivery: Delivery, body: bytes, messages: list[Message], facts: SessionFacts
+    ) -> None:
         """Ask the model server until there is an answer for the client."""
         conversation = delivery.conversation
         request: dict[str, Any] = conversation.request
         reader: StreamReader = self.protocol.reader(request)
         reader.lead = delivery.lead
+        if facts.cuts:
+            reader.answer.said.watch(facts.max_repeated_words)
         choices = request.get("n")
         reasks_left = 0 if isinstance(choices, int) and choices > 1 else MAX_REASKS
         blocked = await self._ask(delivery, body, reader, reasks_left, None)
@@ -117,6 +122,8 @@ class Exchange:
                 again |= {"tool_choice": self.protocol.no_tools}
             body = orjson.dumps(again)
             reader = reader.next_reader()
+            if facts.cuts:
+                reader.answer.said.watch(facts.max_repeated_words)
             reasks_left -= 1
             blocked = await self._ask(delivery, body, reader, reasks_left, blocked)
 

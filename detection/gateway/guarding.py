@@ -60,6 +60,8 @@ class Speaker:
     ----------
     continued
         Id of the response or conversation that the messages of the request continue, where the model server keeps it.
+    max_repeated_words
+        The limit for repeated words in an answer; 0 if nobody looks for them.
     """
 
     principal: Principal
@@ -71,6 +73,7 @@ class Speaker:
     parent_session: str = ""
     continued: str = ""
     integration: str = INTEGRATION
+    max_repeated_words: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class Guarding:
         try:
             with meter.adding() if meter else nullcontext():
                 response = await self._workers.run(
-                    lambda: _guard(speaker, messages, answer, is_retry=is_retry), GUARD_SECONDS
+                    lambda: _guard(speaker, messages, answer, is_retry=is_retry, has_said=True), GUARD_SECONDS
                 )
         except Exception as error:  # a defect here must not end the run of an agent
             log.warning(
@@ -156,7 +159,9 @@ class Guarding:
     async def report(self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer) -> None:
         """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged."""
         try:
-            await self._workers.run(lambda: _guard(speaker, messages, replace(answer, id="")), GUARD_SECONDS)
+            await self._workers.run(
+                lambda: _guard(speaker, messages, replace(answer, id=""), has_said=True), GUARD_SECONDS
+            )
         except (DatabaseError, ServiceError) as error:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
@@ -214,9 +219,14 @@ def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
 
 
 def _guard(
-    speaker: Speaker, messages: Sequence[dict[str, Any]], answer: Answer, *, is_retry: bool = False
+    speaker: Speaker,
+    messages: Sequence[dict[str, Any]],
+    answer: Answer,
+    *,
+    is_retry: bool = False,
+    has_said: bool = False,
 ) -> GuardResponse:
-    """Evaluate the calls at the end of the messages.
+    """Evaluate the calls at the end of the messages, and the texts of the answer if it `has_said` any.
 
     The tokens of a repeated answer count too, because they are charged.
     """
@@ -234,6 +244,10 @@ def _guard(
     }
     tokens = min(answer.usage.total, MAX_TOKENS)
     usage = EventRecord(type="usage", tokens=tokens, cost_usd=_cost(speaker, answer), **names)
+    texts = answer.said.reported(speaker.max_repeated_words, has_calls=bool(answer.calls)) if has_said else ()
+    said = [
+        replace(event_record({"type": "message", "content": text}, names), role="assistant") for text in texts
+    ]
     started = time.perf_counter()
     done = guard_messages(
         principal,
@@ -243,6 +257,7 @@ def _guard(
         round_name=answer.id[:256],
         max_events=MAX_EVENTS,
         usage=usage if tokens else None,
+        said=said,
         is_continued=bool(speaker.continued),
         reread=read,
         is_retry=is_retry,

@@ -146,12 +146,15 @@ class GuardrailCall:
     async def _with_facts(
         self, name: str, rows: list[Message], messages: list[Message], guard_messages: list[Message]
     ) -> dict[str, Any]:
-        project_id = self.principal.project_id
+        project_id, about = self.principal.project_id, self._speaker(name)
         try:
-            facts = await self.state.workers.run(lambda: session_facts(project_id, name), FACTS_SECONDS)
+            facts = await self.state.workers.run(
+                lambda: session_facts(project_id, name, about.agent, about.backend, about.model),
+                FACTS_SECONDS,
+            )
             if facts.stopped:
                 return _blocked(facts.stopped)
-            notices = await self.state.guarding.evaluate_results(self._speaker(name), guard_messages)
+            notices = await self.state.guarding.evaluate_results(about, guard_messages)
         except (DatabaseError, GuardUnavailable) as error:
             log.warning("litellm_request_not_evaluated", session=name, error=str(error)[:200])
             return _PASSES

@@ -8,6 +8,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from detection.gateway.protocols.answer_text import AnswerText
+
 Message = dict[str, Any]
 MAX_REASKS: Final = 2
 NOT_RUN: Final = "The call was not run."
@@ -66,6 +68,8 @@ class Answer:
         Text of the reasoning, if the model server expects it back.
     shown_id
         The id under which the client received it, if different.
+    said
+        Its text and its reasoning.
     """
 
     id: str = ""
@@ -75,6 +79,7 @@ class Answer:
     usage: TokenUsage = field(default_factory=TokenUsage)
     reasoning: str = ""
     shown_id: str = ""
+    said: AnswerText = field(default_factory=AnswerText, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,6 +156,8 @@ class Anthropic:
         for place, block in enumerate(dicts(response.get("content"))):
             if block.get("type") == CALL_BLOCK:
                 answer.calls.append(_call(block, place))
+            answer.said.text.add(text_field(block, "text"))
+            answer.said.thinking.add(text_field(block, "thinking"))
         answer.messages = _with_thinking(dicts(response.get("content")))
         return answer
 
@@ -217,6 +219,7 @@ class AnthropicReader(StreamReader):
         self._texts: dict[tuple[int, str], list[str]] = {}
         self._held_at: list[tuple[int, dict[str, Any], bytes]] = []
         self._message_delta: dict[str, Any] = {}
+        self._open: int | None = None
 
     def passes_unread(self, data: bytes) -> bool:
         """Return whether a part consists of whole deltas of the text of one block, before the first call."""
@@ -232,7 +235,7 @@ class AnthropicReader(StreamReader):
             return False
         if index not in self._blocks:
             return False
-        self._texts.setdefault((index, "text"), []).append(text)
+        self._add_text(index, "text", text)
         return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
@@ -267,6 +270,7 @@ class AnthropicReader(StreamReader):
 
     def _read_block(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
         index = whole_number(document.get("index"))
+        self._open = None if kind == "content_block_stop" else index
         if kind == "content_block_start":
             self._start(index, document.get("content_block") or {})
         elif kind == "content_block_delta":
@@ -292,7 +296,14 @@ class AnthropicReader(StreamReader):
             elif name == "citation":
                 block["citations"] = [*(block.get("citations") or []), value]
             elif name != "type" and isinstance(value, str):
-                self._texts.setdefault((index, name), []).append(value)
+                self._add_text(index, name, value)
+
+    def _add_text(self, index: int, name: str, text: str) -> None:
+        self._texts.setdefault((index, name), []).append(text)
+        if name == "text":
+            self.answer.said.text.add(text)
+        elif name == "thinking":
+            self.answer.said.thinking.add(text)
 
     def finish(self) -> None:
         """Complete the answer when the verdicts are due."""
@@ -338,6 +349,15 @@ class AnthropicReader(StreamReader):
         end = _end_events({"type": "message_delta", "usage": usage})
         return b"".join((*_text_events(self._passed, text), *end))
 
+    def cut_with(self, text: str) -> bytes:
+        """Return the end of the open block, a text and the end of the stream."""
+        stop = (
+            [] if self._open is None else [{"type": "content_block_stop", "index": self._first + self._open}]
+        )
+        usage = {"output_tokens": self.answer.usage.output_tokens}
+        end = _end_events({"type": "message_delta", "usage": usage}, "max_tokens")
+        return b"".join((*map(_event, stop), *_text_events(self._passed, text), *end))
+
     def error_event(self, document: dict[str, Any]) -> bytes:
         """Return an event `error`."""
         return _event(document)
@@ -363,8 +383,8 @@ def _text_events(index: int, text: str) -> list[bytes]:
     return [_event(start), _event(delta), _event({"type": "content_block_stop", "index": index})]
 
 
-def _end_events(message_delta: dict[str, Any]) -> list[bytes]:
-    delta = {**(message_delta.get("delta") or {}), "stop_reason": "end_turn", "stop_sequence": None}
+def _end_events(message_delta: dict[str, Any], reason: str = "end_turn") -> list[bytes]:
+    delta = {**(message_delta.get("delta") or {}), "stop_reason": reason, "stop_sequence": None}
     return [_event(message_delta | {"delta": delta}), _event({"type": "message_stop"})]
 
 

@@ -16,10 +16,10 @@ from detection.gateway.protocols.answers import (
     whole_number,
     with_note,
 )
-from detection.gateway.protocols.chat_items import call_document, read_call, usage_of
+from detection.gateway.protocols.chat_items import call_document, read_call, reasoning_of, usage_of
 from detection.gateway.protocols.chat_stream import DONE, ChatReader, end_reason, text_events
 from detection.gateway.protocols.rewrites import Rewrites
-from detection.integrations.transcripts import MessageShape
+from detection.integrations.transcripts import MessageShape, text_of_message
 
 SHAPE: Final[MessageShape] = "openai"
 
@@ -127,6 +127,9 @@ class Chat:
             for place, call in enumerate(dicts(message.get("tool_calls"))):
                 answer.calls.append(read_call(call, place, whole_number(choice.get("index"))))
             answer.reasoning = answer.reasoning or text_field(message, "reasoning_content")
+            if not whole_number(choice.get("index")):
+                answer.said.text.add(text_of_message(message))
+                answer.said.thinking.add(reasoning_of(message))
         return answer
 
     def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:

@@ -22,6 +22,11 @@ def call_document(call: ToolCall, arguments: str) -> Message:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
+def reasoning_of(message: dict[str, Any]) -> str:
+    """Return the reasoning in a message or a delta; model servers name it in two ways."""
+    return text_field(message, "reasoning_content") or text_field(message, "reasoning")
+
+
 def usage_of(usage: Any) -> TokenUsage:
     """Read the usage of a response."""
     if not isinstance(usage, dict):

@@ -13,17 +13,19 @@ from detection.gateway.protocols.answers import (
     text_field,
     whole_number,
 )
-from detection.gateway.protocols.chat_items import call_document, usage_of
-from detection.gateway.protocols.stream import StreamReader
+from detection.gateway.protocols.chat_items import call_document, reasoning_of, usage_of
+from detection.gateway.protocols.stream import StreamReader, joined_strings
 
 _READ_FIELDS: Final = (
     b'"tool_calls"',
     b'"finish_reason"',
     b'"usage"',
     b'"reasoning_content"',
+    b'"reasoning"',
     b'"error"',
 )
 """The fields of a chunk that the reader needs. Inside text, their quotation marks are escaped."""
+_TEXTS: Final = re.compile(rb'"content": ?"((?:[^"\\]|\\.)*+)"')
 _CONTENT: Final = re.compile(rb'"content": ?"(?=[^"\\]*")')
 
 
@@ -70,6 +72,7 @@ class ChatReader(StreamReader):
             text = data[len(head) : -len(tail)]
             # The chunk before with another text: neither ends the string, so nothing else can differ.
             if b'"' not in text and b"\\" not in text and len(data) >= len(head) + len(tail):
+                self.answer.said.text.add(text.decode("utf-8", "replace"))
                 return True
         if not self.answer.id or self._choice_count > 1 or not data.endswith(b"\n\n") or b"[DONE]" in data:
             return False
@@ -79,6 +82,7 @@ class ChatReader(StreamReader):
             if field in set_fields:
                 return False
         self._has_text = True
+        self.answer.said.text.add(joined_strings(_TEXTS.findall(data)))
         if data.count(b"\n\n") == 1 and (found := _CONTENT.search(data)):
             self._frame = data[: found.end()], data[data.index(b'"', found.end()) :]
         return True
@@ -156,6 +160,9 @@ class ChatReader(StreamReader):
                 self._read_fragment(index, fragment)
                 is_held = True
             self._has_text = self._has_text or bool(text_field(delta, "content"))
+            if not index:
+                self.answer.said.text.add(text_field(delta, "content"))
+                self.answer.said.thinking.add(reasoning_of(delta))
             if reasoning := text_field(delta, "reasoning_content"):
                 self._reasoning.append(reasoning)
             if choice.get("finish_reason"):
@@ -240,6 +247,15 @@ class ChatReader(StreamReader):
     def ended_with(self, text: str) -> bytes:
         """Return a text and the end of the stream."""
         return b"".join((*self._text_events(0, text, "stop"), DONE))
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the answer has one choice and no calls."""
+        return self._choice_count == 1 and not self._calls
+
+    def cut_with(self, text: str) -> bytes:
+        """Return a text and the end of the stream, as if the limit of tokens was reached."""
+        return b"".join((*self._text_events(0, text, "length"), DONE))
 
     def _text_events(self, choice: int, text: str, finish: str) -> list[bytes]:
         return text_events(self._head, choice, self._begin(choice) | {"content": text}, finish)

@@ -156,6 +156,10 @@ class Responses:
         answer.calls = [
             call_of(item, place) for place, item in enumerate(output) if item.get("type") in CALL_ITEMS
         ]
+        for item in output:
+            said = answer.said.thinking if item.get("type") == "reasoning" else answer.said.text
+            for part in (*dicts(item.get("content")), *dicts(item.get("summary"))):
+                said.add(text_field(part, "text"))
         return answer
 
     def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
 from detection.gateway.protocols.answers import Message, Resolution, ToolCall, dicts, text_field, whole_number
 from detection.gateway.protocols.responses_items import CALL_ITEMS, call_of, message_item, usage_of
-from detection.gateway.protocols.stream import StreamReader
+from detection.gateway.protocols.stream import StreamReader, joined_strings
 
+_DELTAS: Final = re.compile(
+    rb"event: response\.(output_text|reasoning_(?:summary_)?text)\.delta\n"
+    rb'data: [^\n]*?"delta": ?"((?:[^"\\]|\\.)*+)"'
+)
+_TEXTS: Final = {
+    "response.output_text.delta": "text",
+    "response.reasoning_text.delta": "thinking",
+    "response.reasoning_summary_text.delta": "thinking",
+}
 _LAST: Final = ("response.completed", "response.incomplete")
 
 
@@ -57,6 +67,9 @@ class ResponsesReader(StreamReader):
         self._held_at: list[tuple[int, dict[str, Any]]] = []
         self._passed: list[Message] = []
         self._last: dict[str, Any] = {}
+        self._opened: dict[str, Any] = {}
+        self._open: int | None = None
+        self._said_before = 0, 0
 
     def passes_unread(self, data: bytes) -> bool:
         """Return whether a part consists of whole deltas, before the first call."""
@@ -69,6 +82,9 @@ class ResponsesReader(StreamReader):
         if last is None:
             return False
         self._numbers.passed(last)
+        said = self.answer.said
+        for kind, delta in _DELTAS.findall(data):
+            (said.text if kind == b"output_text" else said.thinking).add(joined_strings((delta,)))
         return True
 
     def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
@@ -85,6 +101,7 @@ class ResponsesReader(StreamReader):
             }
             self.answer.shown_id = text_field(self._first, "id")
         if kind in ("response.created", "response.in_progress", "response.queued"):
+            self._opened = document["response"] if isinstance(response, dict) else self._opened
             return b"" if self._is_continued else self._as_it_came(event, document)
         return self._lead_events() + self._read_content(kind, event, document)
 
@@ -121,9 +138,15 @@ class ResponsesReader(StreamReader):
         return self._last | {"response": self._last["response"] | self._first | {"output": output}}
 
     def _read_item(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+        if kind in _TEXTS:
+            said = self.answer.said
+            (said.text if _TEXTS[kind] == "text" else said.thinking).add(text_field(document, "delta"))
         index = whole_number(document.get("output_index"))
         item = document.get("item")
         if isinstance(item, dict):
+            if kind == "response.output_item.added":
+                said = self.answer.said
+                self._said_before = len(said.text.whole), len(said.thinking.whole)
             if kind == "response.output_item.added" and item.get("type") in CALL_ITEMS:
                 self.answer.calls.append(ToolCall("", "", "", index, kind=str(item["type"])))
             self._items[index] = item
@@ -133,6 +156,7 @@ class ResponsesReader(StreamReader):
             return b""
         if kind == "response.output_item.done" and isinstance(item, dict):
             self._passed.append(item)
+        self._open = None if kind == "response.output_item.done" else index
         return self._renumbered(event, document)
 
     def _as_it_came(self, event: bytes, document: dict[str, Any]) -> bytes:
@@ -190,6 +214,29 @@ class ResponsesReader(StreamReader):
         item = message_item(text_field(self._last.get("response"), "id"), len(self._earlier), text)
         events = item_events(self._numbers, len(self._earlier), item)
         return b"".join((*events, self._numbers.event(self._ended([*self._earlier, item]))))
+
+    def cut_with(self, text: str) -> bytes:
+        """Return the end of the open item, a message and the end of the stream."""
+        out: list[bytes] = []
+        output = [*self._earlier, *self._passed]
+        if self._open is not None:
+            item = self._cut_item(self._items.get(self._open, {}))
+            done = {"type": "response.output_item.done", "output_index": len(output), "item": item}
+            out.append(self._numbers.event(done))
+            output.append(item)
+        note = message_item(self.answer.id, len(output), text)
+        out += item_events(self._numbers, len(output), note)
+        state = {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
+        response = self._opened | self._first | state | {"output": [*output, note]}
+        return b"".join((*out, self._numbers.event({"type": "response.incomplete", "response": response})))
+
+    def _cut_item(self, item: Message) -> Message:
+        """Return an item as it is when it ends here."""
+        said, (text_at, thinking_at) = self.answer.said, self._said_before
+        if item.get("type") == "reasoning":
+            return item | {"summary": [{"type": "summary_text", "text": said.thinking.whole[thinking_at:]}]}
+        part = {"type": "output_text", "text": said.text.whole[text_at:], "annotations": []}
+        return item | {"status": "incomplete", "content": [part]}
 
     def error_event(self, document: dict[str, Any]) -> bytes:
         """Return an event `error`: with the fields of the reference, and with the object that SDKs raise."""

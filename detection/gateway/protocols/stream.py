@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
+
+import orjson
 
 from detection.gateway.protocols import sse
 from detection.gateway.protocols.answers import Answer, Resolution
+
+
+def joined_strings(parts: Iterable[bytes]) -> str:
+    """Return the text of JSON strings, given without their quotation marks; empty if they are none."""
+    try:
+        return str(orjson.loads(b'"%b"' % b"".join(parts)))
+    except ValueError:
+        return ""
 
 
 class StreamReader:
@@ -141,6 +152,15 @@ class StreamReader:
 
     def ended_with(self, text: str) -> bytes:
         """Return the end of the client's stream, with a text, if no further answer follows."""
+        raise NotImplementedError
+
+    @property
+    def can_be_cut(self) -> bool:
+        """Whether the stream can be ended here, because no call has begun."""
+        return not self.answer.calls
+
+    def cut_with(self, text: str) -> bytes:
+        """Return a text and the end of the client's stream within an answer, as if the limit of tokens was reached."""
         raise NotImplementedError
 
     def error_event(self, document: dict[str, Any]) -> bytes:

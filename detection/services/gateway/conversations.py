@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
-from detection.models import EventKey, GatewayRewrite, Session
+from detection.engine.policy import Policy
+from detection.models import EventKey, GatewayRewrite, Project, Session
 from detection.selectors.policies import effective
 from detection.services.sessions.actions import stopped_message
 
@@ -25,28 +27,47 @@ class SessionFacts:
         Whether the answer with that message ends as an error.
     rewrites
         JSON texts, oldest first.
+    max_repeated_words
+        The limit for repeated words in an answer; 0 if nobody looks for them.
+    cuts
+        Whether the stream of an answer that reaches it is ended.
     """
 
     stopped: str = ""
     ends_in_error: bool = False
     rewrites: tuple[str, ...] = ()
+    max_repeated_words: int = 0
+    cuts: bool = False
 
 
-def session_facts(project_id: int, external_id: str) -> SessionFacts:
-    """Return the facts of a session that may not exist yet; two queries, and those of the policy if it is stopped."""
+def session_facts(project_id: int, external_id: str, agent: str, backend: str, model: str) -> SessionFacts:
+    """Return the facts of a session; of one that does not exist yet, those of its agent, backend and model.
+
+    Costs two queries, and those of the policy when it has changed.
+    """
     session = (
         Session.objects.select_related("project")
         .filter(project_id=project_id, external_id=external_id)
         .first()
     )
     if session is None:
-        return SessionFacts()
+        project = Project.objects.get(pk=project_id)
+        return SessionFacts(**_limits(effective(project, agent, backend, model)))
     rows = GatewayRewrite.objects.filter(session=session).order_by("-id").values_list("body", flat=True)
     rewrites = tuple(reversed(rows[:MAX_REWRITES]))
-    if not session.is_stopped_by_person:
-        return SessionFacts(rewrites=rewrites)
-    preset = str(effective(session.project, session=session).values["preset"])
-    return SessionFacts(stopped_message(session), preset_ends_in_error(preset), rewrites)
+    policy = effective(session.project, agent, backend, model, session=session)
+    if session.is_stopped_by_person:
+        ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
+        return SessionFacts(stopped_message(session), ends_in_error, rewrites)
+    return SessionFacts(rewrites=rewrites, **_limits(policy))
+
+
+def _limits(policy: Policy) -> dict[str, Any]:
+    values = policy.values
+    if not (values["enabled"] and values["degenerate_enabled"]):
+        return {}
+    words = values["degenerate_max_words"]
+    return {"max_repeated_words": words, "cuts": values["degenerate_reaction"] == "cut"}
 
 
 def session_of_response(project_id: int, response_id: str) -> str:

@@ -38,6 +38,7 @@ def guard_messages(
     round_name: str,
     max_events: int,
     usage: EventRecord | None = None,
+    said: Sequence[EventRecord] = (),
     is_continued: bool = False,
     reread: Reread | None = None,
     is_retry: bool = False,
@@ -59,6 +60,9 @@ def guard_messages(
     usage
         Tokens and cost of the response that the list ends with. They belong to its first call, or to none if it has no
         call that counts.
+    said
+        Texts of the response that the list ends with, or is answered with. They count before its calls, not again if
+        the list was read before.
     is_continued
         Whether the list is not the whole history, but what was added to it.
     reread
@@ -90,7 +94,11 @@ def guard_messages(
             spent = (replace(usage),)
         request = replace(
             about,
-            history=(*_history(new, to_record, max_events), *spent),
+            history=(
+                *_history(new, to_record, max_events),
+                *spent,
+                *(() if new.is_resent else map(replace, said)),
+            ),
             calls=calls,
             is_resent=new.is_resent,
             messages=(stored, known.with_list(read, name).dump()),
