@@ -85,14 +85,16 @@ from detection.engine.reactions import (
     rung_after,
     strictest,
 )
-from detection.engine.results import ResultOutcome, evaluate_result, found_nothing, is_cut
+from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, found_nothing, is_cut
+from detection.engine.results.echo import nested_texts
 from detection.engine.similarity import literal_arguments, sketch
-from detection.engine.writes import effect_of, is_declined
+from detection.engine.writes import effect_of
 
 Choice = Literal["skip", "allow_once", "raise"]
 Faults = tuple[tuple[str, str], ...]
 Templates = Mapping[str, str] | None
 
+_SEQ = attrgetter("seq")
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
 _SLOW_WEIGHT = 0.2
@@ -317,19 +319,19 @@ def _outcome_of(
     content = result.content
     if content is not None and result.tail:
         content += "\n" + result.tail
-    outcome = evaluate_result(content, result.is_error, policy.traits, keyer, record.sketch)
+    call = CallFacts(record.tool, record.sketch, record.nested, record.effect)
+    record.nested = ""
+    outcome = evaluate_result(
+        content, result.is_error, policy.traits, keyer, call, plain=policy.reads_plainly
+    )
     outcome.is_cut = bool(result.tail) or is_cut(content or "")
     if record.place and outcome.status == OK and outcome.is_evidence and not found_nothing(outcome):
         # "All tests passed" says something else in every directory; an error and nothing found do not.
         outcome.digest = keyer.digest(b"place", record.place.to_bytes(4), outcome.digest.encode())
-    effect = record.effect if outcome.status != ERROR else ""
-    if effect in ("write", "message"):
-        if is_declined(outcome.text):
-            effect = ""
-        else:
-            # A receipt is no evidence.
-            outcome.is_evidence = False
-    return outcome, effect in ("command", "write")
+    if outcome.status == ERROR:
+        return outcome, False
+    has_changed = record.effect == "write" and (outcome.is_receipt or outcome.status == EMPTY)
+    return outcome, has_changed or record.effect == "command"
 
 
 def observe_message(
@@ -450,6 +452,11 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         if loop is None:
             continue
         if choice != "skip":
+            # Of a loop over the session, the held call may be one of any run.
+            records = run.records or [one for other in state.runs.values() for one in other.records]
+            held = max((one for one in records if one.decision == "hold"), key=_SEQ, default=None)
+            if held is not None:
+                held.reaction = None
             reset_loop(run, loop_id)
         if choice == "raise" and by > 0:
             for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
@@ -458,19 +465,6 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         reset_counters(run, loop_id, loop.reset)
         return True
     return False
-
-
-def release(state: State, loop_id: str, since: int) -> None:
-    """Let the held calls of a loop run, from the sequence number `since` on, as one decision allows all of them."""
-    for run in state.runs.values():
-        for record in run.records:
-            if record.seq >= since and record.decision == "hold" and _loop_of(record) == loop_id:
-                record.reaction = None
-
-
-def _loop_of(record: Record) -> str:
-    """Return the identity of the loop that a call is held for, empty if it is not held."""
-    return str(record.reaction[4]) if record.reaction is not None else ""
 
 
 def close_hold(state: State, loop_id: str) -> None:
@@ -485,7 +479,7 @@ def run_after_pause(state: State, seq: int) -> bool:
     for run in state.runs.values():
         for record in run.records:
             if record.seq == seq and record.reaction is not None and record.reaction[1] == "delay":
-                kind, record.reaction = record.reaction[5], None
+                kind, record.reaction = record.reaction[4], None
                 end_pauses(run, record.key, kind)
                 end_pauses(state.whole, record.key, kind)
                 return True
@@ -559,6 +553,8 @@ def _add_record(
         record.sketch = literal_arguments(arguments, _MAX_LITERAL_BYTES)
     elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:
         record.sketch = sketch(arguments, keyer)
+        if not policy.reads_plainly:
+            record.nested = nested_texts(arguments, keyer)
     records = run.records
     records.append(record)
     gap = values["slow_gap_seconds"]
@@ -705,7 +701,6 @@ def _decide(
             decisive.rung,
             decisive.number,
             guided,
-            finding.loop_id if decisive.decision == "hold" else "",
             *_KEPT_OF_FINDING(finding),
             {name: value for name, value in finding.detail.items() if name != "tool"},
             *((verdict.pause_seconds, reuses) if verdict.ending else ()),
@@ -812,7 +807,7 @@ def _duplicate(
         policy = policy.as_poll()
     verdict = Verdict()
     if record.reaction is not None:
-        decision, rung, number, guided, loop_id, *kept = record.reaction
+        decision, rung, number, guided, *kept = record.reaction
         kind, count, limit, window_seconds, window_calls, results, period, details, *pause = kept
         pause_seconds, reuses = pause or (0, None)
         finding = Finding(
@@ -821,7 +816,6 @@ def _duplicate(
             limit,
             window_seconds,
             window_calls,
-            loop_id=loop_id,
             results=results,
             period=period,
             call_keys=(record.key,),

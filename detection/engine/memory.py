@@ -72,6 +72,8 @@ class Record:
         Word sketch of the arguments.
     place : int
         Hash of the directory in which a command ran, 0 if it is not known.
+    nested : str
+        Hashed words of texts that lie deeper in the arguments, until the result comes; see `results.echo`.
     reaction : tuple or None
         The verdict, so that a resent call gets the same one; see `fold`.
     """
@@ -91,6 +93,7 @@ class Record:
     is_obsolete: bool = False
     sketch: str = ""
     place: int = 0
+    nested: str = ""
     reaction: tuple[Any, ...] | None = None
 
     @property

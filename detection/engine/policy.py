@@ -103,11 +103,14 @@ class Policy:
         Whether tool rules change settings, so that `for_tool` can differ from these.
     plans : dict
         A cache of what the fold derives from these settings.
+    reads_plainly : bool
+        Whether results are read as known systems read them: without regard to what they repeat of their calls, to what
+        hosts add, and to failures that are not called so. It goes with every setting that counts or compares literally.
     """
 
     __slots__ = (
-        "_as_poll", "_by_tool", "_overrides", "_rules", "has_tool_settings", "memory_calls", "plans", "sources",
-        "traits", "values",
+        "_as_poll", "_by_tool", "_overrides", "_rules", "has_tool_settings", "memory_calls", "plans", "reads_plainly",
+        "sources", "traits", "values",
     )  # fmt: skip
 
     def __init__(
@@ -123,6 +126,7 @@ class Policy:
         self.traits = traits
         self.plans: dict[str, Any] = {}
         self.memory_calls = _memory_calls(values)
+        self.reads_plainly = _reads_plainly(values)
         self.has_tool_settings = any(rule.values for rule in rules)
         self._overrides = tuple(overrides)
         self._rules = tuple(rules)
@@ -166,6 +170,16 @@ class Policy:
             traits = replace(self.traits, tool_class="poll")
             self._as_poll = Policy(self.values, self.sources, self._overrides, self._rules, traits)
         return self._as_poll
+
+
+def _reads_plainly(values: Mapping[str, Any]) -> bool:
+    return not (
+        values["result_aware"]
+        and values["once_per_round"]
+        and values["identity"] != "raw"
+        and values["outcome_method"] == "fingerprint"
+        and values["similar_method"] != "literal"
+    )
 
 
 def _memory_calls(values: Mapping[str, Any]) -> int:

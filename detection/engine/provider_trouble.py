@@ -1,57 +1,31 @@
-"""Recognises errors that the service behind a tool causes, not the call: rate limits, time-outs and outages."""
+"""Recognises errors that the service behind a tool causes, not the call: rate limits, time-outs and outages.
+
+It takes evidence of a provider. Limits and time-outs of the call itself, and services on this machine, are no such
+trouble: another call, or a mended one, is what helps there. The words are in the table `provider`.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Any, Literal, cast
 
+from detection.engine import tables
 from detection.engine.substrings import contains_any
 
 Trouble = Literal["", "rate limit", "time-out", "outage"]
 
 _MAX_CHARS = 400
-# The kinds in the order in which they are looked for: a gateway time-out is one of a gateway. Whatever a pattern
-# matches contains one of the parts before it, which are found many times faster.
-_TROUBLES: tuple[tuple[Trouble, tuple[str, ...], re.Pattern[str]], ...] = (
-    (
-        "rate limit",
-        ("limit", "too many", "quota", "usage", "throttl", "429", "overload"),
-        re.compile(
-            r"(?i)\brate[ _-]?limit|\btoo many requests|\b(?:quota|usage limit|set usage) .{0,20}?(?:exceeded"
-            r"|limit|reached)|\b(?:exceeds|exceeded|reached) (?:your|the) .{0,30}?(?:quota|limit)\b|\bthrottl"
-            r"|\bstatus(?: code)?[ :=]{0,2}429\b|\b429 client error|\boverloaded"
-        ),
-    ),
-    (
-        "outage",
-        (
-            "server error",
-            "gateway",
-            "unavailable",
-            "50",
-            "connection",
-            "econn",
-            "upstream",
-            "temporar",
-            "remote",
-            "retries",
-        ),
-        re.compile(
-            r"(?i)\b(?:internal server error|bad gateway|service (?:is )?(?:temporarily )?unavailable"
-            r"|gateway time-?out)|\b(?:status(?: code)?|http(?:/1\.1)?|error)[ :=]{1,2}50[0234]\b"
-            r"|\b50[0234] server error|\bconnection (?:refused|reset|aborted|closed)|\beconn(?:refused|reset"
-            r"|aborted)|\bupstream (?:error|connect)|\btemporar(?:y|ily) (?:failure|unavailable)"
-            r"|\bremote end closed|\bmax retries exceeded"
-        ),
-    ),
-    (
-        "time-out",
-        ("time", "deadline"),
-        re.compile(
-            r"(?i)\btime[ds]? ?out\b|\btimeouts?\b|\btimeout(?:error|exception)|\bdeadline exceeded|\betimedout"
-        ),
-    ),
-)
+
+
+def _troubles() -> tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...]:
+    """Return the kinds in the order of the table: a gateway time-out is an outage of a gateway."""
+    named: dict[str, list[Any]] = {}
+    for row in tables.table("provider"):
+        named.setdefault(row["trouble"], []).append(row)
+    return tuple((name, tables.parts(found), tables.pattern(found)) for name, found in named.items())
+
+
+_TROUBLES = _troubles()
 
 
 def trouble_of(text: str) -> Trouble:
@@ -60,7 +34,7 @@ def trouble_of(text: str) -> Trouble:
     Costs one pass per kind.
     """
     head = text[:_MAX_CHARS]
-    for trouble, parts, pattern in _TROUBLES:
+    for name, parts, pattern in _TROUBLES:
         if contains_any(head, parts) and pattern.search(head):
-            return trouble
+            return "" if name == "own" else cast("Trouble", name)
     return ""

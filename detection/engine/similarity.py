@@ -26,14 +26,14 @@ MAX_SET_WORDS = 400
 MAX_SAMPLE_WORDS = 48
 SHORT_TEXT_WORDS = 4
 
-# Words end at white space and ASCII punctuation.
-_PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation.replace("_", ""), " "))
-# The same for ASCII text, which is split as bytes: several times as fast.
+# Words end at white space and ASCII punctuation. ASCII text is split as bytes: several times as fast.
 _BREAKS = bytes(
     ord(" ") if chr(code).isspace() or chr(code) in string.punctuation.replace("_", "") else code
     for code in range(256)
 )
 _DIGITS = re.compile(r"\d+")
+# The same for any text.
+_WORD = re.compile(f"[^\\s{re.escape(string.punctuation.replace('_', ''))}]+")
 _FIELD = "|"
 _SCALAR = "#"
 _SCALARS = (bool, int, float)
@@ -128,7 +128,17 @@ def _words(text: str) -> list[bytes]:
     """Return the words of a text in UTF-8."""
     if text.isascii():
         return text.encode().translate(_BREAKS).split()
-    return [encoded(word) for word in text.translate(_PUNCTUATION).split()]
+    return list(map(encoded, _WORD.findall(text)))
+
+
+def hashed_words(text: str, keyer: Keyer) -> str:
+    """Return the words of a text in their order, as keyed hashes of one character."""
+    return "".join(map(keyer.word_hashes.__getitem__, _words(text)))
+
+
+def word_places(text: str) -> list[tuple[int, int]]:
+    """Return where the words of `hashed_words` begin and end."""
+    return [found.span() for found in _WORD.finditer(text)]
 
 
 def word_set(text: str, keyer: Keyer) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from detection.engine.shell_commands import intent_of_line
-from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
@@ -46,26 +45,6 @@ _SQL_WRITE = re.compile(
     r"|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)|grant|revoke)\b"
 )
 _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
-# A write that did not happen, in words or in a field.
-_DECLINED = re.compile(
-    r"(?i)\b(?:errors?|fail(?:ed|ure|s)?|not (?:found|allowed|permitted|supported|valid|available|enough|performed"
-    r"|executed)|denied|refused|reject(?:ed|s)|invalid|cannot|can't|could not|couldn't|unable|must (?:be|have|not)"
-    r"|required|missing|unknown|forbidden|no (?:such|match|matches|replacement|changes?|effect)|did not|does not"
-    r"|doesn't|unchanged|nothing to|unauthorized|already)\b(?!\"? ?[:=] ?(?:null|none|false|0\b|\[\]|\{\}|\"\"))"
-    r"|\"(?:success|ok|succeeded|valid)\": ?false"
-)
-# What reports success in its first words does so whatever follows, such as the name of a file.
-_DONE = re.compile(
-    r"(?i)\A\W{0,3}(?:(?!(?:no|not|nothing|never|cannot|errors?|fail\w*|unable|denied"
-    r"|refused)\b)\w+\W{1,2}){0,8}?(?:success\w*|ok|done|wrote|written|created|updated|saved|deleted|added|edited"
-    r"|sent|applied|inserted|removed|moved|renamed|replaced|cancelled|booked|completed)\b(?!\W{1,3}(?:false|0))"
-)
-_MAX_DECLINED_CHARS = 400
-# Whatever `_DECLINED` matches contains one of these.
-_DECLINED_PARTS = (
-    "not", "error", "fail", "denied", "refused", "reject", "invalid", "n't", "unable", "must", "required", "missing",
-    "unknown", "forbidden", "no ", "unchanged", "unauthorized", "already", "false",
-)  # fmt: skip
 
 
 def effect_of(traits: ToolTraits, arguments: object) -> Effect:
@@ -118,13 +97,3 @@ def _is_sql_write(arguments: object) -> bool:
             if name in arguments
         )
     return isinstance(arguments, str) and _SQL_WRITE.match(arguments) is not None
-
-
-def is_declined(text: str) -> bool:
-    """Return whether a result that is not an error begins by saying that the write did not happen."""
-    head = text[:_MAX_DECLINED_CHARS]
-    return (
-        contains_any(head, _DECLINED_PARTS)
-        and _DONE.match(text) is None
-        and _DECLINED.search(head) is not None
-    )

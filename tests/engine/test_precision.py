@@ -287,7 +287,9 @@ def test_trouble_of_a_provider_is_one_pattern_in_every_session():
 
 def test_a_time_out_among_rate_limits_is_the_same_loop():
     player, found = Player(), []
-    for n, error in enumerate(("429 Too Many Requests", "429 Too Many Requests", "timed out") * 2):
+    for n, error in enumerate(
+        ("429 Too Many Requests", "429 Too Many Requests", "the request timed out") * 2
+    ):
         player.call("search_web", {"q": f"topic {n}"})
         found += player.answer(error, is_error=True).verdict.findings
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from detection.engine.results.answers import is_declined
 from detection.engine.shell_commands import intent_of_line
 from detection.engine.tool_classes import SHIPPED_CLASSES, ToolTraits, shipped_traits
-from detection.engine.writes import effect_of, is_declined
+from detection.engine.writes import effect_of
 
 
 @pytest.mark.parametrize(

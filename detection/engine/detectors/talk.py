@@ -25,6 +25,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from detection.engine import tables
 from detection.engine.calls import Finding, Message, ObservedCall
 from detection.engine.detectors.base import (
     QUIET,
@@ -39,7 +40,6 @@ from detection.engine.identity import Keyer, encoded, loop_identity
 from detection.engine.memory import Record, RunState
 from detection.engine.results import normalise
 from detection.engine.similarity import word_sample
-from detection.engine.tables import load_table
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -51,9 +51,7 @@ _MAX_ANNOUNCEMENT_CHARS = 400
 _LEADING = re.compile(
     r"(?:(?:okay|ok|alright|all right|great|perfect|sure|now|next|so|then|first)\b[\s,.!:]*)*"
 )
-_ANNOUNCEMENTS = re.compile(
-    "|".join(f"(?:{row['pattern']})" for row in load_table("announcements")["announcement"])
-)
+_ANNOUNCEMENTS = tables.pattern(tables.table("announcements"))
 # What is kept of a text: a digest, its words, how often it was said, and sequence numbers.
 _DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
 

@@ -1,16 +1,54 @@
-"""Knowledge as plain tables: words, patterns and habits of hosts, one file a subject.
+"""Plain tables of the engine: word lists, patterns, and the habits of hosts and formats.
 
-Every row has an example that it must match (`matches`) and one that it must not (`not`). Adding knowledge is adding a
-row.
+Each `.toml` file is one table, and each `[[row]]` of it one fact. A row has its data, examples that must match
+(`match`), and examples that must not although they come close (`no_match`); a test runs them all. Whatever is new about
+a tool, a host or a format is a new row and no new code.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
-from importlib.resources import files
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+FOLDER = Path(__file__).parent
 
+
+@cache
 def load_table(name: str) -> dict[str, Any]:
-    """Return a table by the name of its file, without the extension. Read once, when a module is imported."""
-    return tomllib.loads(files(__name__).joinpath(f"{name}.toml").read_text(encoding="utf-8"))
+    """Return a table by the name of its file, without the extension; read once."""
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+
+
+def table(name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, in order."""
+    return [*load_table(name)["row"]]
+
+
+@cache
+def hosts() -> tuple[str, ...]:
+    """Return the names of the tables of hosts."""
+    return tuple(sorted(f"hosts/{path.stem}" for path in (FOLDER / "hosts").glob("*.toml")))
+
+
+def rows(name: str, **wanted: str) -> list[Mapping[str, Any]]:
+    """Return the rows of a table whose columns have these values."""
+    return [row for row in table(name) if all(row.get(column) == value for column, value in wanted.items())]
+
+
+def words(name: str, column: str = "words", **wanted: str) -> tuple[str, ...]:
+    """Return the words of these rows, in order."""
+    return tuple(word for row in rows(name, **wanted) for word in row[column])
+
+
+def pattern(found: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
+    """Return one pattern for the patterns of these rows; upper and lower case are the same."""
+    return re.compile("(?i)" + "|".join(f"(?:{row['pattern']})" for row in found))
+
+
+def parts(found: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return lower-case texts of which each match of these rows contains one: a fast check before a slow pattern."""
+    return tuple(dict.fromkeys(part for row in found for part in row["parts"]))

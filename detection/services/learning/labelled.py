@@ -145,4 +145,4 @@ def _leaves(value: Any, path: tuple[str, ...] = ()) -> Iterable[tuple[tuple[str,
 
 
 def _digest(text: str, traits: ToolTraits, keyer: Keyer) -> str:
-    return evaluate_result(text, None, traits, keyer, "").digest
+    return evaluate_result(text, None, traits, keyer).digest

@@ -1,0 +1,204 @@
+"""The reading of a result: what it says, decided once for every detector, and its fingerprints.
+
+`masking` and `echo` remove what says nothing, `answers` and `provider_trouble` decide what the rest says. Their words
+and patterns are in `tables`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from detection.engine.identity import Keyer, encoded
+from detection.engine.memory import EMPTY, ERROR, OK
+from detection.engine.provider_trouble import Trouble, trouble_of
+from detection.engine.results import answers
+from detection.engine.results.echo import phrases_of, without_echo
+from detection.engine.results.masking import is_cut, normalise, without_positions, without_words
+from detection.engine.tool_classes import ToolTraits
+
+__all__ = ["CallFacts", "ResultOutcome", "as_text", "evaluate_result", "found_nothing", "is_cut", "normalise"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallFacts:
+    """What is known of the call that a result belongs to.
+
+    Attributes
+    ----------
+    tool : str
+        Name of the tool.
+    sketch : str
+        Word sketch of the arguments.
+    nested : str
+        Hashed words of the texts deeper in the arguments; see `echo`.
+    effect : str
+        What the call intends; see `writes.Effect`.
+    """
+
+    tool: str = ""
+    sketch: str = ""
+    nested: str = ""
+    effect: str = ""
+
+
+_UNKNOWN_CALL = CallFacts()
+
+
+@dataclass(slots=True)
+class ResultOutcome:
+    """What a result says.
+
+    Attributes
+    ----------
+    status : str
+        `OK`, `ERROR` or `EMPTY`.
+    digest : str
+        Fingerprint of the masked result.
+    error_digest : str or None
+        Fingerprint of an error without the words of its call's arguments and without numbers of lines and columns.
+    is_evidence : bool
+        False where an identical result means nothing: an empty one, a receipt, or the stand-in for a picture.
+    text, raw : str
+        The result masked and as received.
+    keyer : Keyer
+        The project's digests, for what a detector keeps of the text.
+    trouble : str
+        What trouble of the provider an error reports; see `provider_trouble`. Nothing for tools that often fail, such
+        as a shell.
+    is_refused : bool
+        Whether the host refused to run the call, so that the error is none of the tool.
+    is_receipt : bool
+        Whether it says that a piece of work is done: many pieces have the same receipt.
+    is_value : bool
+        Whether a result is a bare number or Boolean, which many different calls have in common.
+    is_picture : bool
+        Whether the text only stands for a picture, which may show something new.
+    is_cut : bool
+        Whether the end of the text was cut off before it came here, so that only a digest of it is known.
+    is_plain : bool
+        Whether results are read as the settings of known systems do; see `Policy.reads_plainly`.
+    """
+
+    status: str
+    digest: str
+    error_digest: str | None
+    is_evidence: bool
+    text: str
+    raw: str
+    keyer: Keyer
+    trouble: Trouble = ""
+    is_refused: bool = False
+    is_receipt: bool = False
+    is_value: bool = False
+    is_picture: bool = False
+    is_cut: bool = False
+    is_plain: bool = False
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether it says that what was asked for is not there yet, so that asking again is waiting.
+
+        Decided when it is asked for, because most results are never asked.
+        """
+        return self.status == OK and not self.is_plain and answers.is_pending(self.text)
+
+    @property
+    def receipt_digest(self) -> str:
+        """Fingerprint of a receipt without ids, numbers, times and hashes; computed when it is asked for."""
+        return self.keyer.digest(b"receipt", encoded(answers.receipt_of(self.text)))
+
+
+def evaluate_result(
+    content: str | None,
+    is_error: bool | None,
+    traits: ToolTraits,
+    keyer: Keyer,
+    call: CallFacts = _UNKNOWN_CALL,
+    *,
+    plain: bool = False,
+) -> ResultOutcome:
+    """Read a result.
+
+    Parameters
+    ----------
+    content : str or None
+        The text of the result.
+    is_error : bool or None
+        The word of the client. None lets the text decide; an error in an unmistakable form is one in any case.
+    traits : ToolTraits
+        Names the fields that change without meaning.
+    keyer : Keyer
+        The project's digests.
+    call : CallFacts
+        What is known of the call; its texts are masked where the result repeats them.
+    plain : bool
+        Read it as under settings that compare results literally.
+
+    Returns
+    -------
+    ResultOutcome
+        Costs one pass over the first 8,192 characters, and a digest of the rest.
+    """
+    raw = content or ""
+    is_failed = answers.failed(raw, is_error, reads=traits.reads, plain=plain)
+    text = raw
+    if not plain:
+        text = without_echo(
+            raw, phrases_of(call.sketch, call.nested, call.tool if is_failed else "", keyer), keyer
+        )
+    text = normalise(text, traits.volatile_result_fields, plain=plain)
+    if is_failed and call.effect == "search" and answers.is_empty(text, plain=plain):
+        is_failed = False  # A search that finds nothing exits with 1.
+    digest = keyer.digest(b"error" if is_failed else b"result", encoded(text))
+    if is_failed:
+        return _read_error(text, raw, digest, traits, keyer, call, plain=plain)
+    outcome = ResultOutcome(OK, digest, None, True, text, raw, keyer, is_plain=plain)
+    if answers.is_picture(text, plain=plain):
+        outcome.is_picture, outcome.is_evidence = True, False
+    elif answers.is_empty(text, plain=plain):
+        outcome.status, outcome.is_evidence = EMPTY, False
+    elif answers.is_acknowledgement(text, plain=plain):
+        outcome.is_receipt, outcome.is_evidence = True, False
+    outcome.is_value = outcome.status == OK and not outcome.is_picture and answers.is_value(text)
+    if outcome.status == OK and call.effect in ("write", "message") and not answers.is_declined(text):
+        outcome.is_receipt, outcome.is_evidence = True, False
+    return outcome
+
+
+def _read_error(
+    text: str, raw: str, digest: str, traits: ToolTraits, keyer: Keyer, call: CallFacts, *, plain: bool
+) -> ResultOutcome:
+    cause = without_positions(text)
+    if call.sketch:
+        cause = without_words(cause, call.sketch, keyer)
+    is_refused = not plain and answers.is_refused(raw)
+    trouble: Trouble = "" if is_refused or traits.tool_class == "fallible" else trouble_of(text)
+    return ResultOutcome(
+        ERROR,
+        digest,
+        keyer.digest(b"cause", encoded(cause)),
+        not answers.is_empty(text, plain=plain),
+        text,
+        raw,
+        keyer,
+        trouble,
+        is_refused,
+        is_plain=plain,
+    )
+
+
+def found_nothing(outcome: ResultOutcome) -> bool:
+    """Return whether a search found nothing: an empty result, or a short one that says so, maybe with its query."""
+    if outcome.status == OK:
+        return answers.says_nothing_found(outcome.text, plain=outcome.is_plain)
+    return outcome.status == EMPTY
+
+
+def as_text(content: Any) -> str | None:
+    """Return a result as text; anything other than text becomes compact JSON."""
+    if content is None or isinstance(content, str):
+        return content
+    return orjson.dumps(content, default=str).decode()

@@ -1,0 +1,234 @@
+"""What a result says, by the tables: a failure, a refusal, something pending, nothing, a receipt, a picture."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from detection.engine import tables
+from detection.engine.identity import parse
+from detection.engine.results.masking import form_of
+from detection.engine.substrings import contains_any
+
+MAX_HEAD_CHARS = 400
+MAX_TAIL_CHARS = 200
+_MAX_WRAPPED_CHARS = 160
+_MAX_EMPTY_CHARS = 400
+_MAX_JSON_CHARS = 2048
+
+
+def _pattern(says: str, *, plain: bool = False) -> re.Pattern[str]:
+    found = tables.rows("answers", says=says)
+    return tables.pattern(row for row in found if row.get("plain") or not plain)
+
+
+_BEGINS_FAILED, _PLAIN_BEGINS_FAILED = _pattern("begins_failed"), _pattern("begins_failed", plain=True)
+_FAILURE, _REFUSAL = _pattern("failure"), _pattern("refusal")
+_REFUSAL_PARTS = tables.parts(tables.rows("answers", says="refusal"))
+_PENDINGS = tuple(
+    (tables.parts([row]), re.compile(row["pattern"])) for row in tables.rows("answers", says="pending")
+)
+_ACKNOWLEDGED, _PLAIN_ACKNOWLEDGED = _pattern("acknowledged"), _pattern("acknowledged", plain=True)
+_PICTURE, _PLAIN_PICTURE = _pattern("picture"), _pattern("picture", plain=True)
+_NOTHING_FOUND, _PLAIN_NOTHING_FOUND = _pattern("nothing"), _pattern("nothing", plain=True)
+_NOTHING_FOUND_PARTS = tables.parts(tables.rows("answers", says="nothing"))
+_DECLINED, _DONE = _pattern("declined"), _pattern("done")
+_DECLINED_PARTS = tables.parts(tables.rows("answers", says="declined"))
+
+_NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
+_EMPTY_PARTS = ('""', "[]", "{}", "null")
+# What runners wrap around an output: tags, and a named exit code.
+_TAGGED = re.compile(
+    r"(?i)<(return_?code|exit_?code|status)>\s*-?\d{1,3}\s*</\1>|</?[a-z_][\w -]{0,40}>"
+    r"|\b(?:return|exit)(?:[ _-]?(?:code|status))?[ :=]{1,2}-?\d{1,3}\b\W?"
+)
+# `false`, `36.0`, `[(0,)]`, `{"available": false}`
+_VALUE = re.compile(
+    r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no"
+    r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
+)
+# What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
+_FIGURES = re.compile(r"[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
+_ONLY_MASKED = re.compile(r"[\s~\W]*")
+# Begins a sentence or a value.
+_SENTENCE = frozenset(".:!?~\"'([{>-*#,;")
+
+
+def _columns(says: str, *, plain: bool = False) -> frozenset[str]:
+    return frozenset(
+        name
+        for row in tables.rows("json_answers", says=says)
+        if row.get("plain") or not plain
+        for name in row["fields"]
+    )
+
+
+_FAILURES = tables.rows("json_answers", says="failure")
+_SUCCESSES = tables.rows("json_answers", says="success")
+_BESIDE = _columns("beside")
+_WRAPPERS, _PLAIN_WRAPPERS = _columns("wrapper"), _columns("wrapper", plain=True)
+_FAILURE_FIELDS, _FAILURE_PARTS = _columns("failure"), tables.parts(_FAILURES)
+
+
+def failed(content: str, is_error: bool | None, *, reads: bool, plain: bool) -> bool:
+    """Return whether a result is an error: by the word of the client, or by what it says itself.
+
+    What a tool that reads returns is only an error if the client is silent, or it has the form of one: a file may
+    begin like an error.
+    """
+    if is_error or plain:
+        return is_error if is_error is not None else _PLAIN_BEGINS_FAILED.match(content) is not None
+    if content[:1] == "{" and len(content) <= _MAX_JSON_CHARS and contains_any(content, _FAILURE_PARTS):
+        fields = _object(content)
+        if fields is not None:
+            return is_failed_object(fields)
+    if is_error is None and _BEGINS_FAILED.match(content):
+        return True
+    if reads and is_error is False and len(content) > MAX_HEAD_CHARS:
+        return False
+    return _FAILURE.match(content) is not None
+
+
+def _object(text: str) -> dict[str, Any] | None:
+    try:
+        value = parse(text)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def is_failed_object(fields: Mapping[str, Any]) -> bool:
+    """Return whether an object says that its call failed."""
+    named = {form_of(str(name)): value for name, value in fields.items()}
+    if any(_has(row, named) for row in _SUCCESSES):
+        return False
+    return any(_has(row, named) for row in _FAILURES)
+
+
+def _has(row: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
+    for name in row["fields"]:
+        value = named.get(name)
+        if value is None:
+            continue
+        if "values" in row:
+            known = value.lower() if isinstance(value, str) else value
+            if any(known == one and type(known) is type(one) for one in row["values"]):
+                return True
+        elif "at_least" in row:
+            is_code = type(value) is int and row["at_least"] <= value < row["below"]
+            if is_code and _only_beside(named, name) and len(named) > 1:
+                return True
+        elif isinstance(value, str | dict | list) and value and _only_beside(named, name):
+            return True
+    return False
+
+
+def _only_beside(named: Mapping[str, Any], name: str) -> bool:
+    """Return whether nothing but what belongs to a failure stands beside a field."""
+    return all(
+        other == name or other in _BESIDE or other in _FAILURE_FIELDS or is_hollow(value)
+        for other, value in named.items()
+    )
+
+
+def is_refused(text: str) -> bool:
+    """Return whether an error says that the host did not run the call."""
+    head = text[:MAX_HEAD_CHARS]
+    return contains_any(head, _REFUSAL_PARTS) and _REFUSAL.match(head) is not None
+
+
+def is_pending(text: str) -> bool:
+    """Return whether a result says at its beginning or its end that what was asked for is not there yet."""
+    if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
+        text = f"{text[:MAX_HEAD_CHARS]}\n{text[-MAX_TAIL_CHARS:]}"
+    lowered = text.lower()
+    for parts, pattern in _PENDINGS:
+        for part in parts:
+            if part in lowered:
+                if pattern.search(lowered):
+                    return True
+                break
+    return False
+
+
+def is_empty(text: str, *, plain: bool) -> bool:
+    """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
+    if len(text) > (_MAX_WRAPPED_CHARS if plain else _MAX_EMPTY_CHARS):
+        return False
+    if text.lower() in _NOTHING:
+        return True
+    if text[:1] == "{":
+        if not any(nothing in text for nothing in _EMPTY_PARTS):
+            return False
+        fields = _object(text)
+        if fields is None:
+            return False
+        if plain:
+            return not any(value for name, value in fields.items() if form_of(name) not in _PLAIN_WRAPPERS)
+        own = {form_of(name): value for name, value in fields.items()}
+        content = [value for name, value in own.items() if name not in _WRAPPERS]
+        return bool(content) and all(map(is_hollow, content))
+    return text[:1] in "<erER" and _TAGGED.sub("", text).strip().lower() in _NOTHING
+
+
+def is_hollow(value: Any) -> bool:
+    """Return whether a value contains nothing: it is empty, zero, or only repeats the call, at any depth."""
+    if isinstance(value, str):
+        return _ONLY_MASKED.fullmatch(value) is not None
+    if isinstance(value, dict):
+        return all(map(is_hollow, value.values()))
+    if isinstance(value, list):
+        return all(map(is_hollow, value))
+    return not value
+
+
+def says_nothing_found(text: str, *, plain: bool) -> bool:
+    """Return whether a text says that nothing was found; in a longer one, a sentence must begin so."""
+    is_short = len(text) <= _MAX_WRAPPED_CHARS
+    if (
+        len(text) > _MAX_EMPTY_CHARS
+        or (plain and not is_short)
+        or not contains_any(text, _NOTHING_FOUND_PARTS)
+    ):
+        return False
+    if is_short:
+        return (_PLAIN_NOTHING_FOUND if plain else _NOTHING_FOUND).search(text) is not None
+    return any(
+        not (before := text[: found.start()].rstrip()) or before[-1] in _SENTENCE
+        for found in _NOTHING_FOUND.finditer(text)
+    )
+
+
+def is_acknowledgement(text: str, *, plain: bool) -> bool:
+    """Return whether a text says that something is done, and nothing else."""
+    if len(text) > _MAX_WRAPPED_CHARS:
+        return False
+    return (_PLAIN_ACKNOWLEDGED if plain else _ACKNOWLEDGED).fullmatch(text) is not None
+
+
+def is_picture(text: str, *, plain: bool) -> bool:
+    """Return whether a text only stands for a picture."""
+    if len(text) > _MAX_WRAPPED_CHARS:
+        return False
+    return (_PLAIN_PICTURE if plain else _PICTURE).fullmatch(text) is not None
+
+
+def is_value(text: str) -> bool:
+    """Return whether a text is a bare number or Boolean."""
+    return len(text) <= _MAX_WRAPPED_CHARS and _VALUE.fullmatch(text) is not None
+
+
+def is_declined(text: str) -> bool:
+    """Return whether a result that is not an error begins by saying that the write did not happen."""
+    head = text[:MAX_HEAD_CHARS]
+    return (
+        contains_any(head, _DECLINED_PARTS)
+        and _DONE.match(text) is None
+        and _DECLINED.search(head) is not None
+    )
+
+
+def receipt_of(text: str) -> str:
+    """Return a receipt without what tells it from the next one: ids, numbers, times and hashes."""
+    return _FIGURES.sub("~", text[:_MAX_JSON_CHARS])

@@ -1,0 +1,120 @@
+"""Removes from a result what only repeats the call: its query, its command line, the name of its tool.
+
+A call is remembered by the hashes of its words, one character each, in their order. The words of a result are hashed
+in the same way, so that a text of the call is found in them as a whole, whatever stands between the words: in a JSON
+field, in prose, or percent-encoded in an address. No text is kept.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from detection.engine.identity import Keyer
+from detection.engine.similarity import hashed_words, word_places
+
+MAX_HEAD_CHARS = 512
+MAX_TAIL_CHARS = 192
+MAX_TEXTS = 16
+MAX_ECHO_CHARS = 160
+_MIN_WORD_CHARS = 3
+_FIELD = "|"
+_SCALAR = "#"
+_ENCODED = re.compile(r"(?:%[0-9A-Fa-f]{2}){1,64}")
+_ESCAPES = re.compile(r"\\[nrt]")
+# What stands directly before the first word of a path, an option or a pattern, and belongs to it.
+_BEFORE_WORD = re.compile(r"[/.~*+$@#^-]{1,8}\Z")
+# Where two values of an object meet.
+_SEAM = re.compile(r"\"\s{0,9}[:,]\s{0,9}[\"{\[]")
+
+
+def nested_texts(arguments: Any, keyer: Keyer) -> str:
+    """Return the hashed words of the texts that lie deeper than the fields of the arguments, which a sketch covers."""
+    if not isinstance(arguments, dict):
+        return ""
+    found: list[str] = []
+    size = 0
+    for value in arguments.values():
+        if not isinstance(value, dict | list):
+            continue
+        for text in _texts(value):
+            hashed = hashed_words(text[:MAX_HEAD_CHARS], keyer)
+            if hashed and size + len(hashed) < MAX_ECHO_CHARS and len(found) < MAX_TEXTS:
+                found.append(hashed)
+                size += len(hashed) + 1
+    return _FIELD.join(found)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Return the first texts in a value of any depth, without recursion."""
+    waiting, seen = [value], 0
+    while waiting and seen < MAX_TEXTS * 4:
+        item = waiting.pop()
+        seen += 1
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, dict):
+            waiting += list(item.values())[:MAX_TEXTS]
+        elif isinstance(item, list):
+            waiting += item[:MAX_TEXTS]
+
+
+def phrases_of(sketch: str, nested: str, tool: str, keyer: Keyer) -> list[str]:
+    """Return the texts of a call as hashed words, the longest first."""
+    found = {field[1:] for field in sketch.split(_FIELD) if field[1:2] != _SCALAR} if sketch else set()
+    if nested:
+        found.update(nested.split(_FIELD))
+    if tool:
+        found.add(hashed_words(tool, keyer))
+    found.discard("")
+    return sorted(found, key=len, reverse=True)
+
+
+def without_echo(text: str, phrases: list[str], keyer: Keyer) -> str:
+    """Return a text in which the phrases at its beginning and its end are masked; the same text if there are none.
+
+    Costs one pass over 704 characters.
+    """
+    if not phrases:
+        return text
+    if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
+        return _masked(text, phrases, keyer)
+    head, middle, tail = text[:MAX_HEAD_CHARS], text[MAX_HEAD_CHARS:-MAX_TAIL_CHARS], text[-MAX_TAIL_CHARS:]
+    return _masked(head, phrases, keyer) + middle + _masked(tail, phrases, keyer)
+
+
+def _masked(text: str, phrases: list[str], keyer: Keyer) -> str:
+    plain = text
+    if "%" in plain:
+        plain = _ENCODED.sub(lambda found: unquote(found[0], errors="replace"), plain)
+    if "\\" in plain:
+        plain = _ESCAPES.sub("  ", plain)
+    hashed = hashed_words(plain, keyer)
+    found = [phrase for phrase in phrases if phrase in hashed]
+    if not found:
+        return text
+    places = word_places(plain)
+    spans: list[tuple[int, int]] = []
+    for phrase in found:
+        start = hashed.find(phrase)
+        while start >= 0:
+            spans.append((places[start][0], places[start + len(phrase) - 1][1]))
+            start = hashed.find(phrase, start + len(phrase))
+    return _cut(plain, spans) or text
+
+
+def _cut(text: str, spans: list[tuple[int, int]]) -> str:
+    """Return the text with these spans masked; of two that overlap, the first and longer one."""
+    kept, at, is_cut = [], 0, False
+    for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start < at or end - start < _MIN_WORD_CHARS or text[start:end].isdigit():
+            continue
+        if _SEAM.search(text, start, end):
+            continue
+        if before := _BEFORE_WORD.search(text, max(at, start - 8), start):
+            start = before.start()
+        kept += [text[at:start], "~"]
+        at, is_cut = end, True
+    return "".join([*kept, text[at:]]) if is_cut else ""

@@ -1,0 +1,147 @@
+"""The examples of every row of the tables, and what patterns may be."""
+
+from __future__ import annotations
+
+import json
+import re
+import re._parser as regex_parser
+
+import pytest
+
+from detection.engine import directories, tables
+from detection.engine.arguments import essential
+from detection.engine.detectors.talk import is_announcement
+from detection.engine.provider_trouble import trouble_of
+from detection.engine.results import answers, masking, normalise
+from detection.engine.tool_classes import shipped_traits
+
+ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
+ROWS = [(name, row) for name in ALL for row in tables.table(name)]
+IDS = [f"{name}-{number}" for number, (name, _) in enumerate(ROWS)]
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=IDS)
+def test_every_row_has_an_example_on_both_sides(name, row):
+    assert row["match"]
+    assert row["no_match"]
+
+
+def repeats(parsed, inside=False):
+    """Yield whether a repetition without an end lies in another repetition."""
+    for operator, value in parsed:
+        if operator in (regex_parser.MAX_REPEAT, regex_parser.MIN_REPEAT, regex_parser.POSSESSIVE_REPEAT):
+            _, most, inner = value
+            yield inside and most is regex_parser.MAXREPEAT
+            yield from repeats(inner, inside=True)
+        elif operator is regex_parser.SUBPATTERN:
+            yield from repeats(value[3], inside)
+        elif operator is regex_parser.BRANCH:
+            for branch in value[1]:
+                yield from repeats(branch, inside)
+        elif operator in (regex_parser.ASSERT, regex_parser.ASSERT_NOT):
+            yield from repeats(value[1], inside)
+
+
+@pytest.mark.parametrize(("name", "row"), ROWS, ids=IDS)
+def test_no_pattern_repeats_without_an_end_inside_a_repetition(name, row):
+    for column in ("pattern", "text"):
+        if column in row:
+            assert not any(repeats(regex_parser.parse(row[column])))
+
+
+SAYS = {
+    "begins_failed": lambda pattern, text: pattern.match(text),
+    "failure": lambda pattern, text: pattern.match(text),
+    "refusal": lambda pattern, text: pattern.match(text),
+    "pending": lambda pattern, text: pattern.search(text.lower()),
+    "acknowledged": lambda pattern, text: pattern.fullmatch(text),
+    "picture": lambda pattern, text: pattern.fullmatch(text),
+    "nothing": lambda pattern, text: pattern.search(text),
+    "declined": lambda pattern, text: pattern.search(text),
+    "done": lambda pattern, text: pattern.match(text),
+}
+
+
+@pytest.mark.parametrize("row", tables.table("answers"))
+def test_answers_match_their_examples(row):
+    read, pattern = SAYS[row["says"]], re.compile("(?i)" + row["pattern"])
+    assert [text for text in row["match"] if not read(pattern, text)] == []
+    assert [text for text in row["no_match"] if read(pattern, text)] == []
+    for text in row["match"]:
+        assert "parts" not in row or any(part in text.lower() for part in row["parts"])
+
+
+def runs_in_a_directory(row, example):
+    """Return whether a call depends on the directory that its host reports, or goes to another one by an option."""
+    tool, arguments = example["tool"], example["arguments"]
+    traits = shipped_traits(tool)
+    one, two = (essential(tool, arguments, traits, cwd) for cwd in ("/one", "/two"))
+    if "options" in row:
+        return directories.place_of(arguments, traits.directory_arguments, "/one") != "/one"
+    return one != two
+
+
+@pytest.mark.parametrize("row", tables.table("directories"))
+def test_directories_match_their_examples(row):
+    assert [one for one in row["match"] if not runs_in_a_directory(row, one)] == []
+    assert [one for one in row["no_match"] if runs_in_a_directory(row, one)] == []
+
+
+@pytest.mark.parametrize("row", tables.table("announcements"))
+def test_announcements_match_their_examples(row):
+    for text in row["match"]:
+        assert re.match(row["pattern"], text.lower())
+        assert is_announcement(text)
+    assert not any(map(is_announcement, row["no_match"]))
+
+
+@pytest.mark.parametrize("row", tables.table("provider"))
+def test_troubles_match_their_examples(row):
+    pattern = re.compile("(?i)" + row["pattern"])
+    for text in row["match"]:
+        assert pattern.search(text), text
+        assert any(part in text.lower() for part in row["parts"]), text
+        assert trouble_of(text) == ("" if row["trouble"] == "own" else row["trouble"]), text
+    assert [text for text in row["no_match"] if pattern.search(text)] == []
+
+
+def volatile():
+    return [(name, row) for name in ("volatile", *tables.hosts()) for row in tables.table(name)]
+
+
+@pytest.mark.parametrize(
+    ("name", "row"), [one for one in volatile() if "fields" in one[1] or "text" in one[1]]
+)
+def test_what_says_nothing_is_masked_and_what_carries_a_state_stays(name, row):
+    def changed(text):
+        return re.sub(r"(?<![a-zA-Z])1", "2", text)
+
+    for text in row["match"]:
+        assert changed(text) != text
+        assert normalise(text, plain=False) == normalise(changed(text), plain=False), text
+    for text in row["no_match"]:
+        assert normalise(text, plain=False) != normalise(changed(text), plain=False), text
+
+
+@pytest.mark.parametrize(
+    ("says", "is_it"),
+    [
+        ("failure", answers.is_failed_object),
+        ("success", lambda fields: not answers.is_failed_object(fields)),
+        ("beside", answers.is_failed_object),
+        ("wrapper", lambda fields: answers.is_empty(json.dumps(fields), plain=False)),
+    ],
+)
+def test_fields_of_objects_say_how_a_call_ended(says, is_it):
+    for row in tables.rows("json_answers", says=says):
+        assert [text for text in row["match"] if not is_it(json.loads(text))] == []
+        assert [text for text in row["no_match"] if is_it(json.loads(text))] == []
+        for text in row["match"] if "parts" in row else ():
+            assert any(part in text.lower() for part in row["parts"])
+
+
+def test_names_of_fields_are_written_in_one_form():
+    for _, row in volatile():
+        assert list(map(masking.form_of, row.get("fields", ()))) == list(row.get("fields", ()))
+    for row in tables.table("json_answers"):
+        assert list(map(masking.form_of, row["fields"])) == list(row["fields"])
