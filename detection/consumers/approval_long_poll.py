@@ -242,10 +242,11 @@ async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters
 
 
 class _Form(NamedTuple):
-    """Format of the response: with the message in a wire shape, or as the response to a hook of a host."""
+    """Format of the response: with the message in a wire shape for a call, or as the response to a hook of a host."""
 
     shape: wire_shapes.Shape | None = None
     host: Host | None = None
+    call_id: str = ""
 
 
 class _Found(NamedTuple):
@@ -264,7 +265,7 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
             if not approval.is_open:
                 decisions.note_delivered(approval)
         else:
-            document = approval_document(approval, form.shape)
+            document = approval_document(approval, form.shape, form.call_id)
         seconds_left = (approval.deadline - clock.now()).total_seconds()
         return _Found(document, seconds_left, approval.is_open)
 
@@ -286,12 +287,12 @@ async def _from_database(read: Callable[[], _T]) -> _T:
 
 def _parameters(request: HTTPScope) -> tuple[float, _Form]:
     given = dict(parse_qsl(request["query_string"].decode("latin-1"), keep_blank_values=True))
-    unknown = given.keys() - {"wait", "render", "hook"}
+    unknown = given.keys() - {"wait", "render", "call_id", "hook"}
     if unknown:
         raise LongPollError(
             422,
             "unknown_parameter",
-            f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`, `hook`.",
+            f"`{min(unknown)[:60]}` is not a parameter of this route. Allowed: `wait`, `render`, `call_id`, `hook`.",
             min(unknown)[:60],
         )
     try:
@@ -316,7 +317,7 @@ def _form(given: dict[str, str]) -> _Form:
         raise LongPollError(
             422, "invalid_value", f"`render` must be one of {', '.join(wire_shapes.SHAPES)}.", "render"
         )
-    return _Form(shape)
+    return _Form(shape, call_id=given.get("call_id", "").replace("\x00", ""))
 
 
 def _principal_of(request: HTTPScope) -> keys.Principal:

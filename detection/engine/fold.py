@@ -94,7 +94,6 @@ Choice = Literal["skip", "allow_once", "raise"]
 Faults = tuple[tuple[str, str], ...]
 Templates = Mapping[str, str] | None
 
-_SEQ = attrgetter("seq")
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
 _SLOW_WEIGHT = 0.2
@@ -452,11 +451,6 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         if loop is None:
             continue
         if choice != "skip":
-            # Of a loop over the session, the held call may be one of any run.
-            records = run.records or [one for other in state.runs.values() for one in other.records]
-            held = max((one for one in records if one.decision == "hold"), key=_SEQ, default=None)
-            if held is not None:
-                held.reaction = None
             reset_loop(run, loop_id)
         if choice == "raise" and by > 0:
             for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
@@ -465,6 +459,19 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         reset_counters(run, loop_id, loop.reset)
         return True
     return False
+
+
+def release(state: State, loop_id: str, since: int) -> None:
+    """Let the held calls of a loop run, from the sequence number `since` on, as one decision allows all of them."""
+    for run in state.runs.values():
+        for record in run.records:
+            if record.seq >= since and record.decision == "hold" and _loop_of(record) == loop_id:
+                record.reaction = None
+
+
+def _loop_of(record: Record) -> str:
+    """Return the identity of the loop that a call is held for, empty if it is not held."""
+    return str(record.reaction[4]) if record.reaction is not None else ""
 
 
 def close_hold(state: State, loop_id: str) -> None:
@@ -479,7 +486,7 @@ def run_after_pause(state: State, seq: int) -> bool:
     for run in state.runs.values():
         for record in run.records:
             if record.seq == seq and record.reaction is not None and record.reaction[1] == "delay":
-                kind, record.reaction = record.reaction[4], None
+                kind, record.reaction = record.reaction[5], None
                 end_pauses(run, record.key, kind)
                 end_pauses(state.whole, record.key, kind)
                 return True
@@ -701,6 +708,7 @@ def _decide(
             decisive.rung,
             decisive.number,
             guided,
+            finding.loop_id if decisive.decision == "hold" else "",
             *_KEPT_OF_FINDING(finding),
             {name: value for name, value in finding.detail.items() if name != "tool"},
             *((verdict.pause_seconds, reuses) if verdict.ending else ()),
@@ -807,7 +815,7 @@ def _duplicate(
         policy = policy.as_poll()
     verdict = Verdict()
     if record.reaction is not None:
-        decision, rung, number, guided, *kept = record.reaction
+        decision, rung, number, guided, loop_id, *kept = record.reaction
         kind, count, limit, window_seconds, window_calls, results, period, details, *pause = kept
         pause_seconds, reuses = pause or (0, None)
         finding = Finding(
@@ -816,6 +824,7 @@ def _duplicate(
             limit,
             window_seconds,
             window_calls,
+            loop_id=loop_id,
             results=results,
             period=period,
             call_keys=(record.key,),

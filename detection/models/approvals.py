@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
@@ -87,10 +88,12 @@ class Approval(models.Model):
     call_id = models.CharField(max_length=256)
     call_key = models.CharField(max_length=32)
     held_calls = models.IntegerField(default=1, help_text="How many calls wait for the decision.")
-    awaits_retry = models.BooleanField(
-        default=False,
-        db_default=False,
-        help_text="Whether the agent does not wait: the decision is for the same call when it is made again.",
+    retry_keys = ArrayField(
+        models.CharField(max_length=32),
+        default=list,
+        db_default=[],
+        blank=True,
+        help_text="Keys of the calls whose agent does not wait: each gets the decision when it is made again.",
     )
     tool = models.CharField(max_length=128)
     agent = models.CharField(max_length=128, blank=True, default="")

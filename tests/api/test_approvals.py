@@ -8,11 +8,20 @@ from django.utils import timezone
 from detection.models import Approval, JudgeCall, Session
 
 
-@pytest.fixture
-def held(api):
-    api.put("/overrides/openai", {"values": {"mode": "ask"}})
-    told = api.loop(backend="openai")
-    return told["verdicts"][0]["approval"]
+@pytest.fixture(params=[1, 2], ids=["one call", "two calls of one request"])
+def held(request, api):
+    """The approval of a held call, or of two that came with one request."""
+    api.put("/overrides/openai", {"values": {"mode": "ask", "once_per_round": False}})
+    api.loop(times=3, backend="openai")
+    calls = [
+        {"call_id": f"held-{number}", "tool": "search_web", "arguments": {"q": "reset"}}
+        for number in range(request.param)
+    ]
+    answer = api.post("/guard", {"session": "s-1", "calls": calls, "backend": "openai"})
+    assert answer.status_code == 200, answer.text
+    approvals = [one["approval"] for one in answer.json()["verdicts"]]
+    assert {one["id"] for one in approvals} == {Approval.objects.get().public_id}
+    return approvals[0]
 
 
 def test_a_held_verdict_has_a_wait_url(api, held):
@@ -129,3 +138,92 @@ def test_a_ruling_is_read_and_labelled(api, judged):
     assert api.get(f"/approvals/{judged}/ruling").json() == answer.json()
     assert api.post(f"/approvals/{judged}/ruling/label", {"label": "maybe"}).status_code == 422
     assert api.get("/approvals/apr_none/ruling").status_code == 404
+
+
+LIMITS = {
+    "run": {"budget_max_calls": 3, "budget_ladder": "ask"},
+    "session": {"session_budget_max_calls": 3, "session_budget_ladder": "ask"},
+    "interactive": {"preset": "interactive", "max_repeats": 3},
+}
+
+
+@pytest.mark.parametrize("values", LIMITS.values(), ids=LIMITS)
+@pytest.mark.parametrize(
+    ("choice", "decision"), [("allow_once", "allow"), ("skip", "block"), ("stop", "stop")]
+)
+def test_two_calls_a_request_are_held_together_and_decided_together(values, choice, decision, api):
+    api.put("/overrides", {"values": values})
+    is_loop = "preset" in values
+    bodies = [
+        {
+            "session": "s-1",
+            "calls": [
+                {
+                    "call_id": f"{turn}-{n}",
+                    "tool": "search",
+                    "arguments": {} if is_loop else {"page": [turn, n]},
+                }
+                for n in range(2)
+            ],
+        }
+        for turn in range(2)
+    ]
+    assert api.post("/guard", bodies[0]).json()["decision"] == "allow"
+    held = api.post("/guard", bodies[1])
+    assert (held.status_code, held.json()["decision"]) == (200, "hold")
+    verdicts = held.json()["verdicts"]
+    assert [one["decision"] for one in verdicts] == ["hold", "hold"]
+    (approval,) = api.get("/approvals").json()["items"]
+    assert (approval["held_calls"], approval["call_id"]) == (2, "1-0")
+    assert [one["approval"]["id"] for one in verdicts] == [approval["id"]] * 2
+    assert [one["approval"]["wait_url"].partition("?")[2] for one in verdicts] == [
+        "wait=30",
+        "wait=30&call_id=1-1",
+    ]
+    again = api.post("/guard", bodies[1])
+    assert (again.status_code, again.json()["decision"]) == (200, "hold")
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": choice})
+    after = api.post("/guard", bodies[1]).json()
+    assert [one["decision"] for one in after["verdicts"]] == [decision] * 2
+    assert api.get("/sessions/s-1").json()["blocked"] == (0 if decision == "allow" else 2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "id_of", "name_of"),
+    [
+        ("openai", lambda one: one["tool_call_id"], None),
+        ("anthropic", lambda one: one["tool_use_id"], None),
+        ("gemini", lambda one: one["functionResponse"]["id"], lambda one: one["functionResponse"]["name"]),
+    ],
+)
+def test_the_decision_is_rendered_for_the_call_that_asks(shape, id_of, name_of, api):
+    api.put("/overrides", {"values": LIMITS["run"]})
+    calls = [{"call_id": f"c-{n}", "tool": f"tool_{n}"} for n in range(4)]
+    api.post("/guard", {"session": "s-1", "calls": calls})
+    (approval,) = api.get("/approvals").json()["items"]
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
+    for number, call_id in ((2, ""), (2, "c-2"), (3, "c-3"), (2, "c-0"), (2, "unknown"), (2, "\x00")):
+        told = api.get(f"/approvals/{approval['id']}", render=shape, call_id=call_id).json()["rendered"]
+        assert id_of(told) == f"c-{number}"
+        assert name_of is None or name_of(told) == f"tool_{number}"
+
+
+def test_the_calls_that_a_list_of_messages_ends_with_are_held_together(api):
+    api.put("/overrides", {"values": LIMITS["run"]})
+    prompt = {"role": "user", "content": "Read the files."}
+    functions = [
+        {"id": f"c-{n}", "type": "function", "function": {"name": "read", "arguments": f'{{"n": {n}}}'}}
+        for n in range(5)
+    ]
+    body = {
+        "session": "s-1",
+        "shape": "openai",
+        "messages": [prompt, {"role": "assistant", "content": None, "tool_calls": functions}],
+    }
+    for _ in range(2):
+        answer = api.post("/guard", body)
+        assert (answer.status_code, answer.json()["decision"]) == (200, "hold")
+        decisions = [one["decision"] for one in answer.json()["verdicts"]]
+        assert decisions == ["allow", "allow", "hold", "hold", "hold"]
+    (approval,) = api.get("/approvals").json()["items"]
+    assert approval["held_calls"] == 3

@@ -441,3 +441,17 @@ def test_a_hook_beyond_32_mb_is_rejected(api):
     chunks = itertools.chain([b'{"session_id": "'], itertools.repeat(b"x" * 1_000_000, 40))
     answer = api.raw("/hooks/codex", chunks)
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+@pytest.mark.parametrize("host", [host for host in BEFORE if host not in ("claude-code", "copilot")])
+def test_one_decision_is_for_two_calls_held_at_once_when_each_is_made_again(host, api):
+    api.put("/overrides", {"values": {"budget_max_calls": 3, "budget_ladder": "ask"}})
+    agent = HookedAgent(api, host)
+    inputs = [{"tool_input": {"command": f"ls {name}"}} for name in "abcd"]
+    assert [is_denied(host, agent.before(**one)) for one in inputs] == [False, False, True, True]
+    (approval,) = api.get("/approvals").json()["items"]
+    assert approval["held_calls"] == 2
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
+    again = [str(agent.before(**one)) for one in inputs[2:]]
+    assert all("an operator skipped it" in one for one in again)
+    assert "An operator has been asked." in str(agent.before(**inputs[2]))

@@ -285,14 +285,35 @@ async def test_a_hook_that_waits_in_vain_denies_the_call(project):
 
 async def test_a_decision_that_reached_the_hook_is_not_kept_for_the_next_call(project):
     public_id, token = await held(project)
-    await sync_to_async(Approval.objects.update)(awaits_retry=True)
+    await sync_to_async(Approval.objects.update)(retry_keys=["k"])
     await answer(project.pk, public_id, "skip", OPERATOR)
-    assert (await sync_to_async(Approval.objects.get)()).awaits_retry
+    assert (await sync_to_async(Approval.objects.get)()).retry_keys
     await wait_for(token, public_id, hook="codex")
-    assert not (await sync_to_async(Approval.objects.get)()).awaits_retry
+    assert not (await sync_to_async(Approval.objects.get)()).retry_keys
 
 
 async def test_an_unknown_host_is_named(project):
     public_id, token = await held(project)
     problem = (await wait_for(token, public_id, hook="emacs")).json()
     assert (problem["code"], problem["path"]) == ("invalid_value", "hook")
+
+
+async def test_each_of_several_calls_is_answered_for_itself_by_the_decision_for_all(project):
+    _, token = await held(project, preset="proxy")
+    principal = await sync_to_async(keys.authenticate)(token)
+    calls = [
+        EventRecord(type="call", session="s-2", call_id=f"a b&{number}", tool="search", arguments="{}")
+        for number in range(5)
+    ]
+    ask = sync_to_async(guard)
+    verdicts = (await ask(principal, GuardRequest(session="s-2", calls=(*calls,)))).verdicts
+    waiting = [one for one in verdicts if one.decision == "hold"]
+    assert len(waiting) == 2
+    assert len({one.approval["id"] for one in waiting}) == 1
+    async with client(token) as http:
+        urls = [one.approval["wait_url"].removeprefix(settings.LIVE_URL) for one in waiting]
+        polls = [asyncio.create_task(http.get(f"{url}&render=openai")) for url in urls]
+        await answer(project.pk, waiting[0].approval["id"], "skip", OPERATOR)
+        told = [(await poll).json() for poll in polls]
+    assert [one["decision"] for one in told] == ["block", "block"]
+    assert [one["rendered"]["tool_call_id"] for one in told] == ["a b&3", "a b&4"]

@@ -220,6 +220,29 @@ def test_a_held_call_waits_for_a_person(world: World, shape, is_stream):
     assert agent.runs == 3
 
 
+@forms_in_turns
+def test_two_calls_of_one_answer_wait_for_one_decision(world: World, shape, is_stream):
+    policy(world, budget_max_calls=3, budget_ladder="ask")
+    both = [call("read", path="a"), call("read", path="b")]
+    world.model.script = lambda asked: answered(asked, shape, "", both if len(world.model.asked) < 3 else [])
+
+    def decide():
+        while not (found := Approval.objects.filter(state="open", project=world.project).first()):
+            time.sleep(0.05)
+        decisions.decide(world.project.pk, found.public_id, "allow_once", SYSTEM)
+        connection.close()
+
+    thread = threading.Thread(target=decide, daemon=True)
+    thread.start()
+    agent = Agent(world, shape, is_stream)
+    for _ in range(2):
+        given = agent.turn()
+    thread.join(10)
+    assert len(given.calls) == 2
+    assert agent.runs == 4
+    assert Approval.objects.get().held_calls == 2
+
+
 def test_a_blocked_call_gets_its_result_where_the_model_server_keeps_the_conversation(world: World):
     for tool in ("read", "list"):
         overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")

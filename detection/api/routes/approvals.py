@@ -95,6 +95,12 @@ def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpR
             },
             RENDER_PARAMETER,
             {
+                "name": "call_id",
+                "in": "query",
+                "schema": {"type": "string"},
+                "description": "The held call that `rendered` is for, where several wait for the approval.",
+            },
+            {
                 "name": "hook",
                 "in": "query",
                 "schema": {"type": "string", "enum": [*HOSTS]},
@@ -106,10 +112,11 @@ def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpR
 )
 def get_approval(request: ApiRequest, approval_id: str) -> HttpResponse:
     """Return an approval. This address responds at once; the one in `wait_url` long-polls for the decision."""
-    check_parameter_names(request, ["wait", "render"])
+    check_parameter_names(request, ["wait", "render", "call_id"])
     shape = rendered_shape(request)
     approval = services.find(request.principal.project_id, existing_name(approval_id))
-    return json_response(approval_document(approval, shape))
+    call_id = request.GET.get("call_id", "").replace("\x00", "")
+    return json_response(approval_document(approval, shape, call_id))
 
 
 @router.post(

@@ -131,10 +131,10 @@ def decide(
 
 def note_delivered(approval: Approval) -> None:
     """Record that an agent has received the decision: the same call is a new one from then."""
-    if not approval.awaits_retry:
+    if not approval.retry_keys:
         return
     with locked_session(approval.session_id):
-        Approval.objects.filter(pk=approval.pk).exclude(state=ApprovalState.OPEN).update(awaits_retry=False)
+        Approval.objects.filter(pk=approval.pk).exclude(state=ApprovalState.OPEN).update(retry_keys=[])
 
 
 def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django.conf import settings
 
 from detection.engine import wire_shapes
 from detection.engine.calls import Decision
-from detection.models import Approval, JudgeCall
+from detection.models import Approval, Event, EventType, JudgeCall
 
 ASKED = "An operator has been asked. Continue with something else, and make this call again later."
 """Message for the model of a coding agent that cannot wait for the decision."""
+MAX_NAMESAKES = 8
+"""Calls of the same id that are looked at: model servers reuse ids."""
 
 
 def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any]:
@@ -24,13 +27,34 @@ def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any
     return rendered
 
 
-def approval_reference(approval: Approval) -> dict[str, Any]:
-    """Return the `approval` object of the verdict of a held call."""
+def approval_reference(approval: Approval, call_id: str = "") -> dict[str, Any]:
+    """Return the `approval` object of the verdict of a held call.
+
+    Parameters
+    ----------
+    call_id
+        Of a call that waits with others: the address names it unless the approval does.
+    """
+    query: dict[str, Any] = {"wait": 30} | (
+        {"call_id": call_id} if call_id not in ("", approval.call_id) else {}
+    )
     return {
         "id": approval.public_id,
         "deadline": approval.deadline.isoformat(),
-        "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval.public_id}?wait=30",
+        "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval.public_id}?{urlencode(query)}",
     }
+
+
+def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
+    """Return id and tool of the call of this id that waits for an approval; of its first call for any other id."""
+    if call_id not in ("", approval.call_id):
+        waiting = Event.objects.filter(
+            session_id=approval.session_id, type=EventType.CALL, call_id=call_id, seq__gte=approval.seq
+        )
+        for tool, verdict in waiting.order_by("-seq").values_list("tool", "verdict")[:MAX_NAMESAKES]:
+            if (verdict or {}).get("approval") == approval.public_id:
+                return call_id, tool
+    return approval.call_id, approval.tool
 
 
 def ruling_document(call: JudgeCall) -> dict[str, Any]:
@@ -53,8 +77,13 @@ def ruling_document(call: JudgeCall) -> dict[str, Any]:
     }
 
 
-def approval_document(approval: Approval, shape: wire_shapes.Shape | None = None) -> dict[str, Any]:
-    """Return an approval, with its message rendered in a wire shape if there is one and it is decided."""
+def approval_document(
+    approval: Approval, shape: wire_shapes.Shape | None = None, call_id: str = ""
+) -> dict[str, Any]:
+    """Return an approval, with its message rendered in a wire shape if there is one and it is decided.
+
+    Of several calls that wait for it, the rendered message is for the one of `call_id`.
+    """
     document: dict[str, Any] = {
         **approval_reference(approval),
         "state": approval.state,
@@ -81,7 +110,8 @@ def approval_document(approval: Approval, shape: wire_shapes.Shape | None = None
     }
     if shape and approval.decision:
         decision = cast("Decision", approval.decision)
+        its_id, tool = _call_of(approval, call_id)
         document["rendered"] = wire_shapes.render(
-            shape, decision, approval.message, approval.call_id, approval.session.model, approval.tool
+            shape, decision, approval.message, its_id, approval.session.model, tool
         )
     return document

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 
 from django.db import connection
-from django.db.models import F
+from django.db.models import F, Func, Value
 
 from detection import clock, jobs
 from detection.engine import messages, silence
@@ -49,6 +49,8 @@ from detection.stream.publisher import publish_after_commit, publish_decision_af
 
 JUDGE_TIMEOUT_SECONDS = 15.0
 """Time for a worker to receive the task, plus the judge's own deadline."""
+
+MAX_RETRY_KEYS = 64
 
 
 def new_approval(
@@ -98,6 +100,7 @@ class OpenApprovals:
         self._open: dict[str, Approval] | None = None if session.state == SessionState.HELD else {}
         self._new: list[Approval] = []
         self._changed: dict[str, Approval] = {}
+        self._remembered: list[tuple[Approval, RememberedDecision]] = []
         self._activity: list[tuple[Approval, str, str, str]] = []
 
     @property
@@ -119,6 +122,20 @@ class OpenApprovals:
         now = clock.now()
         return any(approval.is_overdue(now) for approval in self.open.values())
 
+    def join(self, event: EventRecord, finding: Finding, *, awaits_retry: bool = False) -> Approval | None:
+        """Let a held call wait for the open approval of its loop, and return that; None if there is none.
+
+        One decision is for all calls that wait for it, also where they came with one request. The parameters are those
+        of `request`.
+        """
+        known = self.open.get(finding.loop_id)
+        if known is not None:
+            known.held_calls += 1
+            known.count = max(known.count, finding.count)
+            _await_retry(known, event, awaits_retry=awaits_retry)
+            self._note_change(known)
+        return known
+
     def request(
         self,
         event: EventRecord,
@@ -129,7 +146,7 @@ class OpenApprovals:
         decider: str,
         awaits_retry: bool = False,
     ) -> Approval:
-        """Return the approval that a held call waits for; an open one for the same loop is reused.
+        """Return a new approval that a held call waits for. Its loop must have no open one; see `join`.
 
         Parameters
         ----------
@@ -140,23 +157,18 @@ class OpenApprovals:
         decider
             One of `Decider`.
         awaits_retry
-            See `Approval.awaits_retry`.
+            Whether the agent does not wait; see `Approval.retry_keys`.
         """
-        known = self.open.get(finding.loop_id)
-        if known is not None and known.is_open:
-            known.held_calls += 1
-            known.count = max(known.count, finding.count)
-            known.awaits_retry = awaits_retry
-            self._changed[known.public_id] = known
-            return known
         approval = new_approval(self.session, event, finding, policy, decider, incident)
-        approval.awaits_retry = awaits_retry
+        _await_retry(approval, event, awaits_retry=awaits_retry)
         self.open[finding.loop_id] = approval
         self._new.append(approval)
         note = f"Decided by: {approval.get_decider_display().lower()}"
         self._activity.append((approval, SYSTEM.name, "approval_requested", note))
         if decider == Decider.JUDGE:
             jobs.judge_after_commit(approval.public_id)
+        elif (remembered := self._find_remembered(event, finding)) is not None:
+            self._remembered.append((approval, remembered))
         return approval
 
     def find(self, **field: str) -> Approval | None:
@@ -167,17 +179,19 @@ class OpenApprovals:
                 return approval
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
-    def take_for_retry(self, loop_id: str) -> Approval | None:
-        """Return, once, the closed approval whose decision applies to the next call of a loop."""
-        rows = Approval.objects.filter(session=self.session, loop_id=loop_id, awaits_retry=True)
+    def take_for_retry(self, loop_id: str, call_key: str) -> Approval | None:
+        """Return, once for each held call, the closed approval whose decision applies when it is made again."""
+        rows = Approval.objects.filter(session=self.session, loop_id=loop_id, retry_keys__contains=[call_key])
         approval = rows.exclude(state=ApprovalState.OPEN).order_by("-id").first()
         if approval is None:
             return None
-        rows.exclude(state=ApprovalState.OPEN).update(awaits_retry=False)
+        rows.exclude(state=ApprovalState.OPEN).update(
+            retry_keys=Func(F("retry_keys"), Value(call_key), function="array_remove")
+        )
         # Where the call was allowed, its counters were reset: this is a loop anew.
         return approval if approval.decision != "allow" else None
 
-    def find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
+    def _find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
         """Return the remembered decision for this agent, tool and detector, if there is one; never for limits."""
         if detector_for(finding.kind).is_run_limit:
             return None
@@ -189,14 +203,19 @@ class OpenApprovals:
             expires_at__gt=clock.now(),
         ).first()
 
-    def apply_remembered(self, approval: Approval, remembered: RememberedDecision, state: State) -> None:
-        """Close an approval by a remembered decision."""
-        outcome = person_outcome(
-            approval, remembered.choice, remembered.raise_by, remembered.created_by, "remembered",
-            templates=self.templates,
-        )  # fmt: skip
-        self.close(approval, outcome, state)
-        RememberedDecision.objects.filter(pk=remembered.pk).update(times_used=F("times_used") + 1)
+    def apply_remembered(self, state: State) -> list[Approval]:
+        """Close the new approvals that a remembered decision is for, and return them.
+
+        To be called after the last call of a request: the decision is for all calls of it that wait.
+        """
+        for approval, remembered in self._remembered:
+            outcome = person_outcome(
+                approval, remembered.choice, remembered.raise_by, remembered.created_by, "remembered",
+                templates=self.templates,
+            )  # fmt: skip
+            self.close(approval, outcome, state)
+            RememberedDecision.objects.filter(pk=remembered.pk).update(times_used=F("times_used") + 1)
+        return [approval for approval, _ in self._remembered]
 
     @property
     def templates(self) -> Mapping[str, str]:
@@ -217,8 +236,7 @@ class OpenApprovals:
             at=approval.decided_at, by=approval.kind, reason=outcome.message,
         )  # fmt: skip
         self.open.pop(approval.loop_id, None)
-        if all(approval is not new for new in self._new):
-            self._changed[approval.public_id] = approval
+        self._note_change(approval)
         if outcome.decision == "allow":
             self.session.blocked_count = max(0, self.session.blocked_count - approval.held_calls)
             if self.session.meter_kind == approval.kind and not detector_for(approval.kind).is_run_limit:
@@ -227,6 +245,11 @@ class OpenApprovals:
         done = DONE[outcome.choice].format(by=outcome.raise_by) if outcome.choice else ""
         note = f"{done or outcome.message} ({outcome.reason})" if outcome.reason != "decided" else done
         self._activity.append((approval, outcome.by, f"approval_{outcome.state}", note))
+
+    def _note_change(self, approval: Approval) -> None:
+        """Write a change of a stored approval; a new one is written as it is in the end."""
+        if all(approval is not new for new in self._new):
+            self._changed[approval.public_id] = approval
 
     def expire_overdue(self, state: State | None) -> None:
         """Close approvals past their deadline with the unattended reaction."""
@@ -290,6 +313,13 @@ class OpenApprovals:
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
                 outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
+
+
+def _await_retry(approval: Approval, event: EventRecord, *, awaits_retry: bool) -> None:
+    if not awaits_retry:
+        approval.retry_keys = []
+    elif event.call_key not in approval.retry_keys:
+        approval.retry_keys = [*approval.retry_keys, event.call_key][-MAX_RETRY_KEYS:]
 
 
 def choose_decider(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:

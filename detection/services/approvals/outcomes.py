@@ -128,6 +128,8 @@ def apply_outcome(
     state
         None if it was written by another version and will be rebuilt; the session then forgets this outcome.
     """
+    if state is not None and outcome.decision == "allow":
+        fold.release(state, approval.loop_id, approval.seq)
     if outcome.choice == Choice.DISABLE:
         session.policy_values = {**session.policy_values, "enabled": False}
     elif outcome.choice == Choice.RAISE:

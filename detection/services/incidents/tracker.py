@@ -182,7 +182,12 @@ class IncidentTracker:
             self._note_progress(seq, in_step, has_run=step.cell.decision not in BLOCKING)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
-        return self.active.get(deciding.loop_id) if deciding else None
+        incident = self.active.get(deciding.loop_id) if deciding else None
+        if step.duplicate and self.is_guarded and incident is not None and step.verdict.decision in BLOCKING:
+            # A copy of a held call counts once in the loop, and yet it waits like that one.
+            incident.calls_blocked += 1
+            self._changes.touch(incident, ("calls_blocked",))
+        return incident
 
     def _note_progress(self, seq: int, in_step: list[Incident], *, has_run: bool) -> None:
         """Note a new result of a call of loops whose results were the same so far.

@@ -11,7 +11,7 @@ from detection import clock
 from detection.engine import fold, messages, silence
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
-from detection.models import Approval, Decider, Event, EventType, Session
+from detection.models import Approval, Event, EventType, Session
 from detection.services.approvals.documents import approval_reference
 from detection.services.approvals.open_approvals import choose_decider
 from detection.services.ingestion import ingest
@@ -209,6 +209,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     notices: list[CallVerdict] = []
     verdicts: list[CallVerdict] = []
     by_seq: dict[int, CallVerdict] = {}
+    held: list[tuple[int, EventRecord]] = []
     for place, event in enumerate(events):
         is_call = event.type == EventType.CALL
         has_run = is_call and place < len(request.history)
@@ -225,13 +226,19 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
         if has_run:
             folding.fold(event)
             continue
-        verdict = _verdict(folding, event, awaits_retry=request.awaits_retry)
+        verdict = _verdict(folding, event, by_seq, awaits_retry=request.awaits_retry)
         if is_call:
             request_round = request_round or (event.round if "round" in event.assigned else "")
+            held += [(len(verdicts), event)] if verdict.decision == "hold" else []
             verdicts.append(verdict)
             by_seq[event.seq] = verdict
         elif verdict.decision != "allow":
             notices.append(verdict)
+    for approval in locked.approvals.apply_remembered(locked.tracker) if held else ():
+        for place, event in held:
+            if (verdicts[place].approval or {}).get("id") == approval.public_id:
+                verdicts[place] = _with_approval(verdicts[place], approval)
+                _store_decision(folding, event, approval)
     if not session.project.stores_payloads:
         # Copies: the events are folded again if this transaction has to be repeated.
         fresh = [event.without_payload() for event in fresh]
@@ -251,7 +258,9 @@ def _take_over_names(session: Session, request: GuardRequest) -> None:
     session.parent_external_id = request.parent_session or session.parent_external_id
 
 
-def _verdict(folding: Folding, row: EventRecord, *, awaits_retry: bool) -> CallVerdict:
+def _verdict(
+    folding: Folding, row: EventRecord, by_seq: Mapping[int, CallVerdict], *, awaits_retry: bool
+) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
     if row.type == EventType.CALL and locked.session.is_stopped_by_person:
@@ -265,7 +274,10 @@ def _verdict(folding: Folding, row: EventRecord, *, awaits_retry: bool) -> CallV
     verdict = _verdict_of_step(folding, row, step, policy)
     if row.type == EventType.CALL and verdict.decision == "hold":
         policy = policy.for_tool(row.tool)
-        verdict = _held(folding, row, step, verdict, policy, awaits_retry=awaits_retry)
+        if step.duplicate:
+            verdict = _held_copy(folding, row, step, verdict, by_seq, awaits_retry=awaits_retry)
+        else:
+            verdict = _held(folding, row, step, verdict, policy, awaits_retry=awaits_retry)
     if row.type == EventType.CALL and (verdict.decision != "allow" or verdict.finding):
         row.verdict = {
             "message": verdict.message,
@@ -297,18 +309,18 @@ def _held(
     *,
     awaits_retry: bool,
 ) -> CallVerdict:
-    """Request an approval of a held call. A remembered decision applies at once; without a decider the call is stopped.
+    """Request an approval of a held call, or let it wait for that of its loop; without a decider it is stopped.
 
-    A repeated call whose agent did not wait for the decision gets that decision; it is identified by its loop,
+    A repeated call whose agent did not wait for the decision gets that decision; it is identified by its loop and key,
     because its id is different.
     """
     locked, finding = folding.locked, step.verdict.finding
-    if finding is None or step.duplicate:
-        approval = locked.approvals.find(call_key=row.call_key)
-        if approval is not None and not approval.is_open:
-            folding.replace_decision(row, step, approval.decision)
-        return _with_approval(verdict, approval)
-    decided = locked.approvals.take_for_retry(finding.loop_id)
+    if finding is None:
+        return verdict
+    waiting = locked.approvals.join(row, finding, awaits_retry=awaits_retry)
+    if waiting is not None:
+        return _with_approval(verdict, waiting)
+    decided = locked.approvals.take_for_retry(finding.loop_id, row.call_key)
     if decided is not None:
         folding.replace_decision(row, step, decided.decision, decided.message)
         fold.close_hold(locked.tracker, finding.loop_id)
@@ -320,15 +332,39 @@ def _held(
         folding.replace_decision(row, step, "stop", text)
         fold.close_hold(locked.tracker, finding.loop_id)
         return replace(verdict, decision="stop", message=text, message_by_shape=message_by_shape)
-    known = locked.approvals.find_remembered(row, finding) if decider == Decider.PERSON else None
     incident = locked.incidents.active.get(finding.loop_id)
     approval = locked.approvals.request(
         row, finding, policy, incident, decider=decider, awaits_retry=awaits_retry
     )
-    if known is not None:
-        locked.approvals.apply_remembered(approval, known, locked.tracker)
-        folding.replace_decision(row, step, approval.decision)
     return _with_approval(verdict, approval)
+
+
+def _store_decision(folding: Folding, row: EventRecord, approval: Approval) -> None:
+    """Store the decision on a call that waited for it only until the end of its request."""
+    folding.locked.events.replace_decision(row, approval.decision)
+    row.verdict = {**(row.verdict or {}), "message": approval.message}
+    row.verdict.pop("message_by_shape", None)
+
+
+def _held_copy(
+    folding: Folding,
+    row: EventRecord,
+    step: Step,
+    verdict: CallVerdict,
+    by_seq: Mapping[int, CallVerdict],
+    *,
+    awaits_retry: bool,
+) -> CallVerdict:
+    """Give a call that repeats a held one of its round the verdict that this got: one decision is for both."""
+    finding = step.verdict.finding
+    if finding is None:
+        return verdict
+    first = by_seq.get(finding.first_seq) or _stored_verdict(folding.locked, row.call_id, finding.first_seq)
+    if first.decision == "hold":
+        waiting = folding.locked.approvals.join(row, finding, awaits_retry=awaits_retry)
+        return _with_approval(verdict, waiting)
+    folding.replace_decision(row, step, first.decision)
+    return replace(first, call_id=row.call_id, duplicate=True)
 
 
 def _with_approval(verdict: CallVerdict, approval: Approval | None) -> CallVerdict:
@@ -336,12 +372,12 @@ def _with_approval(verdict: CallVerdict, approval: Approval | None) -> CallVerdi
     if approval is None:
         return verdict
     if approval.is_open:
-        return replace(verdict, approval=approval_reference(approval))
+        return replace(verdict, approval=approval_reference(approval, verdict.call_id))
     return replace(
         verdict,
         decision=approval.decision,
         message=approval.message,
-        approval=approval_reference(approval),
+        approval=approval_reference(approval, verdict.call_id),
         message_by_shape={},
     )
 

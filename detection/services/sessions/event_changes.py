@@ -63,9 +63,10 @@ class EventChanges:
         """Give a held call another decision."""
         event.decision = decision
         event.flags = call_flags.with_decision(event.flags, decision)
-        for cell in self._session.strip[-1:]:
+        for cell in reversed(self._session.strip):
             if cell[0] == event.seq:
                 cell[2] = event.flags
+                break
 
     def run_after_pause(self, seq: int) -> None:
         """Allow a delayed call whose pause is over, on its row and in the strip."""

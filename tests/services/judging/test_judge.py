@@ -115,6 +115,26 @@ def test_an_accepted_justification_lets_the_run_go_on_for_as_many_rounds_and_no_
     assert len(running.requests) == 1
 
 
+@pytest.mark.parametrize("accepts", [True, False])
+def test_calls_of_one_request_are_justified_together(accepts, judged, agent, server):
+    running = server(
+        lambda request: completion(ruling(request, "accepted" if accepts else "denied", extra_rounds=3))
+    )
+    rounds(agent, LIMIT - 1)
+    calls = [
+        agent.call(tool="read_file", arguments=json.dumps({"path": path}), round="last") for path in "abb"
+    ]
+    verdicts = agent.asks(*calls).verdicts
+    assert [one.decision for one in verdicts] == ["hold"] * 3
+    (public_id,) = {one.approval["id"] for one in verdicts}
+    assert told(public_id).held_calls == 3
+    judge_consultation.consult_judge(public_id)
+    assert len(running.requests) == 1
+    assert [one.decision for one in agent.asks(*calls).verdicts] == ["allow" if accepts else "stop"] * 3
+    assert Session.objects.get().blocked_count == (0 if accepts else 3)
+    assert Incident.objects.get().calls_blocked == (0 if accepts else 3)
+
+
 def test_what_is_sent_is_cool_short_closed_and_without_tools(judged, agent, server):
     running = server(lambda request: completion(ruling(request)))
     judge_consultation.consult_judge(held(agent))
