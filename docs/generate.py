@@ -63,7 +63,7 @@ def settings() -> str:
         "",
         "In the environment, the variable of a setting is `TOOL_LOOP_` and its name in capitals, as in `TOOL_LOOP_MAX_REPEATS`; that of",
         f"`enabled` is `{_variable('enabled')}`. LoopGuard does not start with a value that is not allowed, or with a variable that starts with",
-        "`TOOL_LOOP_` and belongs to no setting; the message names it. An empty variable counts as absent.",
+        "`TOOL_LOOP_` and belongs to no setting; the message names it and the nearest one. An empty variable counts as absent.",
         f"{_names_of_the_server()} is set by the server and cannot be set anywhere. A tool rule cannot contain {_names_not_of_tools()}.",
         "",
         "A limit *n* fires at the n-th occurrence. The column `standard` shows the value where no override sets one. The column `weaker` shows",

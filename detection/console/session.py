@@ -30,6 +30,7 @@ from detection.console.policies import reaction_values
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
 from detection.console.session_rows import meter_title, meter_words, session_row
 from detection.console.session_window import number
+from detection.engine import commands as grammar
 from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
@@ -349,18 +350,27 @@ def act(request: ProjectRequest) -> HttpResponse:
     return redirect(url)
 
 
+def _kept(request: ProjectRequest, session: Session, form: OverrideForm) -> str:
+    """Return which settings other values still decide if the session has just chosen a preset; empty if none."""
+    if form.values.get("preset") in (None, form.own.get("preset")):
+        return ""
+    kept = grammar.kept_lines(policies.effective(request.project, session=session))
+    return f" {'; '.join(kept)}." if kept else ""
+
+
 def _save_settings(request: ProjectRequest, session: Session, url: str) -> HttpResponse:
     form = _settings_form(request, session)
     if form.is_valid():
         unset = dict.fromkeys(session.policy_values)
         try:
-            service.set_policy(
+            saved_session = service.set_policy(
                 request.project.pk, session.external_id, {**unset, **form.values}, actor_of(request)
             )
         except ServiceError as error:
             form.add_service_error(error)
         else:
-            messages.success(request, "Override saved. It takes effect on the next call.")
+            saved = "Override saved. It takes effect on the next call."
+            messages.success(request, f"{saved}{_kept(request, saved_session, form)}")
             return redirect(f"{url}{'&' if '?' in url else '?'}tab=settings")
     context = _head_context(request, session, "settings") | _settings_context(request, session, form)
     return render(request, "console/session.html", context, status=422)

@@ -8,18 +8,20 @@ Reads commands, applies them to a session's override and writes the one-line rep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from detection.engine.errors import PolicyError
 from detection.engine.field import Field
-from detection.engine.fields import ALIASES, DEFAULTS, FIELDS
+from detection.engine.fields import DEFAULTS, FIELDS, SETTING_OF_NAME, TYPED_NAMES
 from detection.engine.policy import Policy, validate
 from detection.engine.scopes import SESSION
 
 PREFIX = "tool-loop-"
 MAX_COMMAND_CHARS = 2000
+MAX_KEPT_SHOWN = 6
+"""Settings that a reply about a preset names."""
 
 
 class _Unset:
@@ -52,26 +54,15 @@ class Command:
 
 
 _COMMAND = re.compile(r"!/(set|unset)\(([^()]*)\)", re.IGNORECASE)
-_LOOKS_LIKE = re.compile(r"!/(?:set|unset)\(\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
+# One setting of ours makes the whole list ours, wherever it stands.
+_LOOKS_LIKE = re.compile(r"!/(?:set|unset)\(\s*(?:[^()]*,\s*)?(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
 _HELP = re.compile(r"!/help\(\s*(?:tool[-_]loop[^()]*)?\)", re.IGNORECASE)
 _OURS = re.compile(r"(?:^|,)\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
-
-# The names people type, without the prefix; the first one is used in answers.
-_NAMES: Mapping[str, tuple[str, ...]] = {
-    "enabled": ("detection", "enabled", ""),
-    "max_repeats": ("max-repeats", "repeats"),
-    "ttl_seconds": ("ttl", "ttl-seconds"),
-    "mode": ("mode",),
-    "preset": ("preset",),
-}
-_FIELD_OF: dict[str, str] = {word: name for name, words in _NAMES.items() for word in words}
-_FIELD_OF |= {name.replace("_", "-"): name for name in FIELDS}
-_FIELD_OF |= {alias.removeprefix("tool_loop_").replace("_", "-"): name for alias, name in ALIASES.items()}
 
 
 def shown_name(field: str) -> str:
     """The name of a setting as it is typed in a command."""
-    return PREFIX + (_NAMES[field][0] if field in _NAMES else field.replace("_", "-"))
+    return PREFIX + (TYPED_NAMES[field][0] if field in TYPED_NAMES else field.replace("_", "-"))
 
 
 def contains_command(text: str) -> bool:
@@ -169,20 +160,39 @@ def _raised(field: Field, before: float, by: str) -> float:
 
 
 def reply(changes: Sequence[Change], policy: Policy) -> str:
-    """Return the one-line reply to applied changes, under the policy that results from them."""
+    """Return the one-line reply to applied changes, under the policy that results from them.
+
+    Of a preset, it also says which settings other values still decide.
+    """
     words = []
     for change in changes:
-        value = policy.get(change.field)
-        shown = (
-            str(value).lower()
-            if isinstance(value, bool)
-            else value
-            if not isinstance(value, tuple)
-            else ",".join(value)
-        )
         source = f" (from {policy.sources[change.field]})" if change.value is UNSET else ""
-        words.append(f"{shown_name(change.field)} is now {shown}{source}")
+        words.append(f"{shown_name(change.field)} is now {shown_value(policy.get(change.field))}{source}")
+    if any(change.field == "preset" for change in changes):
+        words += kept_lines(policy, {change.field for change in changes})
     return "; ".join(words) + "."
+
+
+def shown_value(value: Any) -> str:
+    """Return the value of a setting as it is typed in a command."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def kept_lines(policy: Policy, without: Collection[str] = ()) -> list[str]:
+    """Return in words which settings differ from the preset, each with its source; at most `MAX_KEPT_SHOWN`."""
+    kept = [one for one in policy.kept_over_preset() if one.setting not in without]
+    lines = [
+        f"{shown_name(one.setting)} stays {shown_value(one.value)} (from {one.source})"
+        for one in kept[:MAX_KEPT_SHOWN]
+    ]
+    more = len(kept) - MAX_KEPT_SHOWN
+    return (
+        [*lines, f"{more} more {'settings stay' if more > 1 else 'setting stays'} as set"]
+        if more > 0
+        else lines
+    )
 
 
 def _split(body: str) -> list[str]:
@@ -206,9 +216,9 @@ def _split(body: str) -> list[str]:
 def _field(word: str) -> str:
     name = word.strip().lower().replace("_", "-")
     bare = name.removeprefix("tool-loop").removeprefix("-")
-    if name.startswith("tool-loop") and bare in _FIELD_OF:
-        return _FIELD_OF[bare]
-    known = ", ".join(shown_name(field) for field in _NAMES)
+    if name.startswith("tool-loop") and bare in SETTING_OF_NAME:
+        return SETTING_OF_NAME[bare]
+    known = ", ".join(shown_name(field) for field in TYPED_NAMES)
     raise CommandError(f"Unknown setting '{word.strip()[:60]}'. Known: {known}.")
 
 

@@ -36,6 +36,8 @@ __all__ = [
     "MAX_LADDER_RUNGS",
     "PRESET_NAMES",
     "RUNGS",
+    "SETTING_OF_NAME",
+    "TYPED_NAMES",
     "Field",
     "FieldType",
     "PolicyError",
@@ -224,6 +226,24 @@ ALIASES: Mapping[str, str] = MappingProxyType(
     {alias: field.name for field in _ALL for alias in field.aliases}
 )
 """Further names of settings in overrides and commands, with the setting of each."""
+
+TYPED_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "enabled": ("detection", "enabled", ""),
+        "max_repeats": ("max-repeats", "repeats"),
+        "ttl_seconds": ("ttl", "ttl-seconds"),
+        "mode": ("mode",),
+        "preset": ("preset",),
+    }
+)
+"""The names that people type, by setting and without the prefix; the first one is used in answers."""
+
+SETTING_OF_NAME: Mapping[str, str] = MappingProxyType(
+    {word: name for name, words in TYPED_NAMES.items() for word in words}
+    | {name.replace("_", "-"): name for name in FIELDS}
+    | {alias.removeprefix("tool_loop_").replace("_", "-"): name for alias, name in ALIASES.items()}
+)
+"""The setting of every name that can be typed, in lower case with dashes and without the prefix."""
 
 DEFAULTS: Mapping[str, Any] = MappingProxyType({field.name: field.default for field in _ALL})
 

@@ -10,11 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from detection.engine.detectors import DETECTORS
 from detection.engine.errors import PolicyError
-from detection.engine.fields import ALIASES, DEFAULTS, FIELDS, LADDERS, Field, relevant_fields
+from detection.engine.fields import (
+    ALIASES,
+    DEFAULTS,
+    FIELDS,
+    LADDERS,
+    SETTING_OF_NAME,
+    Field,
+    relevant_fields,
+)
 from detection.engine.memory import MAX_RECORDS, MIN_RECORDS
 from detection.engine.presets import PRESETS
 from detection.engine.scopes import ENVIRONMENT, PROJECT, SERVER, SESSION, Scope
@@ -86,6 +94,14 @@ class ToolRule:
         return Scope("tool", pattern=self.pattern)
 
 
+class KeptSetting(NamedTuple):
+    """A setting that does not have the value of the preset, and where its value comes from."""
+
+    setting: str
+    value: Any
+    source: str
+
+
 class Policy:
     """Resolved settings; immutable.
 
@@ -155,6 +171,32 @@ class Policy:
                 self._by_tool.clear()
             found = self._by_tool[tool] = _for_tool(self, tool)
         return found
+
+    def kept_over_preset(self) -> tuple[KeptSetting, ...]:
+        """Return the settings that do not have the value of the preset, because a scope or a tool rule sets another.
+
+        Each setting is resolved alone, so values of wider scopes stay when a narrower one chooses a preset.
+        """
+        preset = {**DEFAULTS, **PRESETS[self.values["preset"]]}
+        own = [
+            KeptSetting(name, value, self.sources[name])
+            for name, value in self.values.items()
+            if self.sources[name].partition(":")[0] != "preset"
+        ]
+        of_tools = [
+            KeptSetting(name, value, str(rule.scope))
+            for rule in self._rules
+            for name, value in rule.values.items()
+            if self.sources.get(name) != SESSION.kind
+        ]
+        return tuple(
+            one
+            for one in (*own, *of_tools)
+            # What no session can set is no part of the choice.
+            if one.value != preset[one.setting]
+            and one.setting != "preset"
+            and SESSION.kind in FIELDS[one.setting].scopes
+        )
 
     def with_values(self, scope: Scope, values: Mapping[str, Any]) -> Policy:
         """Return these settings with others at a scope, in addition to those that are set there."""
@@ -291,6 +333,18 @@ def _clean(scope: Scope, given: str, value: Any) -> tuple[str, Any]:
     return name, None if value is None else field.clean(value)
 
 
+def _nearest_variable(name: str, variables: Mapping[str, str]) -> str:
+    """Return the variable that was probably meant: that of a setting with this name elsewhere, or a similar one."""
+    bare = name.removeprefix(_VARIABLE_PREFIX)
+    meant = SETTING_OF_NAME.get(bare.lower().replace("_", "-"))
+    for variable, setting in variables.items():
+        if setting == meant:
+            return variable
+    # The prefix that all of them share would make any two of them similar.
+    close = get_close_matches(bare, [one.removeprefix(_VARIABLE_PREFIX) for one in variables], 1)
+    return _VARIABLE_PREFIX + close[0] if close else ""
+
+
 def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the values of an override as JSON gave them back: lists become tuples, unknown settings are dropped."""
     return {
@@ -329,8 +383,8 @@ def environment_override(env: Mapping[str, str]) -> dict[str, Any]:
     variables = environment_variables()
     given = {name: text for name, text in env.items() if name.startswith(_VARIABLE_PREFIX) and text.strip()}
     for name in sorted(given.keys() - variables.keys()):
-        close = get_close_matches(name, variables, 1)
-        hint = f"; the nearest is `{close[0]}`" if close else ""
+        nearest = _nearest_variable(name, variables)
+        hint = f"; the nearest is `{nearest}`" if nearest else ""
         raise PolicyError(name, f"is no setting's variable{hint}")
     try:
         return validate(ENVIRONMENT, {variables[name]: text.strip() for name, text in given.items()})

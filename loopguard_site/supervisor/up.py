@@ -26,7 +26,7 @@ from .errors import SupervisorError
 from .postgres import EmbeddedPostgres
 from .processes import Fleet, Process
 from .valkey import EmbeddedValkey
-from .welcome import credentials, welcome
+from .welcome import FirstStop, credentials, welcome
 
 _DATABASE = "loopguard"
 _RUNTIME_ROLE = "loopguard_app"
@@ -113,7 +113,7 @@ class Supervisor:
         port = addresses.two_free_ports(options.host, options.port)
         self._environment = self._common_environment(port)
         self._start_servers()
-        shown = self._prepare()
+        shown, first_stop = self._prepare()
         self._empty_metrics()
         *first, beat = _processes(options.host, port, self._folder.path)
         fleet = self._fleet = self._make_fleet(first, {})
@@ -125,7 +125,7 @@ class Supervisor:
                 self._console.block("\n".join(new))
             raise
         fleet.add(beat)  # nothing waits for it, so it starts after the others
-        self._console.block(welcome(self._environment, self._folder.path, shown))
+        self._console.block(welcome(self._environment, self._folder.path, shown, first_stop))
         if options.ready_file:
             ready = {
                 "url": self._environment["LOOPGUARD_URL"],
@@ -177,8 +177,14 @@ class Supervisor:
             valkey.start()
             self._environment["REDIS_URL"] = valkey.url
 
-    def _prepare(self) -> dict[str, str]:
-        """Migrate and, at the first start, create login and key; return what is shown only once."""
+    def _prepare(self) -> tuple[dict[str, str], FirstStop]:
+        """Migrate and, at the first start, create login and key.
+
+        Returns
+        -------
+        tuple
+            What is shown only once, and which of several identical calls the settings stop.
+        """
         result = self._folder.path / "prepared.json"
         result.unlink(missing_ok=True)
         flags = [
@@ -196,7 +202,8 @@ class Supervisor:
             raise SupervisorError("The database could not be prepared. See the lines of 'setup' above.")
         shown = json.loads(result.read_text(encoding="utf-8"))
         result.unlink()
-        return {str(key): str(value) for key, value in shown.items()}
+        first_stop = FirstStop(**shown.pop("trial"))
+        return {str(key): str(value) for key, value in shown.items()}, first_stop
 
     def _empty_metrics(self) -> None:
         """Let the processes of `web` count together, from zero."""

@@ -1,12 +1,34 @@
-"""The text that `up` prints when LoopGuard answers: addresses, login, and a shell line whose last call is blocked."""
+"""The text that `up` prints when LoopGuard answers: addresses, login, and a shell line whose last call is stopped."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from loopguard_site.env import TEST_CLOCK_VARIABLE
 
+_CALLS_WITHOUT_STOP = 4
+_WORDS = {"block": "blocked", "hold": "held for approval", "stop": "blocked and ends the session"}
 
-def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]) -> str:
+
+@dataclass(frozen=True, slots=True)
+class FirstStop:
+    """The first of several identical calls that the settings in force do not let run.
+
+    Attributes
+    ----------
+    number
+        Its number, from 1; 0 if none of the first ones is stopped.
+    decision
+        ``block``, ``hold`` or ``stop``; empty if none is stopped.
+    """
+
+    number: int = 0
+    decision: str = ""
+
+
+def welcome(
+    environment: Mapping[str, str], data: Path, shown: Mapping[str, str], first_stop: FirstStop
+) -> str:
     """Return the text.
 
     Parameters
@@ -17,6 +39,8 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
         The data folder.
     shown : mapping
         `username`, `password` and `api_key` when they are new, else empty.
+    first_stop : FirstStop
+        What the shell line will show.
     """
     url = environment["LOOPGUARD_URL"]
     lines = ["LoopGuard is running.", "", f"  Console   {url}/"]
@@ -26,12 +50,26 @@ def welcome(environment: Mapping[str, str], data: Path, shown: Mapping[str, str]
     lines += [
         f"  Data      {data}",
         "",
-        "Try it: this sends the same tool call four times. The 4th call is blocked.",
+        _promise(first_stop),
         "",
     ]
-    lines.append(curl_line(url, shown.get("api_key", "$LOOPGUARD_KEY")))
+    calls = first_stop.number or _CALLS_WITHOUT_STOP
+    lines.append(curl_line(url, shown.get("api_key", "$LOOPGUARD_KEY"), calls))
     lines += ["", "Press Ctrl-C to stop LoopGuard."]
     return "\n".join(lines)
+
+
+def _promise(first_stop: FirstStop) -> str:
+    """Return what the shell line does under the settings in force."""
+    if not first_stop.number:
+        return "Try it: this sends the same tool call four times. Under the present settings, none of them is blocked."
+    number, what = first_stop.number, _WORDS[first_stop.decision]
+    return f"Try it: this sends the same tool call {number} times. The {_ordinal(number)} call is {what}."
+
+
+def _ordinal(number: int) -> str:
+    ending = "th" if number in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
 
 
 def credentials(shown: Mapping[str, str]) -> list[str]:
@@ -45,13 +83,14 @@ def credentials(shown: Mapping[str, str]) -> list[str]:
     ]
 
 
-def curl_line(url: str, key: str) -> str:
-    """Return a shell line that sends the same call four times in a new session."""
+def curl_line(url: str, key: str, calls: int) -> str:
+    """Return a shell line that sends the same call several times in a new session."""
     body = (
         '{"session": "\'$s\'", "calls": [{"call_id": "call_\'$i\'", "tool": "search_web", '
         '"arguments": {"q": "reset password"}}]}'
     )
+    numbers = " ".join(map(str, range(1, calls + 1)))
     return (
-        f"  s=try-$(date +%s); for i in 1 2 3 4; do curl -sS {url}/api/v1/guard "
+        f"  s=try-$(date +%s); for i in {numbers}; do curl -sS {url}/api/v1/guard "
         f'-H "Authorization: Bearer {key}" -H "Content-Type: application/json" -d \'{body}\'; echo; done'
     )

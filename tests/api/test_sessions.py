@@ -226,6 +226,22 @@ def test_replies_to_commands_in_messages_come_with_the_calls_around_them(api):
     assert second["command_replies"][0]["lines"][0] == "tool-loop-max-repeats is now 6."
 
 
+def test_the_answer_to_a_preset_names_what_it_does_not_replace(api, project):
+    overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, SYSTEM)
+    api.call()
+    changed = api.patch("/sessions/s-1/policy", {"preset": "proxy"}).json()
+    assert changed["kept_over_preset"] == [{"setting": "max_repeats", "value": 9, "source": "project"}]
+    assert changed["policy"]["max_repeats"] == {"value": 9, "source": "project"}
+    changed = api.patch("/sessions/s-1/policy", {"max_repeats": 4}).json()
+    assert changed["kept_over_preset"] == []
+    told = api.post(
+        "/sessions/s-1/commands", {"text": "!/unset(tool-loop-max-repeats) !/set(tool-loop-preset=proxy)"}
+    )
+    assert told.json()["lines"][1] == (
+        "tool-loop-preset is now proxy; tool-loop-max-repeats stays 9 (from project)."
+    )
+
+
 def test_an_exemption_is_listed_and_can_be_revoked(api, project):
     overrides.save_override(project.pk, PROJECT, {"mode": "ask", "attended": True}, SYSTEM)
     for _ in range(4):

@@ -132,6 +132,22 @@ def test_a_command_is_carried_out_as_in_the_chat(world):
     assert world.session.policy_values["max_repeats"] == 7
 
 
+def test_a_saved_preset_says_which_settings_it_does_not_replace(world):
+    wider = Scope("model", backend="openai", model="gpt-5")
+    overrides.save_override(world.project.pk, wider, {"max_repeats": 9}, SYSTEM)
+    form = {"name": "s-1", "action": "settings", "set_preset": "proxy"}
+    told = text(world.client.post(f"{world.base}/session/act", form, follow=True))
+    assert (
+        "Override saved. It takes effect on the next call. tool-loop-max-repeats stays 9 (from model:openai/gpt-5)."
+        in told
+    )
+    again = text(
+        world.client.post(f"{world.base}/session/act", form | {"set_ttl_seconds": "60"}, follow=True)
+    )
+    assert "Override saved." in again
+    assert "stays 9" not in again
+
+
 def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
     text_of_chat = "!/set(tool-loop-max-repeats=7) !/set(tool-loop-ttl=0)"
     message = EventRecord(type="message", session="s-1", content=text_of_chat)

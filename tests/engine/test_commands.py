@@ -14,8 +14,9 @@ from detection.engine.commands import (
     parse,
     reply,
     shown_name,
+    without_commands,
 )
-from detection.engine.policy import FIELDS, SERVER, SESSION, resolve
+from detection.engine.policy import ENVIRONMENT, FIELDS, PROJECT, SERVER, SESSION, ToolRule, resolve
 
 
 def applied(text, values=None):
@@ -123,6 +124,85 @@ def test_the_reply_names_the_new_values():
     assert reply(command.changes, policy) == (
         "tool-loop-max-repeats is now 6; tool-loop-detection is now false; tool-loop-mode is now chance_then_break (from server)."
     )
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "foo=1, tool-loop-mode=chance",
+        "foo, tool_loop_mode=chance",
+        "model=gpt,\n  temperature=0, Tool-Loop-max-repeats=6",
+        "foo=a,b , loop-guard-mode=chance",
+    ],
+)
+@pytest.mark.parametrize("verb", ["set", "unset", "SET"])
+def test_one_setting_of_ours_makes_the_whole_list_ours(body, verb):
+    text = f"please !/{verb}({body}) thanks"
+    first = body.partition(",")[0].partition("=")[0]
+
+    assert contains_command(text)
+    assert without_commands(text) == "please  thanks"
+    (command,) = parse(text)
+    assert command.changes == ()
+    assert command.error.startswith(f"Unknown setting '{first}'. Known: tool-loop-detection, ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "!/set(foo=1)",
+        "!/set(foo=1, bar=tool)",
+        "!/unset(foo, loop)",
+        "!/set(note=about tool-loop-mode)",
+        "!/set(foo=1) and then, tool-loop-mode=chance",
+        "!/set(foo=(1), tool-loop-mode=chance)",
+        "(foo=1, tool-loop-mode=chance)",
+    ],
+)
+def test_a_list_without_a_setting_of_ours_stays_somebody_elses(text):
+    assert not contains_command(text)
+    assert without_commands(text) == text
+    assert parse(text) == []
+
+
+def test_long_texts_are_searched_in_linear_time():
+    for unit in ("!/set(", "!/set(a,", "!/set(" + "," * 900, "!/set(" + "a, " * 500 + ") "):
+        assert not contains_command(unit * (2000 // len(unit) + 1))
+
+
+# What a preset does not replace
+
+
+def test_the_reply_to_a_preset_names_what_wider_scopes_still_decide():
+    scopes = [
+        (ENVIRONMENT, {"judge_available": True, "window_calls": 10}),
+        (PROJECT, {"max_repeats": 9, "mode": ("warn", "stop")}),
+        (SESSION, {"preset": "proxy", "ttl_seconds": 30}),
+    ]
+    rules = [ToolRule("search_*", values={"max_repeats": 3})]
+    preset, ttl = Change("preset", "proxy"), Change("ttl_seconds", "30")
+
+    assert reply((preset, ttl), resolve(scopes, rules)) == (
+        "tool-loop-preset is now proxy; tool-loop-ttl is now 30; tool-loop-mode stays warn,stop (from project); "
+        "tool-loop-max-repeats stays 9 (from project); tool-loop-max-repeats stays 3 (from tool:search_*)."
+    )
+    assert "tool-loop-ttl stays 30 (from session)" in reply((preset,), resolve(scopes))
+    assert reply((ttl,), resolve(scopes)) == "tool-loop-ttl is now 30."
+
+
+def test_the_reply_to_a_preset_names_nothing_that_agrees_with_it():
+    scopes = [(SERVER, {"max_repeats": 4, "preset": "standard"}), (SESSION, {"preset": "proxy"})]
+
+    assert reply((Change("preset", "proxy"),), resolve(scopes)) == "tool-loop-preset is now proxy."
+
+
+def test_a_long_reply_to_a_preset_counts_what_it_does_not_name():
+    values = {name: field.maximum for name, field in FIELDS.items() if field.type == "int" and field.maximum}
+    scopes = [(PROJECT, {name: values[name] for name in list(values)[:9]}), (SESSION, {"preset": "proxy"})]
+    line = reply((Change("preset", "proxy"),), resolve(scopes))
+
+    assert line.count(" stays ") == 6
+    assert line.endswith("; 3 more settings stay as set.")
 
 
 @pytest.mark.parametrize("field", FIELDS)

@@ -247,6 +247,20 @@ def test_only_what_the_server_finds_out_and_what_projects_decide_have_no_variabl
             {"TOOL_LOOP_MAX_REPEAT": "4"},
             "`TOOL_LOOP_MAX_REPEAT` is no setting's variable; the nearest is `TOOL_LOOP_MAX_REPEATS`.",
         ),
+        *(
+            ({wrong: "4"}, f"`{wrong}` is no setting's variable; the nearest is `{right}`.")
+            for wrong, right in (
+                ("TOOL_LOOP_ENABLED", "TOOL_LOOP_DETECTION_ENABLED"),
+                ("TOOL_LOOP_DETECTION", "TOOL_LOOP_DETECTION_ENABLED"),
+                ("TOOL_LOOP_DETECTION_ENABLE", "TOOL_LOOP_DETECTION_ENABLED"),
+                ("TOOL_LOOP_TTL", "TOOL_LOOP_TTL_SECONDS"),
+                ("TOOL_LOOP_REPEATS", "TOOL_LOOP_MAX_REPEATS"),
+                ("TOOL_LOOP_DETECTION_MAX_REPEATS", "TOOL_LOOP_MAX_REPEATS"),
+                ("TOOL_LOOP_CYCLES_ENABLED", "TOOL_LOOP_CYCLE_ENABLED"),
+                ("TOOL_LOOP_PRESETS", "TOOL_LOOP_PRESET"),
+            )
+        ),
+        ({"TOOL_LOOP_XYZ": "4"}, "`TOOL_LOOP_XYZ` is no setting's variable."),
         ({"TOOL_LOOP_JUDGE_AVAILABLE": "true"}, None),
         (
             {"TOOL_LOOP_CYCLE_MIN_LENGTH": "4", "TOOL_LOOP_CYCLE_MAX_LENGTH": "3"},

@@ -4,9 +4,11 @@ import json
 
 import pytest
 
+from detection.engine.policy import PROJECT
 from detection.gateway import guarding
 from detection.models import Event, Session
 from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
 from detection.services.sessions import actions
 from tests.support.model_answers import answered, call
 from tests.support.model_server import of_json
@@ -44,6 +46,34 @@ def test_a_command_is_executed_and_answered_without_the_model(world: World, shap
     assert "tool-loop" not in sent_to_model(world)
     event = Event.objects.exclude(reply="").get()
     assert (event.type, event.reply) == ("message", REPLY)
+
+
+@forms_in_turns
+def test_a_list_that_begins_with_an_unknown_setting_is_answered_with_the_error(
+    world: World, shape, is_stream
+):
+    world.model.script = lambda asked: answered(asked, shape, "Done.")
+    agent = Agent(world, shape, is_stream)
+    agent.run()
+    agent.say("!/set(foo=1, tool-loop-mode=chance)")
+    given = agent.run()
+    assert given.text.startswith("Unknown setting 'foo'. Known: tool-loop-detection")
+    assert values_of() == {}
+    assert len(world.model.asked) == 1
+    agent.say("!/set(foo=1)")
+    assert agent.run().text == "Done."
+    assert "!/set(foo=1)" in sent_to_model(world)
+
+
+@forms_in_turns
+def test_the_reply_to_a_preset_names_what_stays(world: World, shape, is_stream):
+    overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 9}, SYSTEM)
+    agent = Agent(world, shape, is_stream)
+    agent.messages.clear()
+    agent.say("!/set(tool-loop-preset=proxy)")
+    assert agent.run().text == (
+        "tool-loop-preset is now proxy; tool-loop-max-repeats stays 9 (from project)."
+    )
 
 
 @forms_in_turns

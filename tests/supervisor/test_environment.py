@@ -10,7 +10,7 @@ import pytest
 
 from loopguard_site import env
 from loopguard_site.layout import ROOT
-from loopguard_site.supervisor.welcome import welcome
+from loopguard_site.supervisor.welcome import FirstStop, curl_line, welcome
 
 SAFE = {
     "LOOPGUARD_MODE": "production",
@@ -85,7 +85,24 @@ def test_a_process_says_at_its_start_that_its_clock_is_that_of_a_test(tmp_path):
 
 def test_the_text_of_a_start_names_the_test_clock(tmp_path):
     known = {"LOOPGUARD_URL": "http://127.0.0.1:8300"}
-    assert "TEST" not in welcome(known, tmp_path, {})
+    assert "TEST" not in welcome(known, tmp_path, {}, FirstStop())
     assert "TEST: the time is what /tmp/clock contains." in welcome(
-        known | {"LOOPGUARD_TEST_CLOCK": "/tmp/clock"}, tmp_path, {}
+        known | {"LOOPGUARD_TEST_CLOCK": "/tmp/clock"}, tmp_path, {}, FirstStop()
     )
+
+
+@pytest.mark.parametrize(
+    ("first_stop", "promise", "calls"),
+    [
+        (FirstStop(4, "block"), "same tool call 4 times. The 4th call is blocked.", 4),
+        (FirstStop(2, "stop"), "same tool call 2 times. The 2nd call is blocked and ends the session.", 2),
+        (FirstStop(3, "hold"), "same tool call 3 times. The 3rd call is held for approval.", 3),
+        (FirstStop(12, "block"), "same tool call 12 times. The 12th call is blocked.", 12),
+        (FirstStop(), "four times. Under the present settings, none of them is blocked.", 4),
+    ],
+)
+def test_the_text_of_a_start_promises_what_the_settings_do(tmp_path, first_stop, promise, calls):
+    told = welcome({"LOOPGUARD_URL": "http://127.0.0.1:8300"}, tmp_path, {"api_key": "k"}, first_stop)
+    assert promise in told
+    assert curl_line("http://127.0.0.1:8300", "k", calls) in told
+    assert f" {calls}; do curl" in told

@@ -26,6 +26,7 @@ def wait_for(check, seconds=60):
 
 def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
     del run.environment["LOOPGUARD_WEB_PROCESSES"]
+    run.environment["TOOL_LOOP_MAX_REPEATS"] = "5"
     up, ready = run.start()
     assert set(ready) == {"url", "live_url", "api_key", "username", "password"}
     assert run.ready_file.stat().st_mode & 0o777 == 0o600
@@ -33,14 +34,15 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
 
     # The printed line works as it stands.
     printed = run.log.read_text()
-    line = curl_line(ready["url"], ready["api_key"])
+    line = curl_line(ready["url"], ready["api_key"], 5)
     assert line in printed
+    assert "The 5th call is blocked." in printed
     assert ready["password"] in printed
     output = subprocess.run(
         ["bash", "-c", line], capture_output=True, text=True, timeout=60, check=True
     ).stdout
     answers = [json.loads(text) for text in output.splitlines() if text]
-    assert [answer["decision"] for answer in answers] == ["allow", "allow", "allow", "block"]
+    assert [answer["decision"] for answer in answers] == ["allow"] * 4 + ["block"]
 
     # A second start names the address of the first one.
     second = subprocess.run(

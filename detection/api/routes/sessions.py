@@ -218,6 +218,7 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     document = session_document(session, project.slug)
     document["policy_values"] = session.policy_values
     document["policy"] = policy.explain(policy.values)
+    document["kept_over_preset"] = [one._asdict() for one in policy.kept_over_preset()]
     document["exempt_tools"] = session.exempt_tools
     document["tools"] = [asdict(tool) for tool in sessions.called_tools(session, limit=SHOWN_TOOLS)]
     document["quarantined_count"] = session.quarantined_events.count()

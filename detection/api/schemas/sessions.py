@@ -157,11 +157,23 @@ class SessionToolSchema(Schema):
     )
 
 
+class KeptSettingSchema(Schema):
+    """A setting that does not have the value of the preset."""
+
+    setting: str = Field(description="Name of the setting.")
+    value: Any = Field(description="Its value.")
+    source: str = Field(description="The scope or tool rule that sets it.")
+
+
 class SessionDetailSchema(SessionSchema):
     """A session with its settings, incidents and quarantined events."""
 
     policy_values: dict[str, Any] = Field(description="Overrides of this session.")
     policy: dict[str, SettingSchema] = Field(description="Effective settings, each with its source.")
+    kept_over_preset: list[KeptSettingSchema] = Field(
+        description="Settings that scopes or tool rules set to other values than the preset; a preset does not "
+        "replace them, whichever scope chooses it."
+    )
     exempt_tools: list[str] = Field(description="Tools that a person exempted in this session.")
     tools: list[SessionToolSchema] = Field(
         description="The 100 tools with the most calls. "

@@ -39,13 +39,7 @@ def help_line(policy: Policy) -> str:
     words = []
     for name in _SHOWN:
         field, value = FIELDS[name], policy.get(name)
-        now = (
-            str(value).lower()
-            if isinstance(value, bool)
-            else ",".join(value)
-            if isinstance(value, tuple)
-            else value
-        )
+        now = grammar.shown_value(value)
         allowed = ""
         if field.type == "int":
             allowed = f", {number_text(field.minimum)} to {number_text(field.maximum)}"

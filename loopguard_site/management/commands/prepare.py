@@ -21,6 +21,7 @@ from psycopg.errors import InsufficientPrivilege
 from detection.selectors.audit import audit_weakness
 from detection.services.maintenance import database_rights
 from detection.services.maintenance.first_start import demo_key, first_start, new_secrets
+from detection.services.maintenance.trial import trial
 from loopguard_site.env import OWNER_VARIABLE
 from loopguard_site.supervisor.data_folder import write_private
 
@@ -44,7 +45,9 @@ class Command(BaseCommand):
             "--static", action="store_true", help="only collect static files; needs no database"
         )
         parser.add_argument(
-            "--result", type=Path, help="write new secrets to this file instead of the terminal"
+            "--result",
+            type=Path,
+            help="write new secrets and what a first try does to this file instead of the terminal",
         )
 
     def handle(self, *_: object, **options: Any) -> None:
@@ -55,7 +58,8 @@ class Command(BaseCommand):
         self._bring_database_up_to_date()
         self._collect_static_files()
         made = new_secrets() if options["new_secrets"] else first_start()
-        shown = dataclasses.asdict(made) if made else {}
+        shown: dict[str, Any] = dataclasses.asdict(made) if made else {}
+        shown["trial"] = dataclasses.asdict(trial())
         if options["demo"]:
             shown["demo_key"] = demo_key()
         if options["result"]:

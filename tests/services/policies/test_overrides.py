@@ -139,6 +139,16 @@ def test_one_invalid_command_does_not_void_the_others_in_the_text(project, agent
     assert Session.objects.get().policy_values == {"ttl_seconds": 60}
 
 
+def test_a_list_that_begins_with_an_unknown_setting_is_answered_and_changes_nothing(project, agent):
+    agent.asks()
+    out = actions.run_command(project.pk, "s-1", "!/set(foo=1, tool-loop-mode=chance)", OPERATOR)
+    assert not out.is_changed
+    assert out.lines[0].startswith("Unknown setting 'foo'. Known: tool-loop-detection")
+    assert Session.objects.get().policy_values == {}
+    with pytest.raises(Invalid):
+        actions.run_command(project.pk, "s-1", "!/set(foo=1)", OPERATOR)
+
+
 def test_a_stored_ladder_is_no_change_of_its_own(project, agent):
     agent.asks()
     actions.set_policy(project.pk, "s-1", {"mode": ["warn", "stop"]}, OPERATOR)
