@@ -54,7 +54,7 @@ class Command:
 
 
 _COMMAND = re.compile(r"!/(set|unset)\(([^()]*)\)", re.IGNORECASE)
-# One setting of ours makes the whole list ours, wherever it stands.
+# One setting of LoopGuard makes it a command for LoopGuard, wherever it stands in the list.
 _LOOKS_LIKE = re.compile(r"!/(?:set|unset)\(\s*(?:[^()]*,\s*)?(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)
 _HELP = re.compile(r"!/help\(\s*(?:tool[-_]loop[^()]*)?\)", re.IGNORECASE)
 _OURS = re.compile(r"(?:^|,)\s*(?:tool[-_]loop|loop[-_]guard)", re.IGNORECASE)

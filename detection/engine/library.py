@@ -141,7 +141,7 @@ class Guard:
         return bool(self.policy.values["enabled"])
 
     def enable(self) -> None:
-        """Judge and count calls from now on; what was counted before still counts."""
+        """Judge and count the calls that follow; what was counted before still counts."""
         self.policy = self.policy.with_values(SESSION, {"enabled": True})
 
     def disable(self) -> None:

@@ -2,7 +2,7 @@
 
 There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the
 literal formulas of the `similarity` preset on the text itself. Both look at the whole of what they compare: what is too
-long to be kept is condensed, never cut off.
+long to be kept is condensed, never cut.
 """
 
 from __future__ import annotations
@@ -99,15 +99,15 @@ def _bounded(fields: list[str], hashes: WordHashes) -> str:
     whole = _FIELD.join(fields)
     if len(whole) <= MAX_SKETCH_CHARS:
         return whole
-    room = MAX_SKETCH_CHARS // len(fields) - 1
-    return _FIELD.join(sorted(field[:1] + _folded(field[1:], room - 1, hashes) for field in fields))
+    size = MAX_SKETCH_CHARS // len(fields) - 1
+    return _FIELD.join(sorted(field[:1] + _folded(field[1:], size - 1, hashes) for field in fields))
 
 
-def _folded(words: str, room: int, hashes: WordHashes) -> str:
-    """Return the hashes of words as at most `room` hashes, each of several words, so that the end still counts."""
-    if len(words) <= room:
+def _folded(words: str, size: int, hashes: WordHashes) -> str:
+    """Return the hashes of words as at most `size` hashes, each of several words, so that the end still counts."""
+    if len(words) <= size:
         return words
-    step = -(-len(words) // room)
+    step = -(-len(words) // size)
     return "".join(hashes[words[i : i + step].encode()] for i in range(0, len(words), step))
 
 
@@ -144,7 +144,7 @@ def word_places(text: str) -> list[tuple[int, int]]:
 def word_set(text: str, keyer: Keyer) -> str:
     """Return the words of a text without digits, once: sorted keyed hashes of one character, at most `MAX_SET_WORDS`.
 
-    Words are left out by their hashes, so that of two long texts the same ones are.
+    Which words are kept depends on their hashes alone, so two long texts keep the same ones.
     """
     words = _words(_DIGITS.sub("", text))
     return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words)))[:MAX_SET_WORDS])

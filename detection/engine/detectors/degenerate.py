@@ -79,7 +79,7 @@ class Degenerate(BaseDetector):
             ),
         ),
         "degenerate-prose": Example(
-            "a long text that goes on: not a loop",
+            "a long text that continues: not a loop",
             (
                 ExampleCall("A", "lookup", {"name": "ann"}, "number 17"),
                 ExampleCall(
