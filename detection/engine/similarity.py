@@ -1,7 +1,7 @@
 """Similarity of calls and of results.
 
 There are two methods: word sketches, which hold no plain text (every word is a keyed hash of one character), and the
-literal formulas of the `similarity` preset on the text itself. Both look at the whole of what they compare: what is too
+literal formulas of the `similarity` preset on the text itself. Both compare the whole: what is too
 long to be kept is condensed, never cut.
 """
 
