@@ -45,7 +45,7 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
     processes = min(round((os.cpu_count() or 1) * _PROCESSES_PER_CORE), _MAX_PROCESSES)
     shared = [f"--numprocesses={processes}"]
     # The long tests have deadlines of their own.
-    unlimited = ["-o", "faulthandler_timeout=0"] if "--long" in arguments else []
+    unlimited = ["-o", "faulthandler_timeout=0", "-o", "session_timeout=0"] if "--long" in arguments else []
     return [sys.executable, "-m", "pytest", *unlimited, *([] if is_one else shared), *arguments]
 
 

@@ -18,9 +18,10 @@ from detection.services.approvals.decisions import decide
 from detection.services.audit import Actor
 from detection.services.policies.overrides import save_override
 from tests.support import asgi_server
+from tests.support.programs import needs_curl
 from tests.support.threads import in_thread
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), needs_curl]
 BODY = {
     "session_id": "s",
     "hook_event_name": "PreToolUse",

@@ -176,7 +176,7 @@ def test_a_new_route_goes_to_the_destination_that_works_and_shows_what_it_would_
         url(world, "new_alert_route"), sentence | {"action": "preview"}, HTTP_HX_REQUEST="true"
     )
     assert "would have sent 1 notification with 1 alert." in text(asked)
-    assert "due in 10 s" in text(asked)
+    assert re.search(r"due in ([1-9]|10) s", text(asked))
     assert AlertRoute.objects.count() == 0
     without = world.client.post(url(world, "new_alert_route"), sentence | {"destinations": []})
     assert without.status_code == 422

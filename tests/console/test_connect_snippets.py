@@ -17,6 +17,7 @@ from detection.integrations.hosts import HOSTS
 from detection.models import ApiKey, Incident, Session
 from detection.services.ingestion.attempts import recorder
 from tests.console.scenes import text
+from tests.support.programs import needs_curl
 from tests.support.projects import make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -69,6 +70,7 @@ class Connect:
         return str(self._programs / "python")
 
 
+@needs_curl
 def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
     snippets = connect.snippets()
     key = ApiKey.objects.get(name="Connect")
@@ -109,6 +111,7 @@ def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeyp
     assert Session.objects.filter(project=connect.project, external_id="past").exists()
 
 
+@needs_curl
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_commands_of_a_coding_agent_run_as_they_are_pasted(connect, host):
     snippets = connect.snippets(f"/guides/{host}")
@@ -136,6 +139,7 @@ def test_the_commands_of_mcp_and_python_run_as_they_are_pasted(connect):
     compile(snippets["langchain"], "langchain", "exec")
 
 
+@needs_curl
 def test_the_loop_of_opentelemetry_runs_as_it_is_pasted(connect):
     snippets = connect.snippets("/guides/opentelemetry")
     assert connect.paste(snippets["otlp-curl"]) == "{}" * 3

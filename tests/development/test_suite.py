@@ -1,5 +1,6 @@
-"""Which runs of the suite are shared among processes."""
+"""How the suite is run: by which command, and which runs are shared among processes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,11 @@ def test_named_tests_and_a_number_of_processes_that_is_given_are_left_alone(argu
 def test_a_broker_that_is_given_is_never_shared(monkeypatch):
     monkeypatch.setenv("REDIS_URL", "redis://127.0.0.1:6379/0")
     assert not is_shared("-q")
+
+
+def test_ci_runs_the_suite_by_the_command_that_the_readme_gives():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```sh\n(.+?)```", readme.split("## Run it\n")[1], re.DOTALL)[1].splitlines()
+    assert shown == ["python3 manage.py up", "python3 manage.py test"]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert re.search(rf"^ *{re.escape(shown[1])} && return$", script, re.MULTILINE)

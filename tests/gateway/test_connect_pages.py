@@ -14,6 +14,7 @@ from detection.console.connect_base_urls import BASE_URL_GUIDES
 from detection.models import ApiKey, GatewayBackend, GatewayToken, Session
 from tests.console.scenes import text
 from tests.support.model_answers import answered, call
+from tests.support.programs import needs_curl
 from tests.support.projects import make_member, make_project
 
 from .conftest import World
@@ -60,6 +61,7 @@ def run(script, **env):
     return done.stdout
 
 
+@needs_curl
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_new_key_and_the_request_run_as_they_are_shown(world: World, console, name):
     world.model.script = lambda asked: answered(asked, SHAPES[name], "", [call()])

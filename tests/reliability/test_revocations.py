@@ -1,5 +1,6 @@
 """A right that ends in one process ends the sockets and long polls of another one within a second."""
 
+import contextlib
 import re
 import threading
 import time
@@ -36,11 +37,13 @@ class Person:
         )
         self.post("/sign-in", "/sign-in", username=name, password=PASSWORD)
         cookies = "; ".join(f"{key}={value}" for key, value in self.browser.cookies.items())
-        self.socket = connect(
+        socket = connect(
             f"{self.live_url.replace('http', 'ws')}/ws/p/support/",
             additional_headers={"Cookie": cookies},
             origin=PUBLIC_URL,
         )
+        self.open = contextlib.ExitStack()
+        self.socket = self.open.enter_context(socket)
         assert "ready" in self.socket.recv(timeout=20)
 
     def post(self, page, path, **form):
@@ -85,7 +88,7 @@ def people(project, install):
 
     yield sign_in
     for person in opened:
-        person.socket.close()
+        person.open.close()
         person.browser.close()
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from loopguard_site.supervisor import addresses, children
 from loopguard_site.supervisor.welcome import curl_line
+from tests.support.programs import needs_curl
 
 from .running import ROOT
 
@@ -24,6 +25,7 @@ def wait_for(check, seconds=60):
     return check()
 
 
+@needs_curl
 def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
     del run.environment["LOOPGUARD_WEB_PROCESSES"]
     run.environment["TOOL_LOOP_MAX_REPEATS"] = "5"
