@@ -64,7 +64,7 @@ def settings() -> str:
         "In the environment, the variable of a setting is `TOOL_LOOP_` and its name in capitals, as in `TOOL_LOOP_MAX_REPEATS`; that of",
         f"`enabled` is `{_variable('enabled')}`. LoopGuard does not start with a value that is not allowed, or with a variable that starts with",
         "`TOOL_LOOP_` and belongs to no setting; the message names it and the nearest one. An empty variable counts as absent.",
-        f"{_names_of_the_server()} is set by the server and cannot be set anywhere. A tool rule cannot contain {_names_not_of_tools()}.",
+        f"{_names_of_one_scope()} A tool rule cannot contain {_names_not_of_tools()}.",
         "",
         "A limit *n* fires at the n-th occurrence. The column `standard` shows the value where no override sets one. The column `weaker` shows",
         "the direction that lets more calls through.",
@@ -101,8 +101,14 @@ def _variable(name: str) -> str:
     return next(variable for variable, setting in environment_variables().items() if setting == name)
 
 
-def _names_of_the_server() -> str:
-    return _list(name for name in FIELDS if name not in environment_variables().values())
+def _names_of_one_scope() -> str:
+    limited = (FIELDS[name] for name in FIELDS if name not in environment_variables().values())
+    return " ".join(
+        f"`{one.name}` is set by the server and cannot be set anywhere."
+        if one.scopes == ("environment",)
+        else f"`{one.name}` can be set for a {' or a '.join(one.scopes)} only."
+        for one in limited
+    )
 
 
 def _names_not_of_tools() -> str:
