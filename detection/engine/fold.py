@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import Any, Literal, cast
 
 from detection.engine import messages
-from detection.engine.arguments import essential
 from detection.engine.calls import (
     Arguments,
     Call,
@@ -48,7 +47,8 @@ from detection.engine.detectors import (
     detector_for,
 )
 from detection.engine.directories import place_of
-from detection.engine.identity import Keyer, structured
+from detection.engine.dispatching import inner, judged, outer
+from detection.engine.identity import Keyer
 from detection.engine.memory import (
     BLOCKING,
     EMPTY,
@@ -69,7 +69,7 @@ from detection.engine.open_calls import (
     find_closed,
     find_resent,
     is_assigned,
-    key_of,
+    key_and_arguments,
     round_of,
 )
 from detection.engine.policy import Policy
@@ -137,12 +137,13 @@ def observe_call(
     Step
         The verdict and what a service stores. Costs tens of microseconds, whatever the length of the session.
     """
+    call, arguments = judged(call, interprets=not policy.reads_plainly)
     session_policy, policy = policy, policy.for_tool(call.tool)
     values = policy.values
     if not values["enabled"]:
         return Step()
     traits = policy.traits
-    key, arguments = _key_and_arguments(call, policy, keyer)
+    key, arguments = key_and_arguments(call, arguments, policy, keyer)
     call_hash = hash_of(call.call_id) if call.call_id else 0
     round_hash = hash_of(call.round) if call.round else 0
     is_request = call.round is not None and is_assigned(call.round)
@@ -153,7 +154,7 @@ def observe_call(
                 _duplicate(state, known, policy, templates) if known else Step(call_key=key, duplicate=True)
             )
     tool = bounded_name(call.tool)
-    if traits.neutral or (state.exempt and tool in state.exempt):
+    if traits.neutral or (state.exempt and _is_exempt(state, call.tool)):
         state.add_uncounted(call.seq, call_hash, tool, key)
         _note_uncounted(state, call, policy)
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
@@ -187,18 +188,13 @@ def observe_call(
 
 def call_key(call: ObservedCall, policy: Policy, keyer: Keyer) -> str:
     """Return the key by which a call is compared under the policy of the session."""
-    return _key_and_arguments(call, policy.for_tool(call.tool), keyer)[0]
+    call, arguments = judged(call, interprets=not policy.reads_plainly)
+    return key_and_arguments(call, arguments, policy.for_tool(call.tool), keyer)[0]
 
 
-def _key_and_arguments(call: ObservedCall, policy: Policy, keyer: Keyer) -> tuple[str, Arguments]:
-    """Return the key of a call, and its arguments as detectors read them, under the policy of its tool."""
-    values = policy.values
-    name, arguments = call.tool, structured(call.arguments)
-    if values["result_aware"]:
-        name, arguments = essential(name, arguments, policy.traits, call.cwd)
-    return key_of(
-        keyer, name, call.arguments if values["identity"] == "raw" else arguments, policy
-    ), arguments
+def _is_exempt(state: State, tool: str) -> bool:
+    """Return whether a person exempted a tool in this session, or the one that dispatches it."""
+    return any(bounded_name(name) in state.exempt for name in (tool, outer(tool), inner(tool)))
 
 
 def count_identical(
@@ -551,7 +547,7 @@ def _add_record(
     run.ordinal += 1
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
-        if policy.traits.is_shell:
+        if policy.traits.is_shell and not policy.reads_plainly:
             # To look into one directory after another is a search; the arguments say where, as in any other.
             is_look = record.effect == "look"
             place = cwd if is_look else place_of(arguments, policy.traits.directory_arguments, cwd)
@@ -803,7 +799,7 @@ def _lap_of(state: State, record: Record, period: int) -> tuple[str, ...]:
     for run in state.runs.values():
         for place, other in enumerate(run.records):
             if other is record:
-                return tuple(one.tool for one in run.records[max(0, place - period + 1) : place + 1])
+                return tuple(inner(one.tool) for one in run.records[max(0, place - period + 1) : place + 1])
     return ()
 
 

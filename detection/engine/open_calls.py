@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from detection.engine.arguments import essential
-from detection.engine.calls import Arguments, ObservedCall, ObservedResult
-from detection.engine.identity import Keyer, structured
+from detection.engine.calls import Arguments, Call, ObservedCall, ObservedResult
+from detection.engine.dispatching import judged, outer
+from detection.engine.identity import Keyer
 from detection.engine.memory import (
     BLOCKING,
     MAX_CALL_IDS,
@@ -45,11 +46,22 @@ def is_assigned(name: str) -> bool:
     return name.startswith(ASSIGNED) and name[len(ASSIGNED) :].isdigit()
 
 
-def key_of(keyer: Keyer, tool: str, arguments: Arguments, policy: Policy) -> str:
-    """Return the key of a call under the policy of its tool; with `result_aware`, of what is essential in it."""
-    return keyer.call_key(
-        tool, arguments, identity=policy.values["identity"], ignore=policy.traits.ignore_arguments
-    )
+def key_and_arguments(
+    call: ObservedCall, arguments: Arguments, policy: Policy, keyer: Keyer
+) -> tuple[str, Arguments]:
+    """Return the key of a call, and its arguments as detectors read them, under the policy of its tool.
+
+    Parameters
+    ----------
+    call, arguments
+        As `dispatching.judged` returns them.
+    """
+    values, name = policy.values, call.tool
+    if values["result_aware"]:
+        name, arguments = essential(name, arguments, policy.traits, "" if policy.reads_plainly else call.cwd)
+    compared = call.arguments if values["identity"] == "raw" else arguments
+    ignored = policy.traits.ignore_arguments
+    return keyer.call_key(name, compared, identity=values["identity"], ignore=ignored), arguments
 
 
 def find_resent(
@@ -144,14 +156,9 @@ def _oldest_that_fits(
 ) -> ClosedCall | None:
     key = ""
     if result.tool and result.arguments is not None:
-        its_policy = policy.for_tool(result.tool)
-        if its_policy.values["result_aware"]:
-            name, arguments = essential(
-                result.tool, structured(result.arguments), its_policy.traits, result.cwd
-            )
-            key = key_of(keyer, name, arguments, its_policy)
-        else:
-            key = key_of(keyer, result.tool, result.arguments, its_policy)
+        named = Call(0, result.tool, result.arguments, 0.0, cwd=result.cwd)
+        call, arguments = judged(named, interprets=not policy.reads_plainly)
+        key = key_and_arguments(call, arguments, policy.for_tool(call.tool), keyer)[0]
     tool = bounded_name(result.tool)
     runs = state.runs
     if result.run and policy.values["counting_scope"] == "run":
@@ -161,12 +168,14 @@ def _oldest_that_fits(
     for run in runs.values():
         for record in run.records:
             is_open = record.status == PENDING and record.decision not in BLOCKING
-            if is_open and (record.key == key if key else not tool or record.tool == tool):
+            if is_open and (
+                record.key == key if key else not tool or tool in (record.tool, outer(record.tool))
+            ):
                 if closed is None or record.seq < closed.seq:
                     closed = ClosedCall(record.seq, run, record)
                 break
     for place, (seq, _, its_tool, its_key) in enumerate(state.uncounted):
-        if its_key == key if key else not tool or its_tool == tool:
+        if its_key == key if key else not tool or tool in (its_tool, outer(its_tool)):
             if closed is None or seq < closed.seq:
                 closed = _close_uncounted(state, place)
             break

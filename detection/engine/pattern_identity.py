@@ -16,13 +16,14 @@ from typing import Any
 import orjson
 
 from detection.engine.detectors import detector_for
+from detection.engine.dispatching import ARROW, inner
 from detection.engine.identity import smallest_rotation
 from detection.engine.shell_commands import program_of
 from detection.engine.tool_classes import shipped_traits
 
 DIGEST_HEX = 32
 SEVERAL_TOOLS = ""
-_ARROW, _MAX_CYCLE_NAME = " → ", 128
+_MAX_CYCLE_NAME = 128
 _SORTS_OF_RESULTS = ("errors", "empty")
 _DETAILS = ("trouble", "unit")
 """Details of findings that tell patterns apart: the trouble of a provider, the unit of a spent budget."""
@@ -93,15 +94,18 @@ def identify(
         return PatternIdentity(kind, detail=told_apart)
     sort = results if results in _SORTS_OF_RESULTS else ""
     if detector.spans_tools:
-        return PatternIdentity(kind, cycle_name(tool.split(_ARROW)), results=sort, detail=told_apart)
+        return PatternIdentity(kind, cycle_name(tool.split(ARROW)), results=sort, detail=told_apart)
     if len({str(call.get("tool", tool)) for call in calls}) > 1:
         return PatternIdentity(kind, SEVERAL_TOOLS, results=sort, detail=told_apart)
     return PatternIdentity(kind, tool, _program(tool, calls), sort, told_apart)
 
 
 def cycle_name(lap: Iterable[str]) -> str:
-    """Return the different tools of a lap joined by arrows, the same whichever call of the cycle came first."""
-    return _ARROW.join(smallest_rotation([*dict.fromkeys(lap)]))[:_MAX_CYCLE_NAME]
+    """Return the different tools of a lap joined by arrows, the same whichever call of the cycle came first.
+
+    A call that dispatches another one is named by that, so that every arrow leads to the next call.
+    """
+    return ARROW.join(smallest_rotation([*dict.fromkeys(map(inner, lap))]))[:_MAX_CYCLE_NAME]
 
 
 def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:

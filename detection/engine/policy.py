@@ -13,6 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from detection.engine.detectors import DETECTORS
+from detection.engine.dispatching import inner, outer
 from detection.engine.errors import PolicyError
 from detection.engine.fields import (
     ALIASES,
@@ -231,8 +232,17 @@ def _memory_calls(values: Mapping[str, Any]) -> int:
 
 
 def _for_tool(policy: Policy, tool: str) -> Policy:
-    traits = shipped_traits(tool)
-    rules = [rule for rule in policy._rules if fnmatchcase(tool, rule.pattern)]
+    names = [outer(tool)]
+    if not policy.reads_plainly and tool != names[0]:
+        # What is said about a tool that dispatches holds for what it dispatches, unless that has a rule of its own.
+        names += [tool, inner(tool)]
+    traits = shipped_traits(names[-1])
+    rules = [rule for rule in policy._rules if fnmatchcase(names[0], rule.pattern)]
+    rules += [
+        rule
+        for rule in policy._rules
+        if rule not in rules and any(fnmatchcase(name, rule.pattern) for name in names[1:])
+    ]
     for rule in rules:
         traits = traits.with_rule(
             rule.tool_class, rule.ignore_arguments, rule.volatile_result_fields, exempt=rule.exempt

@@ -67,8 +67,8 @@ _GLUED = re.compile(
     f"({'|'.join(sorted(_READ_VERBS | WRITE_VERBS | MESSAGE_VERBS, key=len, reverse=True))})(?:{_NOUNS})s?"
 )
 
-# The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`.
-PREFIX = re.compile(r"^.*(?:__|[./:])")
+# The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`, or a tool that dispatches.
+PREFIX = re.compile(r"^.*(?:__|[./:]| → )")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _MAX_NAME_CHARACTERS = 80
 _MAX_MOVE_CHARACTERS = 40

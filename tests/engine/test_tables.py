@@ -11,6 +11,7 @@ import pytest
 from detection.engine import directories, tables
 from detection.engine.arguments import essential
 from detection.engine.detectors.talk import is_announcement
+from detection.engine.dispatching import dispatched
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
 from detection.engine.tool_classes import shipped_traits
@@ -85,6 +86,21 @@ def runs_in_a_directory(row, example):
 def test_directories_match_their_examples(row):
     assert [one for one in row["match"] if not runs_in_a_directory(row, one)] == []
     assert [one for one in row["no_match"] if runs_in_a_directory(row, one)] == []
+
+
+def dispatches_another_tool(example):
+    """Return whether a call dispatches the tool that the example names, with its arguments."""
+    found = dispatched(example["tool"], example["arguments"])
+    if found is None or "dispatches" not in example:
+        return found is not None
+    has_arguments = "inner" not in example or (found.arguments or {}) == example["inner"]
+    return found.tool == example["dispatches"] and has_arguments
+
+
+@pytest.mark.parametrize("row", tables.table("dispatchers"))
+def test_dispatchers_match_their_examples(row):
+    assert [one for one in row["match"] if not dispatches_another_tool(one)] == []
+    assert [one for one in row["no_match"] if dispatches_another_tool(one)] == []
 
 
 @pytest.mark.parametrize("row", tables.table("announcements"))

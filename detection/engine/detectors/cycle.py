@@ -34,6 +34,7 @@ from detection.engine.detectors.base import (
     detail,
     evidence,
 )
+from detection.engine.dispatching import inner
 from detection.engine.errors import PolicyError
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
@@ -182,7 +183,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int
         results=results,
         period=length,
         detail=detail(record.tool, advisory=results == "changing"),
-        pattern=tuple(one.tool for one in run.records[-length:]),
+        pattern=tuple(inner(one.tool) for one in run.records[-length:]),
         laps=laps,
     )
     return Reading(laps, limit, finding)

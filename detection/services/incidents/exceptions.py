@@ -472,6 +472,12 @@ def raised_settings(incident: Incident, amount: int, *, reached: int | None = No
     return {name: type(FIELDS[name].default)(min(amount, FIELDS[name].maximum)) for name in names}
 
 
+def is_of_one_tool(incident: Incident) -> bool:
+    """Return whether all calls of an incident are of one tool; a lap of several is named by all of them."""
+    several = detector_for(incident.kind).spans_tools and "→" in incident.tool
+    return bool(incident.tool) and not several
+
+
 def _of_tool(
     incident: Incident, own: Mapping[str, Any], raised: Mapping[str, Any], arguments: Sequence[str]
 ) -> list[ExceptionOption]:
@@ -482,7 +488,7 @@ def _of_tool(
     own, raised
         Raised limits of the incident's detector, and of all that found the loop.
     """
-    if not incident.tool or "→" in incident.tool:
+    if not is_of_one_tool(incident):
         return []
     pattern = exactly(incident.tool)
     row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).first()

@@ -11,6 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
+from detection.engine.dispatching import outer
 from detection.engine.open_calls import is_assigned
 from detection.models import EventType
 from detection.services.sessions.event_records import EventRecord
@@ -245,7 +246,7 @@ def _fits(call: EventRecord, result: EventRecord, *, by_id: bool) -> bool:
     if by_id:
         return True
     return (
-        (not result.tool or call.tool == result.tool)
+        (not result.tool or result.tool in (call.tool, outer(call.tool)))
         and (not result.arguments_digest or call.arguments_digest == result.arguments_digest)
         and (not result.run or call.run == result.run)
     )

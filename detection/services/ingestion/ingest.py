@@ -16,6 +16,7 @@ import orjson
 from django.db import connection
 
 from detection import clock, jobs
+from detection.engine.dispatching import named
 from detection.engine.open_calls import ASSIGNED
 from detection.models import EventType, Project, Session
 from detection.models.sessions import OTLP
@@ -28,6 +29,7 @@ from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
 STORED_RESULT_CHARACTERS = 16_384
+MAX_TOOL_CHARACTERS = 128
 MAX_CWD_CHARACTERS = 1024
 """Marks of what was redacted may be longer than what they replace."""
 ASSIGNED_NAMES = ("call_id", "round", "run", "tool", "agent", "backend", "model")
@@ -94,6 +96,8 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
         event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))
         if event.arguments is not None:
             event.arguments = redactor.content(event.arguments)
+        if event.type in (EventType.CALL, EventType.RESULT) and event.tool:
+            event.tool = named(event.tool, event.arguments)[:MAX_TOOL_CHARACTERS]
         if event.type == EventType.CALL or event.arguments is not None:
             event.arguments_digest = digest_of_arguments(event.arguments, secret)
         if event.cwd:

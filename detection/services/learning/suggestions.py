@@ -16,7 +16,7 @@ from detection.engine.policy import Policy, ToolRule, stored_values
 from detection.engine.scopes import Scope
 from detection.models import Incident, Override, Project, Suggestion, SuggestionDecision, ToolOverride
 from detection.selectors.policies import effective, tool_rule
-from detection.services.incidents.exceptions import exactly, raised_settings
+from detection.services.incidents.exceptions import exactly, is_of_one_tool, raised_settings
 from detection.services.learning import labelled
 from detection.services.what_if.changes import PolicyChange
 
@@ -101,7 +101,7 @@ def learn(project: Project) -> Learned:
     rejected = [*Suggestion.objects.filter(project=project, decision=SuggestionDecision.REJECTED)]
     ids = {one.public_id for one in rejected}
     found = [one for one in _Learner(project, rejected).suggestions(incidents) if one.id not in ids]
-    counts = Counter(incident.tool for incident in incidents if _is_one_tool(incident))
+    counts = Counter(incident.tool for incident in incidents if is_of_one_tool(incident))
     nearest = [MissingLabels(tool, count) for tool, count in counts.most_common() if count < MIN_LABELS]
     return Learned(
         tuple(sorted(found, key=lambda one: (-one.labels, one.id))),
@@ -124,7 +124,7 @@ class _Learner:
         by_tool: defaultdict[str, list[Incident]] = defaultdict(list)
         by_model: defaultdict[tuple[str, str], list[Incident]] = defaultdict(list)
         for incident in incidents:
-            if _is_one_tool(incident):
+            if is_of_one_tool(incident):
                 by_tool[incident.tool].append(incident)
             if incident.backend and incident.model:
                 by_model[incident.backend, incident.model].append(incident)
@@ -267,10 +267,6 @@ class _Learner:
             project=self._project, agent="", backend=scope.backend, model=scope.model
         ).first()
         return PolicyChange(scope, stored_values(row.values) if row else {})
-
-
-def _is_one_tool(incident: Incident) -> bool:
-    return bool(incident.tool) and "→" not in incident.tool
 
 
 def _by_kind(incidents: Iterable[Incident]) -> Iterator[tuple[str, list[Incident]]]:
