@@ -320,7 +320,10 @@ def _outcome_of(
         content, result.is_error, policy.traits, keyer, call, plain=policy.reads_plainly
     )
     outcome.is_cut = bool(result.tail) or is_cut(content or "")
-    if record.place and outcome.status == OK and outcome.is_evidence and not found_nothing(outcome):
+    if record.effect == "note" and outcome.is_receipt:
+        # What an answer repeats of the old list or the new one is nothing that happened.
+        outcome.digest = keyer.digest(b"note")
+    elif record.place and outcome.status == OK and outcome.is_evidence and not found_nothing(outcome):
         # "All tests passed" says something else in every directory; an error and nothing found do not.
         outcome.digest = keyer.digest(b"place", record.place.to_bytes(4), outcome.digest.encode())
     if outcome.status == ERROR:
@@ -547,6 +550,8 @@ def _add_record(
     run.ordinal += 1
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
+        if record.effect == "note" and policy.reads_plainly:
+            record.effect = ""
         if policy.traits.is_shell and not policy.reads_plainly:
             # To look into one directory after another is a search; the arguments say where, as in any other.
             is_look = record.effect == "look"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from detection.engine import task_lists
 from detection.engine.arguments import essential
 from detection.engine.calls import Arguments, Call, ObservedCall, ObservedResult
 from detection.engine.dispatching import judged, outer
@@ -59,6 +60,8 @@ def key_and_arguments(
     values, name = policy.values, call.tool
     if values["result_aware"]:
         name, arguments = essential(name, arguments, policy.traits, "" if policy.reads_plainly else call.cwd)
+        if policy.traits.keeps_list and not policy.reads_plainly:
+            arguments = task_lists.compared(arguments)
     compared = call.arguments if values["identity"] == "raw" else arguments
     ignored = policy.traits.ignore_arguments
     return keyer.call_key(name, compared, identity=values["identity"], ignore=ignored), arguments

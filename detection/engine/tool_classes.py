@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from detection.engine.directories import ARGUMENTS_OF
+from detection.engine.task_lists import TOOLS
 from detection.engine.tool_verbs import (
     LOOKS,
     MESSAGE_VERBS,
@@ -58,6 +59,8 @@ class ToolTraits:
         Argument of a tool that sends input to a running process; without it, the tool only polls.
     directory_arguments : tuple of str
         Arguments that may name the directory in which a call runs; empty for tools that run in none.
+    keeps_list : bool
+        Whether the tool keeps the agent's own list of tasks, see `task_lists`.
     """
 
     tool_class: ToolClass = "other"
@@ -67,6 +70,7 @@ class ToolTraits:
     is_shell: bool = False
     input_argument: str = ""
     directory_arguments: tuple[str, ...] = ()
+    keeps_list: bool = False
 
     @property
     def neutral(self) -> bool:
@@ -282,7 +286,10 @@ def shipped_traits(tool: str) -> ToolTraits:
     name = "_".join(words)
     is_shell = name in _SHELLS
     directory = ARGUMENTS_OF.get("shell" if is_shell else name, ())
-    return ToolTraits(found, (), volatile, reads, is_shell, _INPUT_ARGUMENTS.get(name, ""), directory)
+    keeps_list = bare_name(tool) in TOOLS or name in TOOLS
+    return ToolTraits(
+        found, (), volatile, reads, is_shell, _INPUT_ARGUMENTS.get(name, ""), directory, keeps_list
+    )
 
 
 def _by_words(words: list[str]) -> ToolClass:

@@ -14,8 +14,9 @@ from detection.engine.shell_commands import intent_of_line
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
-Effect = Literal["", "command", "look", "message", "poll", "write"]
-"""The intent of a call: unknown, a shell command that changes something or reads, a message, a poll, or a write."""
+Effect = Literal["", "command", "look", "message", "note", "poll", "write"]
+"""The intent of a call: unknown, a shell command that changes something or reads, a message, a note of the agent for
+itself, a poll, or a write."""
 
 # A command that sleeps first waits for a state that others change.
 _OF_SHELL: Mapping[str, Effect] = {"": "", "change": "command", "look": "look", "sleep": "poll"}
@@ -50,6 +51,8 @@ _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
 def effect_of(traits: ToolTraits, arguments: object) -> Effect:
     """Return the intent of a call. An action named in the arguments takes precedence over the tool's name."""
     tool_class = traits.tool_class
+    if traits.keeps_list:
+        return "note"
     if tool_class == "fallible":
         if traits.input_argument and isinstance(arguments, dict) and not arguments.get(traits.input_argument):
             return "poll"

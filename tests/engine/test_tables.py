@@ -10,11 +10,15 @@ import pytest
 
 from detection.engine import directories, tables
 from detection.engine.arguments import essential
+from detection.engine.calls import Call
 from detection.engine.detectors.talk import is_announcement
 from detection.engine.dispatching import dispatched
+from detection.engine.identity import Keyer
+from detection.engine.open_calls import key_and_arguments
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
 from detection.engine.tool_classes import shipped_traits
+from tests.engine.play import Player
 
 ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
 ROWS = [(name, row) for name in ALL for row in tables.table(name)]
@@ -101,6 +105,23 @@ def dispatches_another_tool(example):
 def test_dispatchers_match_their_examples(row):
     assert [one for one in row["match"] if not dispatches_another_tool(one)] == []
     assert [one for one in row["no_match"] if dispatches_another_tool(one)] == []
+
+
+def keys_of(tool, *lists):
+    policy = Player().policy.for_tool(tool)
+    calls = (Call(0, tool, arguments, 0.0) for arguments in lists)
+    return [key_and_arguments(call, call.arguments, policy, Keyer())[0] for call in calls]
+
+
+@pytest.mark.parametrize("row", tables.table("task_lists"))
+def test_task_lists_match_their_examples(row):
+    for one in row["match"]:
+        assert shipped_traits(one["tool"]).keeps_list
+        first, same, other = keys_of(one["tool"], one["arguments"], one["same"], one["other"])
+        assert first == same != other
+    for one in row["no_match"]:
+        first, same = keys_of(one["tool"], one["arguments"], one["same"])
+        assert first != same
 
 
 @pytest.mark.parametrize("row", tables.table("announcements"))

@@ -486,7 +486,8 @@ def _scattered(
     changes do not matter, because they did not change the result.
     """
     values = policy.values
-    if policy.traits.tool_class == "poll" or record.weight < 1.0:
+    # An agent may write its list of tasks as often as it works.
+    if policy.traits.tool_class == "poll" or record.effect == "note" or record.weight < 1.0:
         return QUIET
     in_run = 0
     reads = policy.traits.reads or record.effect == "look"

@@ -163,7 +163,7 @@ def evaluate_result(
     elif answers.is_acknowledgement(text, plain=plain):
         outcome.is_receipt, outcome.is_evidence = True, False
     outcome.is_value = outcome.status == OK and not outcome.is_picture and answers.is_value(text)
-    if outcome.status == OK and call.effect in ("write", "message") and not answers.is_declined(text):
+    if outcome.status == OK and call.effect in ("write", "message", "note") and not answers.is_declined(text):
         outcome.is_receipt, outcome.is_evidence = True, False
     return outcome
 
