@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from detection.console import differences, formatting
 from detection.engine import durations
 from detection.engine.detectors import detector_for
-from detection.engine.detectors.base import placeholders
+from detection.engine.detectors.base import NAMES_ONLY, identical, placeholders
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
@@ -126,6 +126,8 @@ def sentence(incident: Incident, approval: Approval | None = None) -> tuple[Part
 
 def _arguments(incident: Incident) -> str:
     """Return whether the counted calls had the same arguments; the last call may be one that tried others."""
+    if incident.evidence.get("detail", {}).get(NAMES_ONLY):
+        return identical(names_only=True)
     calls = incident.evidence.get("calls", [])
     most = max(Counter(call.get("call_key") for call in calls).values(), default=0)
     return "identical" if most >= max(1, min(incident.count, len(calls))) else "different"

@@ -10,6 +10,8 @@ from typing import Final
 from detection.console import formatting
 from detection.console.incident_text import Part
 from detection.engine.detectors import detector_for
+from detection.engine.detectors.base import identical
+from detection.engine.pattern_identity import ANY_ARGUMENTS
 from detection.models import Pattern
 from detection.selectors.patterns import PatternRow, SharedFact
 
@@ -46,8 +48,13 @@ def subject(row: PatternRow | Pattern) -> str:
 def sentence(row: PatternRow | Pattern) -> tuple[Part, ...]:
     """Return a description of a pattern, in one sentence without the full stop."""
     detector = detector_for(row.kind)
+    values = {
+        "tool": subject(row),
+        "detail": row.detail,
+        "identical": identical(names_only=row.detail == ANY_ARGUMENTS),
+    }
     parts = tuple(
-        Part(Template(piece).safe_substitute(tool=subject(row), detail=row.detail), strong=bool(place % 2))
+        Part(Template(piece).safe_substitute(values), strong=bool(place % 2))
         for place, piece in enumerate(detector.recurrence.split("*"))
         if piece
     )

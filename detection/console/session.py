@@ -217,9 +217,16 @@ def _cost_words(session: Session) -> str:
     return "unknown" if session.token_count else "–"
 
 
+def _are_identical(one: CallRow, other: CallRow) -> bool:
+    """Return whether two calls have one key and, where it says nothing of their arguments, no different ones."""
+    if not other.call_key or one.call_key != other.call_key:
+        return False
+    return one.arguments == other.arguments or not differences.between(one.arguments, other.arguments)
+
+
 def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> CallLine:
     key = call.call_key[:RUN_KEY_CHARACTERS]
-    is_equal = before is not None and bool(call.call_key) and before.call_key == call.call_key
+    is_equal = before is not None and _are_identical(before, call)
     result = call.result
     took = durations.precise((result.received_at - call.received_at).total_seconds()) if result else ""
     swatch = "swatch"
@@ -257,7 +264,7 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
     shown = found[0]
     earlier = selector.session_calls(session, before_seq=seq, limit=COMPARED_BACK).items
     before = next((row for row in reversed(earlier) if row.tool == shown.tool), None)
-    same = [row.seq for row in earlier if shown.call_key and row.call_key == shown.call_key]
+    same = [row.seq for row in earlier if _are_identical(row, shown)]
     following = selector.session_calls(session, after_seq=seq, limit=1).items
     finding = (shown.verdict or {}).get("finding") or {}
     return {
@@ -265,7 +272,7 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "chosen_seq": seq,
         "before": before,
         "changes": differences.between(before.arguments, shown.arguments) if before else (),
-        "is_equal": before is not None and bool(shown.call_key) and before.call_key == shown.call_key,
+        "is_equal": before is not None and _are_identical(before, shown),
         "equal_before": same,
         "previous_seq": earlier[-1].seq if earlier else None,
         "next_seq": following[0].seq if following else None,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Literal, cast
 
@@ -46,6 +47,7 @@ from detection.engine.detectors import (
     Reading,
     detector_for,
 )
+from detection.engine.detectors.base import NAMES_ONLY
 from detection.engine.directories import place_of
 from detection.engine.dispatching import inner, judged, outer
 from detection.engine.identity import Keyer
@@ -629,6 +631,8 @@ def _run_detectors(
             continue
         reached, limit, finding = reading
         if finding is not None:
+            if policy.values["identity"] == "tool" and BY_KIND[kind].is_of_calls:
+                finding = replace(finding, detail={**finding.detail, NAMES_ONLY: True})
             findings.append(finding)
         elif not reached:
             continue
@@ -726,6 +730,8 @@ def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> in
     """
     if policy.traits.tool_class != "read" or not policy.values["result_aware"]:
         return None
+    if policy.values["identity"] == "tool":
+        return None  # the earlier call may have asked for something else
     for other in reversed(run.records):
         if other.key == record.key and other is not record and other.decision not in BLOCKING:
             is_current = (

@@ -12,7 +12,7 @@ from string import Template
 from detection.engine import durations
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
-from detection.engine.detectors.base import calls_in_window
+from detection.engine.detectors.base import NAMES_ONLY, calls_in_window
 from detection.engine.policy import Policy
 from detection.engine.tool_classes import ToolClass
 
@@ -65,8 +65,8 @@ def _of_class(advice: str, stop: str = TEMPLATES["stop"]) -> Mapping[str, str]:
 CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
     # Other arguments would ask for something else: a poll has to wait.
     "poll": _of_class(
-        "Nothing has changed yet. Wait once, longer than so far, before you ask again with the same arguments, or do "
-        "other work first. If nothing has changed then, report that.",
+        "Nothing has changed yet. Wait once, longer than so far, before you ask again, or do other work "
+        "first. If nothing has changed then, report that.",
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Nothing had changed; start "
         "again later, when what was waited for may be done.",
     ),
@@ -94,6 +94,13 @@ _READ_TEMPLATES: Mapping[str, Mapping[str, str]] = {
     ),
 }
 """Templates for reads whose results are not known or were errors: the agent has nothing of them yet."""
+
+_TEMPLATES_BY_NAME: Mapping[str, str] = _of_class(
+    "Other arguments do not help: use another tool, or answer with what you know.",
+    "Tool call loop detected: $what. Session stopped to prevent unintended looping. Use other tools, or break the "
+    "request into smaller steps.",
+)
+"""Templates where calls were compared by their tools alone: nothing is known of their arguments."""
 
 _CLASSES_OF_ANY_LOOP = frozenset(("poll", "fallible"))
 """Classes whose templates also suit loops of different calls."""
@@ -149,7 +156,10 @@ def message(
     defaults = TEMPLATES
     tool_class = policy.traits.tool_class
     is_repeat = detector.is_exact and not detector.spans_tools
-    if is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
+    names_only = bool(finding.detail.get(NAMES_ONLY))
+    if names_only and detector.is_exact:
+        defaults = {**TEMPLATES, **_TEMPLATES_BY_NAME}
+    elif is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
         of_class = CLASS_TEMPLATES.get(tool_class, {})
         if tool_class == "read":
             of_class = _READ_TEMPLATES.get(finding.results, of_class)
@@ -168,7 +178,9 @@ def message(
             what=what,
             sentence=what[:1].upper() + what[1:],
             advice=(finding.results == "errors" and detector.error_advice) or detector.advice,
-            next=f"{detector.again} {_NEXT[next_rung]}." if next_rung in _NEXT else "",
+            next=f"{(names_only and detector.again_by_name) or detector.again} {_NEXT[next_rung]}."
+            if next_rung in _NEXT
+            else "",
             tool=_shown(str(finding.detail.get("tool", ""))),
             count=finding.count,
             limit=finding.limit,

@@ -16,6 +16,7 @@ from typing import Any
 import orjson
 
 from detection.engine.detectors import detector_for
+from detection.engine.detectors.base import NAMES_ONLY
 from detection.engine.dispatching import ARROW, inner
 from detection.engine.identity import smallest_rotation
 from detection.engine.shell_commands import program_of
@@ -27,6 +28,8 @@ _MAX_CYCLE_NAME = 128
 _SORTS_OF_RESULTS = ("errors", "empty")
 _DETAILS = ("trouble", "unit")
 """Details of findings that tell patterns apart: the trouble of a provider, the unit of a spent budget."""
+ANY_ARGUMENTS = "any arguments"
+"""Detail of patterns of repeated calls that were compared by their tools alone."""
 _NOT_A_NAME = re.compile(r"[^\w .:/-]")
 _MAX_DETAIL = 32
 
@@ -47,7 +50,7 @@ class PatternIdentity:
     results
         ``errors``, ``empty``, or nothing for all other results.
     detail
-        The trouble of a provider or the unit of a budget.
+        The trouble of a provider, the unit of a budget, or `ANY_ARGUMENTS`.
     """
 
     kind: str
@@ -68,7 +71,7 @@ class PatternIdentity:
 
         This is true for run limits and for provider trouble, which is not the agent's loop.
         """
-        return bool(self.detail) or detector_for(self.kind).is_run_limit
+        return self.detail not in ("", ANY_ARGUMENTS) or detector_for(self.kind).is_run_limit
 
 
 def identify(
@@ -92,6 +95,8 @@ def identify(
     detector = detector_for(kind)
     if detector.is_run_limit:
         return PatternIdentity(kind, detail=told_apart)
+    if not told_apart and detector.is_exact and detail.get(NAMES_ONLY):
+        told_apart = ANY_ARGUMENTS
     sort = results if results in _SORTS_OF_RESULTS else ""
     if detector.spans_tools:
         return PatternIdentity(kind, cycle_name(tool.split(ARROW)), results=sort, detail=told_apart)

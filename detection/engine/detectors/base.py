@@ -94,6 +94,9 @@ class Example:
     silent_seconds: float = 0
 
 
+NAMES_ONLY: Final = "names_only"
+"""Detail of findings where calls were compared by their tools alone, so that nothing is known of their arguments."""
+
 FAILS_AGAIN: Final = "It fails the same way each time: find the cause, try another way, or report what fails."
 """Advice for calls whose results are all errors."""
 
@@ -125,10 +128,11 @@ class BaseDetector:
     sentence : str
         The incident in one sentence for people, without the full stop. Text between asterisks is emphasised.
         Placeholders: `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or
-        "result") and the finding's details.
+        "result"), `$identical` ("identical", or "any" where only tools were compared) and the finding's details.
     recurrence : str
-        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool` and
-        `$detail` (the trouble of a provider, or the unit of a budget). Text between asterisks is emphasised.
+        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool`,
+        `$identical` and `$detail` (the trouble of a provider, or the unit of a budget). Text between asterisks is
+        emphasised.
     message : str
         The finding for the agent, within a sentence. It never quotes arguments. The same placeholders, with `$span` as
         " within 12 s", and `$among` (" in the last 13 calls" or nothing).
@@ -140,6 +144,8 @@ class BaseDetector:
         Message templates by rung that replace the defaults, whatever the class of the tool.
     again : str
         The subject of a sentence about the next detection, such as "The same call again".
+    again_by_name : str
+        The same where calls were compared by their tools alone; empty if `again` suits these, too.
     settings : tuple of Field
         The detector's settings, including its switch and its ladder. Their group is the kind.
     presets : tuple of str
@@ -197,6 +203,7 @@ class BaseDetector:
     error_advice: ClassVar[str] = ""
     templates: ClassVar[Mapping[str, str]] = {}
     again: ClassVar[str] = "Continuing like this"
+    again_by_name: ClassVar[str] = ""
     settings: ClassVar[tuple[Field, ...]] = ()
     presets: ClassVar[tuple[str, ...]] = ()
     key_settings: ClassVar[tuple[str, ...]] = ()
@@ -349,10 +356,16 @@ def placeholders(
     known["used"] = durations.figure(known["used"], unit)
     known["allowed"] = durations.amount(known["allowed"], unit)
     known["result"] = "error" if results == "errors" else "result"
+    known["identical"] = identical(names_only=bool(detail.get(NAMES_ONLY)))
     return {
         name: durations.figure(value, "") if isinstance(value, int | float) else str(value)
         for name, value in known.items()
     }
+
+
+def identical(*, names_only: bool) -> str:
+    """Return the placeholder `$identical`: which arguments the counted calls have."""
+    return "any" if names_only else "identical"
 
 
 def evidence(records: list[Record]) -> tuple[int, ...]:

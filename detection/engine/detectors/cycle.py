@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
+    NAMES_ONLY,
     QUIET,
     SAME_RESULTS,
     BaseDetector,
@@ -33,6 +34,7 @@ from detection.engine.detectors.base import (
     Reading,
     detail,
     evidence,
+    fill,
 )
 from detection.engine.dispatching import inner
 from detection.engine.errors import PolicyError
@@ -141,6 +143,13 @@ class Cycle(BaseDetector):
     def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
         """Return whether the laps so far had the same results."""
         return results in SAME_RESULTS
+
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments."""
+        if finding.detail.get(NAMES_ONLY):
+            text = "the same $period tools, including '$tool', were called $count times in a row with any arguments"
+            return fill(text, finding, in_seconds=in_seconds)
+        return super().describe(finding, in_seconds=in_seconds)
 
     def memory_calls(self, values: Mapping[str, Any]) -> int:
         """Return how many calls a session must remember for these settings."""

@@ -62,6 +62,7 @@ class FamilyRepeat(BaseDetector):
     error_advice = FAILS_AGAIN
     advice = "Another agent of this task already has the result: ask for it, or report what you have."
     again = "The same call again"
+    again_by_name = "Another call of this tool"
     key_settings = ("family_ladder", "family_max_repeats", "family_max_errors")
     limit_setting = "family_max_repeats"
     spans_session = True

@@ -83,16 +83,17 @@ class Repeat(BaseDetector):
     kind = "repeat"
     label = "Repeats"
     headline = "Repeated call"
-    unit = "identical calls"
-    sentence = "*$tool* was called *$calls times$span* with identical arguments"
-    recurrence = "*$tool* is called again with identical arguments"
-    message = "'$tool' was called with identical arguments $calls times$span"
+    unit = "repeated calls"
+    sentence = "*$tool* was called *$calls times$span* with $identical arguments"
+    recurrence = "*$tool* is called again with $identical arguments"
+    message = "'$tool' was called with $identical arguments $calls times$span"
     error_advice = FAILS_AGAIN
     advice = (
         "Consider a different approach, use the available information "
         "to provide a final answer, or ask the user for help."
     )
     again = "The same call again"
+    again_by_name = "Another call of this tool"
     ladder = "mode"
     spared_classes = ("poll",)
     presets = (
@@ -277,21 +278,21 @@ class Repeat(BaseDetector):
         scope = finding.detail.get("scope")
         if scope == "run":
             # "parameters" is the word of the system that the preset `advisory` reproduces.
-            return fill("this is call #$count to '$tool' with identical parameters", finding)
+            return fill("this is call #$count to '$tool' with $identical parameters", finding)
         if scope == "scattered":
             where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"
             return fill(
-                f"'$tool' was called with identical arguments and returned the same $result $count times {where}",
+                f"'$tool' was called with $identical arguments and returned the same $result $count times {where}",
                 finding,
             )
         if finding.results == "alike":
             return fill(
-                "'$tool' was called with identical arguments $calls times$span and returned nearly the same result",
+                "'$tool' was called with $identical arguments $calls times$span and returned nearly the same result",
                 finding,
                 in_seconds=in_seconds,
             )
         if finding.window_calls:
-            text = "'$tool' was called with identical arguments $count times$among$span"
+            text = "'$tool' was called with $identical arguments $count times$among$span"
             return fill(text, finding, in_seconds=in_seconds)
         return super().describe(finding, in_seconds=in_seconds)
 

@@ -57,15 +57,16 @@ class SessionRepeat(BaseDetector):
     label = "Repeats across turns"
     headline = "Repeated in every turn"
     unit = "turns"
-    sentence = "*$tool* was called in *$count turns* with identical arguments and returned the same $result"
+    sentence = "*$tool* was called in *$count turns* with $identical arguments and returned the same $result"
     recurrence = "*$tool* is called turn after turn with the same result"
     message = (
-        "'$tool' was called with identical arguments in $count turns of this session"
+        "'$tool' was called with $identical arguments in $count turns of this session"
         " and returned the same $result"
     )
     error_advice = FAILS_AGAIN
     advice = "Use what it returned, or do something that can change the result."
     again = "The same call in another turn"
+    again_by_name = "A call of this tool in another turn"
     presets = ("standard",)
     key_settings = ("session_repeat_ladder", "session_repeat_max_turns")
     limit_setting = "session_repeat_max_turns"
