@@ -466,13 +466,13 @@ def release(state: State, loop_id: str, since: int) -> None:
     """Let the held calls of a loop run, from the sequence number `since` on, as one decision allows all of them."""
     for run in state.runs.values():
         for record in run.records:
-            if record.seq >= since and record.decision == "hold" and _loop_of(record) == loop_id:
+            if record.seq >= since and record.reaction is not None and _loop_of(record.reaction) == loop_id:
                 record.reaction = None
 
 
-def _loop_of(record: Record) -> str:
+def _loop_of(reaction: tuple[Any, ...]) -> str:
     """Return the identity of the loop that a call is held for, empty if it is not held."""
-    return str(record.reaction[4]) if record.reaction is not None else ""
+    return str(reaction[-1]) if reaction[0] == "hold" else ""
 
 
 def close_hold(state: State, loop_id: str) -> None:
@@ -487,7 +487,7 @@ def run_after_pause(state: State, seq: int) -> bool:
     for run in state.runs.values():
         for record in run.records:
             if record.seq == seq and record.reaction is not None and record.reaction[1] == "delay":
-                kind, record.reaction = record.reaction[5], None
+                kind, record.reaction = record.reaction[4], None
                 end_pauses(run, record.key, kind)
                 end_pauses(state.whole, record.key, kind)
                 return True
@@ -675,7 +675,14 @@ def _decide(
     if not findings:
         return Verdict(meter=meter)
     reactions = [
-        react(_owner(state, run, finding), finding, policy, at=run.records[-1].at, after_result=after_result)
+        react(
+            _owner(state, run, finding),
+            finding,
+            policy,
+            at=run.records[-1].at,
+            round_hash=record.round,
+            after_result=after_result,
+        )
         for finding in distinct(findings)
     ]
     decisive = strictest(reactions)
@@ -713,10 +720,10 @@ def _decide(
             decisive.rung,
             decisive.number,
             guided,
-            finding.loop_id if decisive.decision == "hold" else "",
             *_KEPT_OF_FINDING(finding),
             {name: value for name, value in finding.detail.items() if name != "tool"},
             *((verdict.pause_seconds, reuses) if verdict.ending else ()),
+            *((finding.loop_id,) if decisive.decision == "hold" else ()),
         )
         reset_after(run, _owner(state, run, finding), decisive, policy)
     return verdict
@@ -822,7 +829,10 @@ def _duplicate(
         policy = policy.as_poll()
     verdict = Verdict()
     if record.reaction is not None:
-        decision, rung, number, guided, loop_id, *kept = record.reaction
+        decision, rung, number, guided, *kept = record.reaction
+        loop_id = _loop_of(record.reaction)
+        if loop_id:
+            kept.pop()
         kind, count, limit, window_seconds, window_calls, results, period, details, *pause = kept
         pause_seconds, reuses = pause or (0, None)
         finding = Finding(

@@ -159,8 +159,10 @@ class Loop:
         Reactions so far.
     ordinal, count : int
         Call and count of the latest reaction.
-    rung : str
-        The latest reaction.
+    rung, before : str
+        The latest reaction, and the one of the step before it.
+    round : int
+        Hash of the round of the latest reaction, 0 without one.
     reset : str
         What the answer to a held call resets: `loop`, `all` or `none`; see `reset_after_detection`.
     delays : int
@@ -178,6 +180,8 @@ class Loop:
     reset: str = "none"
     delays: int = 0
     pause_ends: float = 0.0
+    before: str = ""
+    round: int = 0
 
 
 @dataclass(slots=True)

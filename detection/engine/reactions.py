@@ -6,6 +6,7 @@ Message texts are in `messages`. The services wait for people and for the judge.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any
 
 from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
@@ -92,9 +93,18 @@ class Reaction:
 
 
 def react(
-    run: RunState, finding: Finding, policy: Policy, *, at: float, after_result: bool = False
+    run: RunState,
+    finding: Finding,
+    policy: Policy,
+    *,
+    at: float,
+    round_hash: int = 0,
+    after_result: bool = False,
 ) -> Reaction:
     """Take the next rung for a finding, if it is time for one.
+
+    A round is one step of a ladder: a further detection in it gets the rung of the first one, because the model reads
+    the messages of all its calls together.
 
     Parameters
     ----------
@@ -106,6 +116,8 @@ def react(
         Names the ladder.
     at : float
         Server time of the current call in Unix seconds; the session as a whole has no records with times.
+    round_hash : int
+        Hash of the round of the call, 0 without one.
     after_result : bool
         The call has already run, so it can only be warned about. Anything stricter is left to the next call of the
         loop, where the detector fires again. With `outcome_method = literal` the run is stopped after the result.
@@ -126,17 +138,14 @@ def react(
     if finding.detail.get("advisory"):
         return _advise(run, loop, finding, ladder, values["rung_gap_calls"])
     _decay(run, loop, finding, values)
-    by_session = values["escalation_scope"] == "session"
-    level = run.detections if by_session else loop.level
+    level, is_step = _level(run, loop, round_hash, by_session=values["escalation_scope"] == "session")
     if loop.pause_ends and at >= loop.pause_ends:
         # The agent has kept the pause. This call runs; the next detection takes the next rung.
         loop.pause_ends = 0.0
         return Reaction(finding, None, level)
     if loop.ordinal and loop.rung in _NEEDS_TIME and run.ordinal - loop.ordinal < values["rung_gap_calls"]:
         return Reaction(finding, None, level)
-    rung = ladder[min(level, len(ladder) - 1)]
-    if rung == "judge" and finding.detail.get("final"):
-        rung = "stop"
+    rung = _rung(ladder, level, finding)
     if DECISION_OF[rung] not in ("allow", "warn"):
         if policy.traits.tool_class == "fallible" and BY_KIND[finding.kind].only_warns_fallible:
             rung = "warn"
@@ -144,16 +153,36 @@ def react(
             return Reaction(finding, None, level)
     if rung == "warn" and not _warn(run, finding, values["rung_gap_calls"]):
         return Reaction(finding, None, level)
-    run.detections += 1
-    loop.level += 1
-    before = loop.rung
-    loop.ordinal, loop.count, loop.rung = run.ordinal, finding.count, rung
-    reaction = Reaction(finding, rung, run.detections if by_session else loop.level, before)  # type: ignore[arg-type]
+    run.detections += is_step
+    if not round_hash or loop.round != round_hash:
+        loop.level += 1
+        loop.before = loop.rung
+    loop.ordinal, loop.count, loop.rung, loop.round = run.ordinal, finding.count, rung, round_hash
+    reaction = Reaction(finding, rung, level + 1, loop.before)  # type: ignore[arg-type]
     if rung == "delay":
-        reaction.pause_seconds = min(values["delay_seconds"] << min(loop.delays, 16), MAX_PAUSE_SECONDS)
-        loop.delays += 1
-        loop.pause_ends = at + reaction.pause_seconds
+        reaction.pause_seconds = _pause(loop, at, values["delay_seconds"], is_step=is_step)
     return reaction
+
+
+def _rung(ladder: Sequence[str], level: int, finding: Finding) -> str:
+    rung = ladder[min(level, len(ladder) - 1)]
+    return "stop" if rung == "judge" and finding.detail.get("final") else rung
+
+
+def _level(run: RunState, loop: Loop, round_hash: int, *, by_session: bool) -> tuple[int, bool]:
+    """Return the level of the ladder that a detection is on, and whether that is a further step: one for each round."""
+    level, loops = (run.detections, run.loops.values()) if by_session else (loop.level, (loop,))
+    has_stepped = bool(round_hash) and any(one.round == round_hash for one in loops)
+    return max(0, level - has_stepped), not has_stepped
+
+
+def _pause(loop: Loop, at: float, first_seconds: int, *, is_step: bool) -> int:
+    """Return how long the agent is to wait: twice as long as before, or as long as the other calls of the round."""
+    if is_step or not loop.pause_ends:
+        seconds = min(first_seconds << min(loop.delays, 16), MAX_PAUSE_SECONDS)
+        loop.delays += 1
+        loop.pause_ends = at + seconds
+    return ceil(loop.pause_ends - at)
 
 
 def end_pauses(run: RunState, key: str, kind: str) -> None:
@@ -165,12 +194,23 @@ def end_pauses(run: RunState, key: str, kind: str) -> None:
 
 
 def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any]) -> None:
-    """Let a ladder start over: long after the loop, or when the agent used its chance and made another call."""
+    """Let a ladder start over: long after the loop, or when the agent used its chance and made another call.
+
+    A count alone does not tell that: it also falls as calls age, weigh less or have a new result. The calls since the
+    latest reaction tell, those that are not of the loop.
+    """
     decay = values["escalation_decay_calls"]
     calls_since = run.ordinal - loop.ordinal
-    used_chance = loop.rung == "chance" and finding.count <= loop.count
-    if loop.ordinal and ((decay and calls_since > decay + finding.count) or used_chance):
-        loop.level, loop.ordinal, loop.rung, loop.delays = 0, 0, "", 0
+    may_be_over = decay and calls_since > decay + finding.count
+    may_be_used = loop.rung == "chance" and finding.count <= loop.count
+    if not loop.ordinal or not (may_be_over or may_be_used):
+        return
+    since = [record for record in run.records if record.ordinal > loop.ordinal]
+    others = sum(1 for one in since if one.key not in finding.call_keys and one.seq not in finding.seqs)
+    # Calls that are no longer remembered may have been others.
+    is_over = may_be_over and others >= min(decay, len(since) - finding.count)
+    if is_over or (may_be_used and others):
+        loop.level, loop.ordinal, loop.rung, loop.round, loop.before, loop.delays = 0, 0, "", 0, "", 0
 
 
 def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int) -> Reaction:

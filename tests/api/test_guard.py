@@ -226,3 +226,40 @@ def test_of_many_requests_for_a_session_that_is_not_unlocked_only_a_few_wait(api
     assert api.call(session="s").status_code == 200
     recorder.flush()
     assert dashboard.missed_guard_requests(project.pk) == 1
+
+
+def test_the_same_slow_call_gets_one_chance_and_a_different_one_another(api, settings, tmp_path):
+    settings.TEST_CLOCK = str(tmp_path / "clock")
+    api.put("/overrides", {"values": {"preset": "proxy", "mode": "chance", "ttl_seconds": 120}})
+    now = 1_800_000_000
+
+    def rungs(tools, gap=40):
+        nonlocal now
+        given = []
+        for tool in tools:
+            now += gap
+            (tmp_path / "clock").write_text(str(now))
+            given.append(api.call(tool=tool).json()["verdicts"][0]["rung"])
+        return given
+
+    assert rungs(["search"] * 8) == [None, None, None, "chance", "stop", "stop", "stop", "stop"]
+    assert rungs(["other", *["search"] * 4])[-1] == "stop"
+    assert rungs(["read"] * 4)[-1] == "chance"
+    assert rungs(["other", *["read"] * 5], gap=20) == [None, None, None, None, "chance", "stop"]
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_copies_in_one_reply_are_all_answered_with_the_guidance_before_a_stop(copies, api):
+    api.put("/overrides", {"values": {"preset": "proxy", "mode": "chance"}})
+    api.loop(times=3)
+
+    def reply(number):
+        calls = [
+            {"call_id": f"{number}-{copy}", "tool": "search_web", "arguments": {"q": "reset"}}
+            for copy in range(copies)
+        ]
+        return api.post("/guard", {"session": "s-1", "calls": calls}).json()
+
+    first, second = reply(1), reply(2)
+    assert [one["rung"] for one in first["verdicts"]] == ["chance"] * copies
+    assert [one["rung"] for one in second["verdicts"]] == ["stop"] * copies

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detection.engine import Guard, fold
-from detection.engine.policy import ENVIRONMENT, environment_override, resolve
+from detection.engine.policy import ENVIRONMENT, ToolRule, environment_override, resolve
 from tests.engine.play import Player
 
 
@@ -98,6 +98,102 @@ def test_a_different_call_takes_the_chance_and_rearms_it():
     player.call("other", {})
 
     assert decisions(player, 5) == ["allow", "allow", "allow", "block", "stop"]
+
+
+SAME_CALL = {
+    "as many as are young enough": ({}, {}),
+    "fewer and fewer": ({"mode": ["chance", "block", "stop"]}, {"slower": 7}),
+    "within a window": ({"repeat_scope": "window", "window_calls": 3, "max_repeats": 3}, {}),
+}
+
+
+@pytest.mark.parametrize(("values", "pace"), SAME_CALL.values(), ids=SAME_CALL)
+def test_the_same_call_never_gets_a_new_chance_whatever_its_count(values, pace):
+    player = Player("proxy", **{"mode": "chance", "ttl_seconds": 120, **values})
+    given = [
+        player.call("t", {}, gap=pace.get("slower", 0) * (number % 3) + (40 if not pace else 20)).verdict
+        for number in range(40)
+    ]
+    assert [one.rung for one in given].count("chance") == 1
+    assert given[-1].decision == "stop"
+
+
+@pytest.mark.parametrize("mode", ["chance", "block_then_stop"])
+def test_a_slow_call_with_a_changed_result_gets_no_new_chance(mode):
+    player = Player(mode=mode)
+    for _ in range(2):
+        player.step("t", {}, "0 hits")
+    player.call("t", {}, call_id="late")
+    assert player.call("t", {}).verdict.rung == "chance"
+    player.answer("1 hit", call_id="late")
+    reactions = [player.step("t", {}, "1 hit", gap=25).rung for _ in range(60)]
+    reactions = [one for one in reactions if one not in (None, "warn")]
+    assert "chance" not in reactions
+    assert reactions[-1] == "stop"
+
+
+@pytest.mark.parametrize("gap", [2, 40])
+def test_a_really_different_call_rearms_the_chance_of_a_slow_loop_too(gap):
+    player = Player("proxy", mode="chance", ttl_seconds=600)
+    for _ in range(3):
+        assert [player.call("t", {}, gap=gap).verdict.rung for _ in range(4)][-1] == "chance"
+        player.call("other", {}, gap=gap)
+
+
+def test_an_exempt_call_between_is_not_another_way():
+    player = Player("proxy", [ToolRule("clock", "exempt")], mode="chance", ttl_seconds=120)
+    given = []
+    for _ in range(8):
+        given.append(player.call("t", {}, gap=40).verdict.rung)
+        player.call("clock", {}, gap=0)
+    assert given.count("chance") == 1
+    assert given[-1] == "stop"
+
+
+@pytest.mark.parametrize(
+    ("values", "rounds"),
+    [
+        ({"mode": "chance"}, [["chance"] * 3, ["stop"] * 3]),
+        ({"mode": ["warn", "block", "stop"]}, [["warn"] * 3, ["block"] * 3, ["stop"] * 3]),
+        ({"mode": ["delay", "finish", "stop"]}, [["delay"] * 3, ["finish"] * 3, ["stop"] * 3]),
+        ({"mode": ["ask", "stop"]}, [["ask"] * 3, ["stop"] * 3]),
+        ({"mode": "block_then_stop"}, [["chance"] * 3, *[["block"] * 3] * 3, ["stop"] * 3]),
+        ({"mode": "chance", "escalation_scope": "session"}, [["chance"] * 3, ["stop"] * 3]),
+    ],
+)
+def test_copies_in_one_round_are_one_step_of_the_ladder(values, rounds):
+    player = Player("proxy", **values)
+    for number in range(3):
+        player.call("t", {}, round=f"r-{number}")
+    given = [
+        [player.call("t", {}, round=f"s-{number}", gap=0).verdict for _ in range(3)] for number in range(5)
+    ]
+    assert [[one.rung for one in copies] for copies in given][: len(rounds)] == rounds
+    for copies in given:
+        assert len({(one.decision, one.detection_number, one.pause_seconds) for one in copies}) == 1
+
+
+def test_the_copies_of_a_stop_after_a_chance_all_say_what_was_tried():
+    player = Player("proxy", mode="chance")
+    for number in range(4):
+        player.call("t", {}, round=f"r-{number}")
+    stops = [player.call("t", {}, round="last").verdict for _ in range(2)]
+    assert [one.decision for one in stops] == ["stop", "stop"]
+    assert all("again after guidance" in one.message for one in stops)
+
+
+def test_different_loops_of_one_round_are_one_step_of_the_session():
+    player = Player("balanced", mode=["warn", "stop"])
+    for tool in "abc":
+        for _ in range(2):
+            player.call(tool, {})
+    assert [player.call(tool, {}, round="r").verdict.decision for tool in "abc"] == ["warn"] * 3
+    assert player.call("a", {}, round="s").verdict.decision == "stop"
+
+
+def test_calls_without_a_round_are_steps_of_their_own():
+    player = Player("proxy", mode="chance")
+    assert decisions(player, 6)[3:] == ["block", "stop", "stop"]
 
 
 def test_another_loop_starts_at_the_bottom():
