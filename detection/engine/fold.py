@@ -556,7 +556,7 @@ def _add_record(
             record.effect = ""
         if policy.traits.is_shell and not policy.reads_plainly:
             # To look into one directory after another is a search; the arguments say where, as in any other.
-            is_look = record.effect == "look"
+            is_look = record.effect in ("look", "search")
             place = cwd if is_look else place_of(arguments, policy.traits.directory_arguments, cwd)
             record.place = hash_of(place) if place else 0
     if values["similar_enabled"] and values["similar_method"] == "literal":

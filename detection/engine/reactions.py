@@ -147,7 +147,9 @@ def react(
         return Reaction(finding, None, level)
     rung = _rung(ladder, level, finding)
     if DECISION_OF[rung] not in ("allow", "warn"):
-        if policy.traits.tool_class == "fallible" and BY_KIND[finding.kind].only_warns_fallible:
+        only_warns = policy.traits.tool_class == "fallible" and BY_KIND[finding.kind].only_warns_fallible
+        # A command that its host refuses never ran, so it is not the shell that fails.
+        if only_warns and not finding.detail.get("refusal"):
             rung = "warn"
         elif after_result and values["outcome_method"] == "fingerprint":
             return Reaction(finding, None, level)

@@ -1,4 +1,4 @@
-"""Recognises shell commands that change something."""
+"""Recognises shell commands that change something, only read, or search. The programs are in the table `shell`."""
 
 from __future__ import annotations
 
@@ -6,138 +6,42 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
-# Programs that change files, repositories, packages or services.
-_CHANGING_PROGRAMS = frozenset(
-    [
-        "rm",
-        "mv",
-        "cp",
-        "mkdir",
-        "rmdir",
-        "touch",
-        "tee",
-        "chmod",
-        "chown",
-        "ln",
-        "patch",
-        "dd",
-        "truncate",
-        "install",
-        "unzip",
-        "kill",
-        "pkill",
-    ]
-)
-_CHANGING_VERBS: Mapping[str, frozenset[str]] = {
-    "git": frozenset(
-        [
-            "add",
-            "commit",
-            "apply",
-            "checkout",
-            "restore",
-            "reset",
-            "stash",
-            "merge",
-            "rebase",
-            "push",
-            "pull",
-            "clone",
-            "revert",
-            "cherry-pick",
-            "mv",
-            "rm",
-            "tag",
-            "switch",
-        ]
-    ),
-    "kubectl": frozenset(["apply", "delete", "create", "scale", "patch", "rollout"]),
-    "systemctl": frozenset(["start", "stop", "restart", "reload", "enable", "disable"]),
-    "service": frozenset(["start", "stop", "restart", "reload"]),
-    **dict.fromkeys(
-        [
-            "pip",
-            "pip3",
-            "npm",
-            "pnpm",
-            "yarn",
-            "cargo",
-            "go",
-            "apt",
-            "apt-get",
-            "brew",
-            "conda",
-            "uv",
-            "poetry",
-        ],
-        frozenset(["install", "add", "remove", "uninstall", "update", "upgrade", "ci", "sync"]),
-    ),
-}
-# Programs that only show something.
-_LOOKING_PROGRAMS = frozenset(
-    [
-        "ls",
-        "cat",
-        "head",
-        "tail",
-        "grep",
-        "egrep",
-        "rg",
-        "find",
-        "fd",
-        "pwd",
-        "wc",
-        "which",
-        "whereis",
-        "echo",
-        "tree",
-        "stat",
-        "file",
-        "env",
-        "ps",
-        "df",
-        "du",
-        "date",
-        "whoami",
-        "id",
-        "uname",
-        "less",
-        "more",
-        "sort",
-        "uniq",
-        "cut",
-        "awk",
-        "jq",
-        "diff",
-        "cmp",
-        "cd",
-        "true",
-        "test",
-    ]
-)
-_LOOKING_VERBS: Mapping[str, frozenset[str]] = {
-    "git": frozenset(("status", "diff", "log", "show", "branch", "rev-parse", "ls-files", "blame", "remote")),
-    "kubectl": frozenset(("get", "describe", "logs")),
-    "docker": frozenset(("ps", "logs", "images", "inspect")),
-    "systemctl": frozenset(("status", "is-active", "show")),
-}
+from detection.engine import tables
+
+
+def _programs(does: str) -> frozenset[str]:
+    """Return the programs that always do something."""
+    return frozenset(
+        name for row in tables.rows("shell", does=does) if "verbs" not in row for name in row["programs"]
+    )
+
+
+def _verbs(does: str) -> Mapping[str, frozenset[str]]:
+    """Return the verbs with which programs do something."""
+    found = [row for row in tables.rows("shell", does=does) if "verbs" in row]
+    return {name: frozenset(row["verbs"]) for row in found for name in row["programs"]}
+
+
+_CHANGING_PROGRAMS, _CHANGING_VERBS = _programs("changes"), _verbs("changes")
+_LOOKING_PROGRAMS, _LOOKING_VERBS = _programs("looks"), _verbs("looks")
+_SEARCHING_PROGRAMS, _SEARCHING_VERBS = _programs("searches"), _verbs("searches")
+_PREPARING_PROGRAMS, _PREFIXES, _SHELLS = map(_programs, ("prepares", "prefixes", "shells"))
+# Lines that only comment on the next one.
+_COMMENTS = re.compile(r"(?m)^[ \t]*+#[^\n]*+\n?")
 _SLEEPS = re.compile(r"(?:^|[;&|\n(]|\bdo\b)\s{0,9}sleep\s{1,9}[\d.$]")
 _SEPARATOR = re.compile(r"[;&|\n(]+")
-_PREFIXES = frozenset(("sudo", "xargs", "then", "do", "else", "time", "nohup", "env"))
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
 _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
 _MAX_COMMAND_CHARS = 4096
 _PROGRAM = re.compile(r"[A-Za-z][\w.+-]{0,31}")
 _VERB = re.compile(r"[a-z][a-z-]{1,19}")
-_SHELLS = frozenset(("bash", "sh", "zsh"))
-_PREPARING_PROGRAMS = frozenset(("cd", "export", "set", "source", "pushd", "popd", "true", "echo"))
 
 
-ShellIntent = Literal["", "change", "look", "sleep"]
+ShellIntent = Literal["", "change", "look", "search", "sleep"]
 
 
 def intent_of_line(arguments: object) -> ShellIntent:
-    """Return the intent of a shell line: it changes something, sleeps, only reads, or is unknown."""
+    """Return the intent of a shell line: it changes something, sleeps, only reads or searches, or is unknown."""
     command = _command_of(arguments)
     if ">" in command and _REDIRECTED.search(command):
         return "change"
@@ -146,7 +50,9 @@ def intent_of_line(arguments: object) -> ShellIntent:
         return "change"
     if "sleep" in command and _SLEEPS.search(command):
         return "sleep"
-    return "look" if commands and all(map(_looks, commands)) else ""
+    if not (commands and all(map(_looks, commands))):
+        return ""
+    return "search" if any(map(_searches, commands)) else "look"
 
 
 def program_of(arguments: object) -> str:
@@ -173,7 +79,10 @@ def _command_of(arguments: object) -> str:
         command = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), "")
     if isinstance(command, list):
         command = " ".join(str(part) for part in command)
-    return command[:_MAX_COMMAND_CHARS] if isinstance(command, str) else ""
+    if not isinstance(command, str):
+        return ""
+    command = command[:_MAX_COMMAND_CHARS]
+    return _COMMENTS.sub("", command) if "#" in command else command
 
 
 def _words_of(part: str) -> list[str]:
@@ -188,8 +97,19 @@ def _looks(words: list[str]) -> bool:
     program = words[0]
     if program == "sed":
         return "-n" in words[1:3]
+    if _searches(words):
+        return True
     verbs = _LOOKING_VERBS.get(program)
     return program in _LOOKING_PROGRAMS if verbs is None else not verbs.isdisjoint(words[1:3])
+
+
+def _searches(words: list[str]) -> bool:
+    """Return whether a command looks for something that may not be there: it then prints nothing."""
+    program = words[0]
+    if program == "ls":
+        return any(sign in word for word in words[1:] for sign in "*?[")
+    verbs = _SEARCHING_VERBS.get(program)
+    return program in _SEARCHING_PROGRAMS if verbs is None else not verbs.isdisjoint(words[1:3])
 
 
 def _changes(words: list[str]) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
+from detection.engine import tables
 from detection.engine.directories import ARGUMENTS_OF
 from detection.engine.task_lists import TOOLS
 from detection.engine.tool_verbs import (
@@ -99,144 +100,7 @@ PLAIN_TOOL = ToolTraits()
 """A tool without known properties."""
 
 SHIPPED_CLASSES: Mapping[ToolClass, frozenset[str]] = MappingProxyType(
-    {
-        "read": frozenset(
-            [
-                "read",
-                "read_file",
-                "read_files",
-                "read_many_files",
-                "readfile",
-                "view",
-                "view_file",
-                "view_image",
-                "open_file",
-                "cat",
-                "list_dir",
-                "list_directory",
-                "ls",
-                "glob",
-                "grep",
-                "grep_search",
-                "file_search",
-                "search_file_content",
-                "codebase_search",
-                "web_search",
-                "websearch",
-                "web_fetch",
-                "webfetch",
-                "fetch_url",
-                "task_list",
-                "list_agents",
-            ]
-        ),
-        "change": frozenset(
-            [
-                "write",
-                "write_file",
-                "writefile",
-                "write_to_file",
-                "create_file",
-                "edit",
-                "edit_file",
-                "editfile",
-                "multiedit",
-                "multi_edit",
-                "patch",
-                "apply_patch",
-                "apply_diff",
-                "replace",
-                "str_replace",
-                "search_replace",
-                "search_and_replace",
-                "insert_content",
-                "replace_in_file",
-                "insert_edit_into_file",
-                "delete_file",
-                "move_file",
-                "rename_file",
-                "notebookedit",
-                "notebook_edit",
-                "append_file",
-                "create_directory",
-                "mkdir",
-                "create",
-                "str_replace_editor",
-                "str_replace_based_edit_tool",
-            ]
-        ),
-        "poll": frozenset(
-            [
-                "poll",
-                "process_poll",
-                "process_manage",
-                "job_status",
-                "task_status",
-                "get_status",
-                "check_status",
-                "get_job_status",
-                "bash_output",
-                "bashoutput",
-                "read_process",
-                "read_bash",
-                "get_command_status",
-                "command_status",
-                "task_output",
-                "taskoutput",
-                "wait_for_job",
-                "get_run_status",
-                "get_task_status",
-            ]
-        ),
-        "wait": frozenset(["sleep", "wait", "pause", "delay", "wait_seconds", "wait_for_seconds"]),
-        "message": frozenset(
-            [
-                "send",
-                "message",
-                "send_message",
-                "sendmessage",
-                "send_email",
-                "reply",
-                "respond",
-                "notify",
-                "post_message",
-                "message_user",
-                "ask_user",
-                "ask_followup_question",
-            ]
-        ),
-        "fallible": frozenset(
-            [
-                "bash",
-                "shell",
-                "terminal",
-                "exec",
-                "execute",
-                "run",
-                "run_shell",
-                "run_command",
-                "run_shell_command",
-                "run_terminal_cmd",
-                "execute_command",
-                "execute_bash",
-                "exec_command",
-                "local_shell",
-                "powershell",
-                "python",
-                "ipython",
-                "execute_code",
-                "execute_python",
-                "run_in_terminal",
-                "runinterminal",
-                "execute_ipython_cell",
-                "write_stdin",
-                "send_input",
-                "write_to_terminal",
-                "code_interpreter",
-            ]
-        ),
-        "exempt": frozenset(["think"]),
-    }
+    {row["class"]: frozenset(row["names"]) for row in tables.table("tool_classes") if "class" in row}
 )
 """Tool names by class, in lower case with underscores. Unknown names are `other`."""
 
@@ -249,14 +113,9 @@ _NO_STATES = (
     | {"set", "update", "change", "modify", "edit", "patch", "write", "create", "delete"}
 )
 
-_SHELLS = frozenset((
-    "bash", "shell", "terminal", "run_shell", "run_command", "run_shell_command", "run_terminal_cmd", "execute_command",
-    "execute_bash", "exec_command", "local_shell", "run_in_terminal", "runinterminal",
-))  # fmt: skip
+_SHELLS = frozenset(tables.words("tool_classes", "names", trait="shell"))
 _INPUT_ARGUMENTS: Mapping[str, str] = {
-    "write_stdin": "chars",
-    "send_input": "input",
-    "write_to_terminal": "input",
+    name: row["argument"] for row in tables.rows("tool_classes", trait="input") for name in row["names"]
 }
 
 _RUNNER_FIELDS = (

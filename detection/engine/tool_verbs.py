@@ -5,64 +5,28 @@ from __future__ import annotations
 import re
 from typing import Literal
 
+from detection.engine import tables
+
 Intent = Literal["", "read", "write", "message"]
 
-MESSAGE_VERBS = frozenset(("send", "notify", "reply", "email", "message", "dm"))
 
-# fmt: off
-LOOKS = frozenset((
-    "get", "read", "view", "list", "search", "grep", "find", "fetch", "lookup", "look", "show",
-    "describe", "count", "browse", "inspect", "query", "retrieve", "scan", "explore", "preview",
-    "explain", "summarize", "history", "info", "details", "status", "peek", "goto", "navigate", "visit",
-))
+def _words(meaning: str) -> frozenset[str]:
+    return frozenset(tables.words("verbs", meaning=meaning))
+
+
+MESSAGE_VERBS = _words("sends")
+LOOKS = _words("looks")
 """Verbs and nouns of tools that read or navigate."""
 
-_CHECKS = frozenset((
-    "check", "verify", "validate", "compare", "calculate", "compute", "diff", "analyze", "evaluate", "test", "wait",
-))
-WRITE_VERBS = frozenset((
-    "write", "create", "edit", "update", "delete", "remove", "insert", "append", "patch", "rename",
-    "move", "cancel", "book", "add", "set", "put", "post", "save", "store", "submit", "modify",
-    "change", "replace", "exchange", "return", "upload", "publish", "merge", "commit", "push", "assign",
-    "unassign", "apply", "approve", "reject", "archive", "close", "reopen", "complete", "enable",
-    "disable", "deploy", "install", "uninstall", "register", "schedule", "reschedule", "share",
-    "invite", "import", "transfer", "pay", "purchase", "buy", "refund", "reserve", "clear", "reset",
-    "copy", "clone", "fork", "draft", "mark", "tag", "attach", "comment", "record", "generate", "make",
-    "mkdir", "configure", "grant", "revoke", "subscribe", "unsubscribe", "upsert", "overwrite",
-    "rewrite",
-))
-# fmt: on
+WRITE_VERBS = _words("writes")
 """Verbs of tools that change something."""
 
-PURE_READS = frozenset(("read", "view", "list", "search", "grep", "find", "fetch", "lookup"))
+PURE_READS = _words("reads")
 """Verbs that make the class `read`, whose changing results are never warned about."""
 
-_MOVES = frozenset(
-    (
-        "scroll",
-        "swipe",
-        "page",
-        "paginate",
-        "pagedown",
-        "pageup",
-        "next",
-        "previous",
-        "prev",
-        "more",
-        "forward",
-        "back",
-        "tab",
-    )
-)
-_READ_VERBS = LOOKS | _CHECKS
-# An agent's own plan: writing it again and again gets nothing done.
-_OWN_STATE = frozenset(
-    ("plan", "plans", "todo", "todos", "thought", "thoughts", "thinking", "goal", "scratchpad")
-)
-_NOUNS = (
-    "file|folder|director(?:y|ies)|dir|issue|page|note|event|task|record|row|table|user|order|message|email|comment"
-    "|item|entr(?:y|ies)|document|doc|text|cell|sheet|branch|node|entit(?:y|ies)|relation|observation|contact|ticket"
-)
+_MOVES, _OWN_STATE = _words("moves"), _words("plans")
+_READ_VERBS = LOOKS | _words("checks")
+_NOUNS = "|".join(sorted(_words("things"), key=len, reverse=True))
 _GLUED = re.compile(
     f"({'|'.join(sorted(_READ_VERBS | WRITE_VERBS | MESSAGE_VERBS, key=len, reverse=True))})(?:{_NOUNS})s?"
 )

@@ -14,12 +14,18 @@ from detection.engine.shell_commands import intent_of_line
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, words_of
 
-Effect = Literal["", "command", "look", "message", "note", "poll", "write"]
-"""The intent of a call: unknown, a shell command that changes something or reads, a message, a note of the agent for
-itself, a poll, or a write."""
+Effect = Literal["", "command", "look", "message", "note", "poll", "search", "write"]
+"""The intent of a call: unknown, a shell command that changes something, reads or searches, a message, a note of the
+agent for itself, a poll, or a write."""
 
 # A command that sleeps first waits for a state that others change.
-_OF_SHELL: Mapping[str, Effect] = {"": "", "change": "command", "look": "look", "sleep": "poll"}
+_OF_SHELL: Mapping[str, Effect] = {
+    "": "",
+    "change": "command",
+    "look": "look",
+    "search": "search",
+    "sleep": "poll",
+}
 
 # Arguments in which dispatching tools name what they are to do.
 _ACTION_FIELDS = (
@@ -45,6 +51,9 @@ _SQL_WRITE = re.compile(
     r"|update\s+\S+\s+set|delete\s+from|truncate|(?:create|alter|drop)\s+(?:or\s+replace\s+)?(?:temp\w*\s+"
     r"|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)|grant|revoke)\b"
 )
+# Comments and white space before a statement say nothing about it.
+_LEADING_COMMENTS = re.compile(r"(?:\s|--[^\n]*+|#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")
+_MAX_STATEMENT_CHARS = 8192
 _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
 
 
@@ -95,8 +104,15 @@ def _named_action(arguments: Mapping[str, object]) -> Effect | None:
 def _is_sql_write(arguments: object) -> bool:
     if isinstance(arguments, dict):
         return any(
-            isinstance(text := arguments[name], str) and _SQL_WRITE.match(text) is not None
+            isinstance(text := arguments[name], str) and _writes(text)
             for name in _STATEMENT_FIELDS
             if name in arguments
         )
-    return isinstance(arguments, str) and _SQL_WRITE.match(arguments) is not None
+    return isinstance(arguments, str) and _writes(arguments)
+
+
+def _writes(statement: str) -> bool:
+    if len(statement) > _MAX_STATEMENT_CHARS:
+        statement = statement[:_MAX_STATEMENT_CHARS]
+    start = _LEADING_COMMENTS.match(statement).end()  # type: ignore[union-attr]
+    return _SQL_WRITE.match(statement, start) is not None

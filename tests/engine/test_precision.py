@@ -253,7 +253,30 @@ def test_honest_sweeps_stay_quiet():
     with_hits[6:6] = [("search", {"q": "move"}, "The company moved away from there two years later")]
     assert findings(Player(), *with_hits[:9]) == []
     shell = [("bash", {"command": f"grep -rn {query} ."}, "") for query in QUERIES]
-    assert findings(Player(), *shell) == []
+    assert findings(Player(), *shell[:5]) == []
+    tests = [("bash", {"command": f"./check {query}"}, "") for query in QUERIES]
+    assert findings(Player(), *tests) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "answer"),
+    [
+        ("find /{} -name 'jdk*' 2>/dev/null", ""),
+        ("# look for it\ngrep -rn {} src", ""),
+        ("cd src && rg {} | head", "(no output)"),
+        ("ls /opt/{}*", '{"stdout": "", "stderr": "", "returncode": 2}'),
+        ("git ls-files '*{}*'", "\n[exit code: 1]\n"),
+    ],
+)
+def test_a_sweep_of_shell_searches_that_find_nothing_is_advised_against(command, answer):
+    player = Player()
+    verdicts = [
+        player.step("bash", {"command": command.format(query)}, answer, is_error=number % 2 == 1)
+        for number, query in enumerate(QUERIES)
+    ]
+    assert next(n for n, verdict in enumerate(verdicts, 1) if verdict.decision == "warn") == 6
+    assert verdicts[5].finding.kind == "stagnation"
+    assert {verdict.decision for verdict in verdicts} == {"allow", "warn"}
 
 
 TROUBLES = (

@@ -17,7 +17,9 @@ from detection.engine.identity import Keyer
 from detection.engine.open_calls import key_and_arguments
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
+from detection.engine.shell_commands import intent_of_line, program_of
 from detection.engine.tool_classes import shipped_traits
+from detection.engine.tool_verbs import intent_of, moves_on, words_of
 from tests.engine.play import Player
 
 ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
@@ -49,7 +51,7 @@ def repeats(parsed, inside=False):
 
 @pytest.mark.parametrize(("name", "row"), ROWS, ids=IDS)
 def test_no_pattern_repeats_without_an_end_inside_a_repetition(name, row):
-    for column in ("pattern", "text"):
+    for column in ("pattern", "text", "frame"):
         if column in row:
             assert not any(repeats(regex_parser.parse(row[column])))
 
@@ -61,6 +63,7 @@ SAYS = {
     "pending": lambda pattern, text: pattern.search(text.lower()),
     "acknowledged": lambda pattern, text: pattern.fullmatch(text),
     "picture": lambda pattern, text: pattern.fullmatch(text),
+    "empty": lambda pattern, text: pattern.fullmatch(text),
     "nothing": lambda pattern, text: pattern.search(text),
     "declined": lambda pattern, text: pattern.search(text),
     "done": lambda pattern, text: pattern.match(text),
@@ -124,6 +127,54 @@ def test_task_lists_match_their_examples(row):
         assert first != same
 
 
+SHELL = {
+    "changes": lambda line: intent_of_line(line) == "change",
+    "looks": lambda line: intent_of_line(line) in ("look", "search"),
+    "searches": lambda line: intent_of_line(line) == "search",
+    "prepares": lambda line: program_of(line) == "pytest" and "&&" in line,
+    "shells": lambda line: program_of(line) == "pytest",
+    "prefixes": lambda line: intent_of_line(line) == "change",
+}
+
+
+@pytest.mark.parametrize("row", tables.table("shell"))
+def test_programs_of_shells_match_their_examples(row):
+    assert [line for line in row["match"] if not SHELL[row["does"]](line)] == []
+    assert [line for line in row["no_match"] if SHELL[row["does"]](line)] == []
+
+
+@pytest.mark.parametrize("row", tables.table("tool_classes"))
+def test_classes_of_tools_match_their_examples(row):
+    def is_one(tool):
+        traits = shipped_traits(tool)
+        if row.get("trait") == "shell":
+            return traits.is_shell
+        return (
+            traits.input_argument == row["argument"] if "trait" in row else traits.tool_class == row["class"]
+        )
+
+    assert [tool for tool in (*row["names"], *row["match"]) if not is_one(tool)] == []
+    assert [tool for tool in row["no_match"] if is_one(tool)] == []
+
+
+VERBS = {
+    "looks": lambda tool: intent_of(words_of(tool)) == "read",
+    "checks": lambda tool: intent_of(words_of(tool)) == "read",
+    "writes": lambda tool: intent_of(words_of(tool)) == "write",
+    "sends": lambda tool: intent_of(words_of(tool)) == "message",
+    "reads": lambda tool: shipped_traits(tool).tool_class == "read",
+    "moves": lambda tool: moves_on(tool, {}),
+    "plans": lambda tool: not intent_of([*words_of(tool), "write"]),
+    "things": lambda tool: intent_of(words_of(tool)) == "write",
+}
+
+
+@pytest.mark.parametrize("row", tables.table("verbs"))
+def test_words_of_names_match_their_examples(row):
+    assert [tool for tool in row["match"] if not VERBS[row["meaning"]](tool)] == []
+    assert [tool for tool in row["no_match"] if VERBS[row["meaning"]](tool)] == []
+
+
 @pytest.mark.parametrize("row", tables.table("announcements"))
 def test_announcements_match_their_examples(row):
     for text in row["match"]:
@@ -158,6 +209,16 @@ def test_what_says_nothing_is_masked_and_what_carries_a_state_stays(name, row):
         assert normalise(text, plain=False) == normalise(changed(text), plain=False), text
     for text in row["no_match"]:
         assert normalise(text, plain=False) != normalise(changed(text), plain=False), text
+
+
+@pytest.mark.parametrize("row", [row for _, row in volatile() if "frame" in row])
+def test_the_frame_of_an_empty_output_is_nothing(row):
+    assert [
+        one for one in row["match"] if not answers.is_empty(normalise(one, plain=False), plain=False)
+    ] == []
+    assert [
+        one for one in row["no_match"] if answers.is_empty(normalise(one, plain=False), plain=False)
+    ] == []
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ at least half of its arguments stay the same and the user has spoken in between:
 results, a bare "ok", the placeholder of a picture and receipts of writes do not count; a bare number or Boolean
 (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once. A
 different result of the tool, a successful change elsewhere, or several new results of other tools end the series; a
-message of the user ends one without errors.
+message of the user ends one without errors. What the host refuses to run is one series, whichever tools are called, and
+escalates for a shell, too: the command never ran.
 
 - **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
   blocked, and so are tools of the class `fallible`, such as a shell.
@@ -53,6 +54,8 @@ if TYPE_CHECKING:
 
 _MAX_TOOLS = 8
 # New results of other tools that end a tool's series.
+# The series of what the host refuses; no tool has this name.
+_HOST = ""
 _NEW_RESULTS_THAT_END_A_SERIES = 4
 _SIMILAR_ARGUMENTS = 0.7
 _HALF = 0.5
@@ -133,11 +136,15 @@ class Outcome(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Continue the loop on a further call of a tool that keeps returning the same result."""
-        # A poll is expected to return the same, whatever else the tool does.
-        if policy.values["outcome_method"] != "fingerprint" or policy.traits.tool_class == "poll":
+        if policy.values["outcome_method"] != "fingerprint":
             return QUIET
-        series = own.get(record.tool)
-        return _judge(series, run, record, policy) if series else QUIET
+        series = own.get(record.tool) or own.get(_HOST)
+        if series is None or series.get("tool", record.tool) != record.tool:
+            return QUIET
+        # A poll is expected to return the same, but not to fail.
+        if policy.traits.tool_class == "poll" and not series["failed"]:
+            return QUIET
+        return _judge(series, run, record, policy)
 
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
@@ -145,11 +152,14 @@ class Outcome(BaseDetector):
         """Judge a call by its result."""
         if policy.values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
-        if not outcome.is_evidence or policy.traits.tool_class == "poll":
+        is_wait = policy.traits.tool_class == "poll" and (record.status != ERROR or outcome.is_plain)
+        if is_wait or not outcome.is_evidence:
             return QUIET
         if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
-        series = own.pop(record.tool, None)
+        # It is the host that refuses, whichever tool is called.
+        name = _HOST if outcome.is_refused else record.tool
+        series = own.pop(name, None)
         # A slow identical call counts as a fifth, unless it failed.
         weight = 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
         if (
@@ -157,7 +167,7 @@ class Outcome(BaseDetector):
             or series["result"] != record.result
             or run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES
         ):
-            own[record.tool] = series = {
+            own[name] = series = {
                 "result": record.result, "calls": 1, "count": _in_tenths(weight), "similar": 1, "first": record.seq,
                 "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
                 "failed": record.status == ERROR,
@@ -166,6 +176,8 @@ class Outcome(BaseDetector):
                 series["refused"], series["spoken"] = 1, False
             if policy.values["result_aware"] and policy.traits.reads and found_nothing(outcome):
                 series["found_nothing"] = True
+            if outcome.is_refused:
+                series["tool"] = record.tool
             drop_oldest(own, _MAX_TOOLS)
             return _judge(series, run, record, policy)
         series["calls"] += 1
@@ -187,7 +199,9 @@ class Outcome(BaseDetector):
         series["round"] = record.round
         series["new_results"], series["sketch"] = run.new_results, record.sketch
         series["failed"] = record.status == ERROR
-        own[record.tool] = series
+        if outcome.is_refused:
+            series["tool"] = record.tool
+        own[name] = series
         drop_oldest(own, _MAX_TOOLS)
         return _judge(series, run, record, policy)
 
@@ -202,7 +216,9 @@ class Outcome(BaseDetector):
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Reset other tools: after a change it makes sense to try them again."""
         for tool in [
-            name for name in own if name != "texts" and (name != record.tool or record.effect == "command")
+            name
+            for name in own
+            if name not in ("texts", _HOST) and (name != record.tool or record.effect == "command")
         ]:
             del own[tool]
 
@@ -235,7 +251,8 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     else:
         # Different searches that all find nothing may be an honest sweep.
         is_advisory = series.get("found_nothing", False)
-    calls = [one for one in run.records if one.tool == record.tool and one.result == result]
+    is_refusal = "tool" in series
+    calls = [one for one in run.records if one.result == result and (is_refusal or one.tool == record.tool)]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     finding = Finding(
@@ -243,13 +260,16 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
         count=int(count),
         limit=limit,
         confidence=0.9 if failed else 0.8,
-        loop_id=loop_identity("outcome", (record.tool, result)),
+        loop_id=loop_identity("outcome", (_HOST if is_refusal else record.tool, result)),
         call_keys=tuple(keys),
         seqs=evidence(calls),
         first_seq=series["first"],
         results="errors" if failed else "equal",
         detail=detail(
-            record.tool, advisory=is_advisory, calls=series["calls"] if series["calls"] != count else None
+            record.tool,
+            advisory=is_advisory,
+            calls=series["calls"] if series["calls"] != count else None,
+            refusal=is_refusal,
         ),
     )
     return Reading(int(count), limit, finding)

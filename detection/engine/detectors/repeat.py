@@ -491,7 +491,7 @@ def _scattered(
     if policy.traits.tool_class == "poll" or record.effect == "note" or record.weight < 1.0:
         return QUIET
     in_run = 0
-    reads = policy.traits.reads or record.effect == "look"
+    reads = policy.traits.reads or record.effect in ("look", "search")
     if outcome.is_evidence and (record.status == ERROR or not reads):
         in_run = _count(own, "pairs", record.key[:6] + record.result[:6], _MAX_PAIRS)
     if record.is_new:

@@ -9,8 +9,9 @@ the first time since a change or a message of the user: the agent may repeat a p
 message of the user resets the count. The results of one model response count once. An error is never progress, but a
 new one counts 0.6 calls. Slow identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of
 searches in ever new words that all find nothing ("[]", "No results for …") is advised against at the
-`stagnation_max_empty`-th; calls of which most arguments stay the same, such as one search for several days, do not
-count. If the client never reports results, a call is new if it was not made before, and the limit is doubled.
+`stagnation_max_empty`-th, of shell commands such as `find` and `grep` half as many later; calls of which most
+arguments stay the same, such as one search for several days, do not count. If the client never reports results, a call
+is new if it was not made before, and the limit is doubled.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
@@ -20,6 +21,7 @@ count. If the client never reports results, a call is new if it was not made bef
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
@@ -46,6 +48,8 @@ _UNKNOWN_FACTOR = 2
 _NEW_ERROR = 0.6
 _POLL = 0.25
 _HALF = 0.5
+# A command line searches in small steps: honest recorded runs had five empty answers in a row.
+_SHELL_SEARCHES = 1.5
 _ENOUGH = 1 - 1e-9
 
 
@@ -134,6 +138,7 @@ class Stagnation(BaseDetector):
                 return QUIET
         if policy.values["once_per_round"] and record.round and record.round == own.get("new"):
             return QUIET
+        own["refusal"] = own.get("refusal", True) and outcome.is_refused
         _count(own, record, poll=policy.traits.tool_class == "poll", once=policy.values["once_per_round"])
         return _judge(own, run, record, policy.values["stagnation_max_calls"])
 
@@ -179,7 +184,8 @@ def _sweep(
 ) -> Reading:
     """Count searches in a row that found nothing; anything that is found ends a sweep, and an error does not."""
     values, limit = policy.values, policy.values["stagnation_max_empty"]
-    if not limit or not policy.traits.reads or record.status == ERROR or not found_nothing(outcome):
+    searches = policy.traits.reads or (record.effect == "search" and not outcome.is_plain)
+    if not limit or not searches or record.status == ERROR or not found_nothing(outcome):
         if sweep is not None and record.status == ERROR:
             own["sweep"] = sweep
         return QUIET
@@ -195,6 +201,8 @@ def _sweep(
     sweep["round"], sweep["sketch"] = record.round, record.sketch
     sweep["keys"] = [*sweep["keys"], record.key][-_MAX_KEYS:]
     sweep["seqs"] = sorted([*sweep["seqs"], record.seq])[-MAX_EVIDENCE:]
+    if record.effect == "search":
+        limit = ceil(limit * _SHELL_SEARCHES)
     limit += run.allowance("stagnation")
     count = sweep["count"]
     if count < limit:
@@ -236,6 +244,10 @@ def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Re
         first_seq=seqs[0],
         results="unknown" if not run.results else "errors" if record.status == ERROR else "equal",
         period=len(keys),
-        detail=detail(record.tool, calls=own["calls"] if own["calls"] != rounded else None),
+        detail=detail(
+            record.tool,
+            calls=own["calls"] if own["calls"] != rounded else None,
+            refusal=own.get("refusal"),
+        ),
     )
     return Reading(int(count), limit, finding)

@@ -33,6 +33,13 @@ _ACKNOWLEDGED, _PLAIN_ACKNOWLEDGED = _pattern("acknowledged"), _pattern("acknowl
 _PICTURE, _PLAIN_PICTURE = _pattern("picture"), _pattern("picture", plain=True)
 _NOTHING_FOUND, _PLAIN_NOTHING_FOUND = _pattern("nothing"), _pattern("nothing", plain=True)
 _NOTHING_FOUND_PARTS = tables.parts(tables.rows("answers", says="nothing"))
+_EMPTY = _pattern("empty")
+_FRAMES = tuple(
+    (tuple(row["parts"]), re.compile(row["frame"]))
+    for name in tables.hosts()
+    for row in tables.table(name)
+    if "frame" in row
+)
 _DECLINED, _DONE = _pattern("declined"), _pattern("done")
 _DECLINED_PARTS = tables.parts(tables.rows("answers", says="declined"))
 
@@ -156,7 +163,11 @@ def is_empty(text: str, *, plain: bool) -> bool:
     """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
     if len(text) > (_MAX_WRAPPED_CHARS if plain else _MAX_EMPTY_CHARS):
         return False
-    if text.lower() in _NOTHING:
+    if not plain:
+        for parts, frame in _FRAMES:
+            if all(part in text for part in parts):
+                text = frame.sub("", text).strip()
+    if text.lower() in _NOTHING or (not plain and _EMPTY.fullmatch(text)):
         return True
     if text[:1] == "{":
         if not any(nothing in text for nothing in _EMPTY_PARTS):
@@ -169,7 +180,10 @@ def is_empty(text: str, *, plain: bool) -> bool:
         own = {form_of(name): value for name, value in fields.items()}
         content = [value for name, value in own.items() if name not in _WRAPPERS]
         return bool(content) and all(map(is_hollow, content))
-    return text[:1] in "<erER" and _TAGGED.sub("", text).strip().lower() in _NOTHING
+    return (
+        text[:1] in ("<erER" if plain else "<erER[(")
+        and _TAGGED.sub("", text).strip(" []()").lower() in _NOTHING
+    )
 
 
 def is_hollow(value: Any) -> bool:

@@ -21,8 +21,8 @@ def outcome(run: History, policy: Policy) -> Expected | None:
         return None
     if policy.get("outcome_method") == "literal":
         return _literal(run, policy) if run.is_after_result else None
-    series = _series(run)
-    if not series or current.kind_of_tool == "poll":
+    series = _series(run, policy)
+    if not series or (current.kind_of_tool == "poll" and series[-1].status != "error"):
         return None
     # Of results of one round that follow each other, the first counts.
     counted = [
@@ -75,12 +75,14 @@ def _weight(one: Past) -> float:
     return 1.0 if one.status == "error" else one.weight * (0.5 if one.value else 1)
 
 
-def _series(run: History) -> list[Past]:
-    # A poll is expected to return the same: its answers do not count, whatever else the tool does.
+def _series(run: History, policy: Policy) -> list[Past]:
+    # A poll is expected to return the same, but not to fail.
     answers = [
         one
         for one in run.answers()
-        if one.tool == run.current.tool and one.evidence and one.kind_of_tool != "poll"
+        if one.tool == run.current.tool
+        and one.evidence
+        and (one.kind_of_tool != "poll" or (one.status == "error" and not policy.reads_plainly))
     ]
     changes = [one.result_place for one in run.answers() if one.changed and one.tool != run.current.tool]
     series: list[Past] = []
