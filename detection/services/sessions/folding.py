@@ -22,7 +22,7 @@ from detection.models import Event, EventType, call_flags
 from detection.models.session_state import note_verdict
 from detection.models.sessions import OTLP
 from detection.services.policies import message_templates
-from detection.services.sessions import chat_commands, event_records, families
+from detection.services.sessions import chat_commands, event_records, families, pruning
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession
@@ -179,7 +179,18 @@ class Folding:
         locked = self.locked
         if families.is_watched(policy):
             locked.enter_family(1, event.tokens, event.cost_usd)
+        before = None
+        if log.is_enabled_for(logging.DEBUG):
+            before = pruning.remembered(locked.tracker, event, policy, locked.keyer)
         step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
+        for one in before.pruned(locked.tracker) if before else ():
+            log.debug(
+                "calls_pruned",
+                session=locked.session.external_id,
+                signature=one.signature,
+                calls=one.calls,
+                reason=one.reason,
+            )
         log.debug(
             "call_signature",
             session=locked.session.external_id,

@@ -1,6 +1,7 @@
 """What folding puts on events and sessions, seen where people and clients see it."""
 
 import logging
+import time
 
 import pytest
 
@@ -10,6 +11,7 @@ from detection.models import Event, Incident, Session, TrackerState
 from detection.selectors.sessions import command_replies, session_calls
 from detection.selectors.strips import cells_of, title
 from detection.services.approvals import decisions
+from detection.services.audit import SYSTEM
 from detection.services.errors import Conflict
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, folding
@@ -182,6 +184,30 @@ def test_the_log_level_decides_whether_each_call_has_a_line_with_its_signature(
         ("s-1", "search_web"),
         ("s-1", "read_file"),
     }
+
+
+@pytest.mark.parametrize(("level", "lines"), [("DEBUG", True), ("INFO", False)])
+def test_calls_that_no_longer_count_have_a_line_at_debug_alone(project, agent, caplog, log_at, level, lines):
+    caplog.set_level(logging.DEBUG, logger="detection")
+    values = {
+        "preset": "proxy",
+        "repeat_scope": "window",
+        "window_calls": 2,
+        "ttl_seconds": 1,
+        "ttl_from": "entry",
+    }
+    overrides.save_override(project.pk, PROJECT, values, SYSTEM)
+    log_at(level)
+    agent.asks(agent.call("read_file", '{"path": "secret-name"}'))
+    for number in range(64):
+        agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
+    time.sleep(1.1)
+    agent.asks(agent.call("read_file", '{"path": "63"}'))
+    found = [record.msg for record in caplog.records if record.msg["event"] == "calls_pruned"]
+    assert {line["reason"] for line in found} == ({"expired", "left_window"} if lines else set())
+    assert {line["session"] for line in found} <= {"s-1"}
+    assert {len(line["signature"]) for line in found} <= {12}
+    assert "secret-name" not in str(found)
 
 
 def test_an_unknown_log_level_ends_the_start_with_the_name_of_the_variable():
