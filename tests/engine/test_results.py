@@ -13,7 +13,7 @@ from detection.engine import provider_trouble
 from detection.engine.identity import Keyer
 from detection.engine.results import CallFacts, answers, as_text, evaluate_result, masking, normalise
 from detection.engine.similarity import sketch
-from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits
+from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits, shipped_traits
 
 KEYER = Keyer(b"secret")
 
@@ -134,8 +134,48 @@ def test_without_the_clients_word_a_text_that_begins_like_an_error_is_one(conten
     assert evaluated(content, None).status == status
 
 
-def test_the_clients_word_wins():
-    assert evaluated("Error: it says", False).status == "o"
+def test_the_clients_word_wins_where_a_text_may_well_begin_like_an_error():
+    assert evaluated("Error: it says", False, shipped_traits("read_file")).status == "o"
+    assert evaluated("ImportError: it says", False, shipped_traits("read_file")).status == "o"
+    assert evaluated("Error: it says", False, shipped_traits("bash")).status == "o"
+    assert evaluated("all is well", True).status == "e"
+
+
+@pytest.mark.parametrize(
+    ("tool", "content"),
+    [
+        ("edit_file", "Error: old text not found"),
+        ("edit_file", '{"success": false, "hint": "read the file again"}'),
+        ("create_item", '{"ok": false}'),
+        ("create_item", '{"status": "error", "message": "invalid id"}'),
+        ("create_item", '{"result": null, "error": "content is required"}'),
+        ("create_item", '{"error": {"code": 7, "message": "invalid id"}}'),
+        ("read_page", "MCP error -32602: Invalid params"),
+        ("read_page", "Permission denied: read_page is not allowed in this mode"),
+        ("ReadLS", "Unknown tool name: 'ReadLS'"),
+        ("process", "No session found for 2321"),
+        ("bash", "ImportError: cannot import name 'V' from 'validators'"),
+    ],
+)
+@pytest.mark.parametrize("is_error", [None, False])
+def test_a_failure_without_a_flag_is_an_error(tool, content, is_error):
+    assert evaluated(content, is_error, shipped_traits(tool)).status == "e"
+
+
+@pytest.mark.parametrize(
+    ("tool", "content"),
+    [
+        ("create_item", '{"success": true, "error": null}'),
+        ("create_item", '{"error": "", "rows": []}'),
+        ("lint", '{"errors": [{"line": 3}], "warnings": []}'),
+        ("run_tests", '{"status": "failed over", "node": 2}'),
+        ("get_country", '{"code": 404, "name": "Narnia"}'),
+        ("read_file", "ValueError: is what the log says"),
+        ("search", "No results found"),
+    ],
+)
+def test_an_answer_about_errors_is_none(tool, content):
+    assert evaluated(content, False, shipped_traits(tool)).status != "e"
 
 
 def test_damaged_json_is_text():

@@ -143,7 +143,7 @@ def evaluate_result(
         Costs one pass over the first 8,192 characters, and a digest of the rest.
     """
     raw = content or ""
-    is_failed = answers.failed(raw, is_error, reads=traits.reads, plain=plain)
+    is_failed = answers.failed(raw, is_error, traits, plain=plain)
     text = raw
     if not plain:
         text = without_echo(

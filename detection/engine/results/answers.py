@@ -10,6 +10,7 @@ from detection.engine import tables
 from detection.engine.identity import parse
 from detection.engine.results.masking import form_of
 from detection.engine.substrings import contains_any
+from detection.engine.tool_classes import ToolTraits
 
 MAX_HEAD_CHARS = 400
 MAX_TAIL_CHARS = 200
@@ -24,6 +25,9 @@ def _pattern(says: str, *, plain: bool = False) -> re.Pattern[str]:
 
 
 _BEGINS_FAILED, _PLAIN_BEGINS_FAILED = _pattern("begins_failed"), _pattern("begins_failed", plain=True)
+_NOT_OF_PROGRAMS = tables.pattern(
+    row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"
+)
 _FAILURE, _REFUSAL = _pattern("failure"), _pattern("refusal")
 _REFUSAL_PARTS = tables.parts(tables.rows("answers", says="refusal"))
 _PENDINGS = tuple(
@@ -78,22 +82,23 @@ _WRAPPERS, _PLAIN_WRAPPERS = _columns("wrapper"), _columns("wrapper", plain=True
 _FAILURE_FIELDS, _FAILURE_PARTS = _columns("failure"), tables.parts(_FAILURES)
 
 
-def failed(content: str, is_error: bool | None, *, reads: bool, plain: bool) -> bool:
+def failed(content: str, is_error: bool | None, traits: ToolTraits, *, plain: bool) -> bool:
     """Return whether a result is an error: by the word of the client, or by what it says itself.
 
-    What a tool that reads returns is only an error if the client is silent, or it has the form of one: a file may
-    begin like an error.
+    Where the client calls it none, what a tool reads or a program prints may begin like an error: it has to have the
+    form of one.
     """
+    reads, runs_programs = traits.reads, traits.tool_class == "fallible"
     if is_error or plain:
         return is_error if is_error is not None else _PLAIN_BEGINS_FAILED.match(content) is not None
     if content[:1] == "{" and len(content) <= _MAX_JSON_CHARS and contains_any(content, _FAILURE_PARTS):
         fields = _object(content)
         if fields is not None:
             return is_failed_object(fields)
-    if is_error is None and _BEGINS_FAILED.match(content):
+    if (is_error is None or not (reads or runs_programs)) and _BEGINS_FAILED.match(content):
         return True
-    if reads and is_error is False and len(content) > MAX_HEAD_CHARS:
-        return False
+    if reads and is_error is False:
+        return len(content) <= MAX_HEAD_CHARS and _NOT_OF_PROGRAMS.match(content) is not None
     return _FAILURE.match(content) is not None
 
 
@@ -114,6 +119,10 @@ def is_failed_object(fields: Mapping[str, Any]) -> bool:
 
 
 def _has(row: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
+    if "hollow" in row and not is_hollow(named.get(row["hollow"], "nothing")):
+        return False
+    if "needs" in row and not any(named.get(name) for name in row["needs"]):
+        return False
     for name in row["fields"]:
         value = named.get(name)
         if value is None:
@@ -124,7 +133,7 @@ def _has(row: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
                 return True
         elif "at_least" in row:
             is_code = type(value) is int and row["at_least"] <= value < row["below"]
-            if is_code and _only_beside(named, name) and len(named) > 1:
+            if is_code and _only_beside(named, name):
                 return True
         elif isinstance(value, str | dict | list) and value and _only_beside(named, name):
             return True
