@@ -110,11 +110,12 @@ def _database(parameters: dict[str, object], **options: object) -> dict[str, obj
     return {**parameters, "ENGINE": "detection.sql.postgresql", "OPTIONS": options}
 
 
-# The pool of tests would keep the test database open when it is to be dropped.
+# The pool of tests would keep the test database open when it is to be dropped. An installation with a test clock has
+# ended by then.
 # It stops to try a server that is away soon, and begins again with the next request: its pauses would grow to a minute.
 _POOL = (
     {"pool": {"min_size": 1, "max_size": 12, "timeout": 5, "reconnect_timeout": 5}}
-    if ENV.mode != "test"
+    if ENV.mode != "test" or ENV.test_clock
     else {}
 )
 # The statements of every call are prepared: a pooler in between must know prepared statements.

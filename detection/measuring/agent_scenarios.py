@@ -26,8 +26,8 @@ from detection.engine.results import as_text
 from detection.engine.silence import Silence
 from detection.measuring.differences import Played
 
-_MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
-_BEFORE = frozenset((*_MESSAGES, "stream_retry", "text_part"))
+MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
+_BEFORE = frozenset((*MESSAGES, "stream_retry", "text_part"))
 _IDEALS = frozenset(("fire", "quiet", "no_block", "either"))
 _EVENTS: Mapping[str, Literal["user", "assistant", "condense"]] = {
     "@message": "assistant", "@user": "user", "@condense": "condense",
@@ -38,14 +38,22 @@ _NO_CALLS = frozenset((*_EVENTS, "@look", "@heartbeat", "@end"))
 def play(scenario: dict[str, Any], policy: Policy | None = None) -> Played:
     """Play one scenario under a policy, the preset `standard` by default."""
     settings = validate(ENVIRONMENT, scenario.get("settings", {}))
-    unknown = [*_unknown(scenario)]
-    if unknown:
-        return Played(scenario["id"], {}, tuple(unknown))
+    if any(_unknown(scenario)):
+        return compared(scenario, [])
     player = _Player(policy or resolve([(ENVIRONMENT, settings)]))
     for index, entry in enumerate(scenario["calls"]):
         player.play(index, entry)
-    ideal, problem = scenario["ideal"], _problem(scenario, player.reactions)
-    return Played(scenario["id"], {"ideal": ideal, "acted": player.reactions}, (problem,) if problem else ())
+    return compared(scenario, player.reactions)
+
+
+def compared(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> Played:
+    """Return a played scenario with its difference; a scenario with an unknown part fails."""
+    unknown = tuple(_unknown(scenario))
+    if unknown:
+        return Played(scenario["id"], {}, unknown)
+    problem = _problem(scenario, reactions)
+    got = {"ideal": scenario["ideal"], "acted": reactions}
+    return Played(scenario["id"], got, (problem,) if problem else ())
 
 
 class _Player:
@@ -63,10 +71,10 @@ class _Player:
     def play(self, index: int, entry: dict[str, Any]) -> None:
         self._state = self._state_of(entry)
         at, before = float(entry.get("t", index)), str(entry.get("before", ""))
-        if before in _MESSAGES:
-            self._hear(Message(at, _MESSAGES[before], index))
+        if before in MESSAGES:
+            self._hear(Message(at, MESSAGES[before], index))
         if before == "stream_retry":
-            for call in [one for one in self._sent if one.round == _name(entry.get("round"))]:
+            for call in [one for one in self._sent if one.round == name(entry.get("round"))]:
                 self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
         if entry["tool"] == "@look":
             self._look(index, at)
@@ -79,15 +87,15 @@ class _Player:
 
     def _state_of(self, entry: dict[str, Any]) -> State:
         """Return the state of the session of an entry, with its family."""
-        name = str(entry.get("session", ""))
-        state = self._states.setdefault(name, fold.new_state())
-        if name:
-            calls, tokens, cost = self._used.get(name, (0, 0, 0.0))
+        session = str(entry.get("session", ""))
+        state = self._states.setdefault(session, fold.new_state())
+        if session:
+            calls, tokens, cost = self._used.get(session, (0, 0, 0.0))
             usage = entry.get("usage", {})
             is_call = not entry["tool"].startswith("@")
             used = calls + is_call, tokens + usage.get("tokens", 0), cost + usage.get("cost_usd", 0.0)
-            self._used[name] = used
-            is_member = self._family.enter(name, str(entry.get("parent", "")), name, used)
+            self._used[session] = used
+            is_member = self._family.enter(session, str(entry.get("parent", "")), session, used)
             state.family = self._family if is_member else None
         return state
 
@@ -112,8 +120,8 @@ class _Player:
             cwd=entry.get("cwd", ""),
             at=at,
             call_id=f"call-{index}",
-            round=_name(entry.get("round")),
-            run=_name(entry.get("run")),
+            round=name(entry.get("round")),
+            run=name(entry.get("run")),
             agent=entry.get("agent", ""),
             **entry.get("usage", {}),
         )
@@ -160,7 +168,8 @@ def _problem(scenario: dict[str, Any], reactions: list[dict[str, Any]]) -> str:
     return ""
 
 
-def _name(given: Any) -> str | None:
+def name(given: Any) -> str | None:
+    """Return the name of a round or a run, which a scenario may give as a number."""
     return None if given is None else str(given)
 
 

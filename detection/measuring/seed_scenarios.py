@@ -71,15 +71,15 @@ _ACTIONS: Mapping[str, Mapping[str, str]] = {
     "004": {},
 }
 _RUNGS = {"continue": "observe", "warn": "warn", "terminate": "stop", "stop": "stop"}
-_VERDICTS = {"unclear": "ambiguous", "failed": "error"}
+VERDICTS = {"unclear": "ambiguous", "failed": "error"}
 _LEVELS = {"WARNING": "WARN"}
-_CHOICES = {
+CHOICES = {
     "keep_enabled": Choice.SKIP,
     "escape": Choice.SKIP,
     "disable_for_session": Choice.DISABLE,
     "allow_once": Choice.ALLOW_ONCE,
 }
-_CHOICE_NAMES = {
+CHOICE_NAMES = {
     Choice.SKIP: "keep_enabled",
     Choice.DISABLE: "disable_for_session",
     Choice.ALLOW_ONCE: "allow_once",
@@ -128,14 +128,82 @@ def play(scenario: Json) -> Played:
         With one line per difference.
     """
     expect = scenario.get("expect", {})
-    unknown = [*_unknown(expect)]
-    if unknown:
-        return Played(scenario["id"], {}, tuple(unknown))
+    if any(_unknown(expect)):
+        return compared(scenario, {})
     try:
         got = _Game(scenario).play()
     except PolicyError as error:
-        got = {"first": None, "detections": [], "config_error": _their_name(scenario, error.field)}
-    return Played(scenario["id"], got, tuple(_problems(expect, got)))
+        got = rejected(scenario, error.field)
+    return compared(scenario, got)
+
+
+def rejected(scenario: Json, setting: str) -> Json:
+    """Return what was got where a setting of the scenario is not allowed."""
+    return {"first": None, "detections": [], "config_error": their_name(scenario, setting)}
+
+
+def compared(scenario: Json, got: Json) -> Played:
+    """Return a played scenario with its differences; a scenario with an unknown expectation fails."""
+    expect = scenario.get("expect", {})
+    return Played(scenario["id"], got, tuple(_unknown(expect)) or tuple(_problems(expect, got)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    """One detection, as the engine and the API name it."""
+
+    kind: str
+    scope: str
+    rung: str
+    decision: str
+    count: int
+    confidence: float
+    number: int
+    message: str
+    pattern_length: int
+    laps: int
+
+
+def kind_in_their_words(system: str, kind: str, scope: str) -> str:
+    """Return the kind of a detection in the terms of the system."""
+    kinds = _KINDS[system]
+    return kinds.get(f"{kind} {scope}") or kinds.get(kind, kind)
+
+
+def in_their_words(system: str, detected: Detected) -> Json:
+    """Return a detection in the terms of the system."""
+    got: Json = {
+        "kind": kind_in_their_words(system, detected.kind, detected.scope),
+        "action": _ACTIONS[system].get(detected.rung, detected.rung),
+        "count": detected.count,
+        "confidence": detected.confidence,
+        "detection_count": detected.number,
+        "warning": detected.decision == "warn",
+        "stopped": detected.decision == "stop",
+        "executed": detected.decision not in BLOCKING,
+        "message": detected.message,
+    }
+    if detected.kind == "cycle":
+        got |= {"pattern_length": detected.pattern_length, "repetitions": detected.laps}
+    if detected.kind == "budget" and detected.decision != "hold":
+        got |= {"outcome": "stop" if detected.decision in BLOCKING else "continue", "judge_called": False}
+    return got
+
+
+def after_decision(decision: str, message: str) -> Json:
+    """Return how a held call ends, by the decision of a person or the judge."""
+    is_allowed = decision == "allow"
+    return {
+        "executed": is_allowed,
+        "stopped": decision == "stop",
+        "outcome": "continue" if is_allowed else "stop",
+        "guidance": AFTER_STOP in message or "Guidance: " in message,
+    }
+
+
+def ends_session(system: str, detection: Json) -> bool:
+    """Return whether the agent makes no call after a detection. Those of the first two systems go on, on purpose."""
+    return bool(detection["stopped"]) and system not in ("000", "001")
 
 
 def expand(calls: list[Json]) -> Iterator[Json]:
@@ -167,31 +235,51 @@ def _filled(value: Any, i: int) -> Any:
 _MODEL = Scope("model", backend="scenario", model="scenario")
 
 
-def overrides(system: str, config: Json) -> list[ScopedValues]:
-    """Return a scenario's settings as overrides above the system's preset.
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of a scenario under LoopGuard's names, not yet validated.
+
+    Attributes
+    ----------
+    own
+        With the preset of the system: those of its server, widest but for the environment.
+    model, session
+        Those of its model, and of each session from its start.
+    environment
+        Those of environment variables. Invalid ones are left out: the original system ignored them.
+    """
+
+    own: Json
+    model: Json
+    session: Json
+    environment: Json
+
+
+def settings_of(scenario: Json) -> Settings:
+    """Return the settings of a scenario."""
+    system, config = scenario["system"], scenario.get("config", {})
+    translate = _TRANSLATE[system]
+    tiers = [
+        translate(config[name]) if isinstance(config.get(name), dict) else {}
+        for name in ("server", "model", "session")
+    ]
+    own = {"preset": _preset(system, config), **translate(config), **tiers[0]}
+    return Settings(own, tiers[1], tiers[2], _environment(config.get("env", {})))
+
+
+def _overrides(given: Settings) -> list[ScopedValues]:
+    """Return settings as overrides.
 
     Raises
     ------
     PolicyError
         For a setting of the scenario that is not allowed.
     """
-    found: list[ScopedValues] = [(SERVER, {"preset": _preset(system, config)})]
-    if "env" in config:
-        found.append((ENVIRONMENT, _environment(config["env"])))
-    translate = _TRANSLATE[system]
-    found.append((SERVER, validate(SERVER, translate(config))))
-    found += [
-        (scope, validate(scope, translate(config[name])))
-        for name, scope in (("server", SERVER), ("model", _MODEL))
-        if isinstance(config.get(name), dict)
+    return [
+        (ENVIRONMENT, given.environment),
+        (SERVER, validate(SERVER, given.own)),
+        (_MODEL, validate(_MODEL, given.model)),
     ]
-    return found
-
-
-def _session_values(system: str, config: Json) -> Json:
-    """Return what a session of the scenario overrides from its start."""
-    own = config.get("session")
-    return validate(SESSION, _TRANSLATE[system](own)) if isinstance(own, dict) else {}
 
 
 def _environment(variables: Json) -> Json:
@@ -203,7 +291,7 @@ def _environment(variables: Json) -> Json:
     return found
 
 
-def _their_name(scenario: Json, name: str) -> str:
+def their_name(scenario: Json, name: str) -> str:
     """Return the scenario's own name of a setting, if it has one."""
     names = {own: theirs for theirs, (own, _) in _LEVEL_NAMES.items() if theirs in scenario.get("config", {})}
     if scenario["system"] == "001":
@@ -348,7 +436,8 @@ class _Game:
         self.config: Json = scenario.get("config", {})
         self.calls = list(expand(scenario.get("calls", [])))
         self.expects_end = "final" in scenario.get("expect", {})
-        self.overrides = overrides(self.system, self.config)
+        settings = settings_of(scenario)
+        self.overrides, self.session_values = _overrides(settings), validate(SESSION, settings.session)
         self.keyer = Keyer(b"scenario")
         self.sessions: dict[str, _Session] = {}
         self.choices = iter(self.config.get("user_choices", ()))
@@ -386,8 +475,7 @@ class _Game:
 
     def _session(self, name: str) -> _Session:
         if name not in self.sessions:
-            values = _session_values(self.system, self.config)
-            self.sessions[name] = _Session(Session(external_id=name, policy_values=values))
+            self.sessions[name] = _Session(Session(external_id=name, policy_values=self.session_values))
         return self.sessions[name]
 
     def _policy(self, session: _Session) -> Policy:
@@ -467,25 +555,25 @@ class _Game:
             return
         level, _, fields = line
         level_name = logging.getLevelName(level)
-        kinds = _KINDS[self.system]
-        kind = kinds.get(f"{finding.kind} {finding.detail.get('scope')}") or kinds.get(
-            finding.kind, finding.kind
+        detected = Detected(
+            kind=finding.kind,
+            scope=finding.detail.get("scope", ""),
+            rung=verdict.rung,
+            decision=verdict.decision,
+            count=finding.count,
+            confidence=finding.confidence,
+            number=verdict.detection_number,
+            message=verdict.message,
+            pattern_length=len(finding.pattern),
+            laps=finding.laps,
         )
         got: Json = {
             "i": call.seq,
-            "kind": kind,
-            "action": _ACTIONS[self.system].get(verdict.rung, verdict.rung),
-            "count": finding.count,
+            **in_their_words(self.system, detected),
             "counts": {
                 _signature(other): counted.get(known.call_key or "", 0) for other, known in session.calls[:-1]
             },
             "session": session.row.external_id,
-            "confidence": finding.confidence,
-            "detection_count": verdict.detection_number,
-            "warning": verdict.decision == "warn",
-            "stopped": verdict.decision == "stop",
-            "executed": verdict.decision not in BLOCKING,
-            "message": verdict.message,
             "finish_reason": _finish_reason(verdict),
             "log": {
                 "level": _LEVELS.get(level_name, level_name),
@@ -493,14 +581,9 @@ class _Game:
                 "callCount": fields["count"],
             },
         }
-        if finding.kind == "cycle":
-            got |= {"pattern_length": len(finding.pattern), "repetitions": finding.laps}
         if verdict.decision == "hold":
             got |= self._held(step, call, session, policy)
-        elif finding.kind == "budget":
-            got |= {"outcome": "stop" if verdict.decision in BLOCKING else "continue", "judge_called": False}
-        # Lists of the first two systems go on after a stop, on purpose.
-        session.is_ended = bool(got["stopped"]) and self.system not in ("000", "001")
+        session.is_ended = ends_session(self.system, got)
         self.detections.append(got)
 
     def _held(self, step: Step, call: Call, session: _Session, policy: Policy) -> Json:
@@ -518,20 +601,14 @@ class _Game:
             got, outcome = self._ruling(approval, finding, session, policy)
         else:
             choice = next(self.choices, "keep_enabled")
-            if choice in _CHOICES:
-                outcome = outcomes.person_outcome(approval, _CHOICES[choice], 0, "ana")
+            if choice in CHOICES:
+                outcome = outcomes.person_outcome(approval, CHOICES[choice], 0, "ana")
             else:
                 outcome = outcomes.unattended_outcome(approval)
             is_decided = outcome.state == ApprovalState.DECIDED
-            got = {"choice": _CHOICE_NAMES.get(Choice(outcome.choice), choice) if is_decided else choice}
+            got = {"choice": CHOICE_NAMES.get(Choice(outcome.choice), choice) if is_decided else choice}
         outcomes.apply_outcome(approval, outcome, session.row, session.state)
-        is_allowed = outcome.decision == "allow"
-        return got | {
-            "executed": is_allowed,
-            "stopped": outcome.decision == "stop",
-            "outcome": "continue" if is_allowed else "stop",
-            "guidance": AFTER_STOP in outcome.message or "Guidance: " in outcome.message,
-        }
+        return got | after_decision(outcome.decision, outcome.message)
 
     def _ruling(
         self, approval: Approval, finding: Finding, session: _Session, policy: Policy
@@ -565,7 +642,7 @@ class _Game:
                 "max_tokens": body["max_tokens"],
                 "prompt": body["messages"][-1]["content"],
             },
-            "verdict": _VERDICTS.get(call.outcome, str(call.outcome)),
+            "verdict": VERDICTS.get(call.outcome, str(call.outcome)),
         }
         return got, outcomes.judge_outcome(approval, call)
 
@@ -633,6 +710,12 @@ def _detection_problems(wanted: list[Json], found: list[Json]) -> Iterator[str]:
                 continue
             for problem in _value_problems(name, value, other):
                 yield f"call {one['i']} {problem}"
+
+
+def value_problems(expected: Json, got: Json) -> Iterator[str]:
+    """Return the differences between the expected values of a detection and what was found."""
+    for name, value in expected.items():
+        yield from _value_problems(name, value, got)
 
 
 def _value_problems(name: str, value: Any, other: Json) -> Iterator[str]:

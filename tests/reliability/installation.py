@@ -95,7 +95,7 @@ class Installation:
 
     def start_live(self) -> None:
         port = free_port()
-        self.live_url = f"http://127.0.0.1:{port}"
+        self.live_url = self._environment["LOOPGUARD_LIVE_URL"] = f"http://127.0.0.1:{port}"
         server = [
             "uvicorn",
             "--host",

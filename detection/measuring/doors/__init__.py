@@ -1,0 +1,1 @@
+"""Plays scenarios through the interfaces of a running installation, and nothing else of it."""

@@ -1,0 +1,52 @@
+"""Reads scenario files of both formats, and names who plays them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from detection.measuring import agent_scenarios, seed_scenarios
+from detection.measuring.differences import Played
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """A scenario with its format: a known system's, or an agent's situation."""
+
+    format: Literal["system", "agent"]
+    document: dict[str, Any]
+
+    @property
+    def id(self) -> str:
+        """Its name in its file."""
+        return str(self.document["id"])
+
+
+def read(path: Path) -> list[Scenario]:
+    """Return the scenarios of a file.
+
+    Raises
+    ------
+    ValueError
+        When the file cannot be read or contains no scenarios.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from None
+    lists = document if isinstance(document, dict) else {"scenarios": document}
+    scenarios = [one for name in ("scenarios", "extra") for one in lists.get(name) or []]
+    if scenarios and all(isinstance(one, dict) and "system" in one for one in scenarios):
+        return [Scenario("system", one) for one in scenarios]
+    if scenarios and all(isinstance(one, dict) and "ideal" in one for one in scenarios):
+        return [Scenario("agent", one) for one in scenarios]
+    raise ValueError(f"{path}: not a scenario file; its format is {lists.get('format')!r}")
+
+
+def play_in_engine(scenarios: Iterable[Scenario]) -> list[Played]:
+    """Play scenarios in this process, without an installation."""
+    players = {"system": seed_scenarios.play, "agent": agent_scenarios.play}
+    return [players[one.format](one.document) for one in scenarios]

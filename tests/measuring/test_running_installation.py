@@ -1,0 +1,255 @@
+"""The written scenarios on a running installation: through its interfaces, by the command that people run."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from detection.engine.scopes import PROJECT
+from detection.models import GatewayBackend, Override, Project
+from detection.services.audit import SYSTEM
+from detection.services.keys import create_key
+from detection.services.policies import overrides
+from loopguard_site.supervisor.addresses import free_port
+from tests.reliability.installation import Installation
+
+FOLDER = Path(__file__).parents[1] / "scenarios"
+FILES = ("seeds.json", "seeds_more.json", "agents.json")
+SKIPPED = {
+    "000-17-disabled-tracks-nothing": "asks how many calls the engine remembers",
+    "000-22-chance-shorthand": "needs an installation with the settings mode=chance_then_break",
+    "000-29-env-parsing": "needs an installation with the settings enabled=True, max_repeats=6, mode=break",
+    "001-23-callback-overrides": "asks a callback",
+    "001-24-callback-can-stop-early": "asks a callback",
+    "002-11-log-record": "asks for a line of the log",
+    "003-13-signatures-are-independent": "asks for counts of calls",
+}
+"""What is skipped through the guard where nothing is set, and why. Those of the environment have a test of their own."""
+ENVIRONMENTS = {
+    "000-22-chance-shorthand": {"TOOL_LOOP_MODE": "chance"},
+    # LoopGuard does not start with a variable that it cannot read; the original system ignored that of the time window.
+    "000-29-env-parsing": {
+        "TOOL_LOOP_DETECTION_ENABLED": " On ",
+        "TOOL_LOOP_MAX_REPEATS": "6",
+        "TOOL_LOOP_MODE": "BREAK",
+    },
+}
+
+
+class Place:
+    """A project on an installation with a test clock, and the command that plays on it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = Project.objects.create(slug="scenarios", name="Scenarios")
+        self.key = create_key(self.project, "test", SYSTEM)[1]
+        self.folder, self.clock = folder, folder / "clock"
+        self.judge_port, self.model_port = free_port(), free_port()
+        self.clock.write_text(str(int(time.time())))
+        self.installation: Installation | None = None
+        self.url = ""
+
+    def start(self, *, has_worker: bool = False, has_gateway: bool = False, **environment: str) -> None:
+        self.installation = Installation(
+            os.environ["REDIS_URL"],
+            self.folder,
+            LOOPGUARD_TEST_CLOCK=str(self.clock),
+            LOOPGUARD_JUDGE_URL=f"http://127.0.0.1:{self.judge_port}/v1",
+            LOOPGUARD_JUDGE_MODEL="scenario",
+            LOOPGUARD_JUDGE_ANSWERS="words",
+            LOOPGUARD_KEY_REQUESTS_PER_SECOND="0",
+            LOOPGUARD_GATEWAY_UPSTREAMS=f"http://127.0.0.1:{self.model_port}/v1",
+            LOOPGUARD_ALERT_ALLOWED_NETWORKS="127.0.0.0/8",
+            **environment,
+        )
+        if has_worker:
+            self.installation.start_worker()
+        if has_gateway:
+            self.installation.start_live()  # before `web`, which names its address
+        self.installation.start_web()
+        self.url = self.installation.url
+
+    def play(self, *files: Path, **options: str) -> tuple[dict, str, int]:
+        """Run the command; return its report, its output and its exit status."""
+        written, out, status = self.folder / "report.json", io.StringIO(), 0
+        given = {"url": self.url, "key": self.key, "clock": str(self.clock), "json": str(written)}
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in {**given, **options}.items()]
+        try:
+            call_command("conformance", *map(str, files), *words, stdout=out)
+        except SystemExit as end:
+            status = int(end.code or 0)
+        return json.loads(written.read_text()), out.getvalue(), status
+
+
+@pytest.fixture
+def place(transactional_db: None, tmp_path: Path):
+    place = Place(tmp_path)
+    yield place
+    if place.installation is not None:
+        place.installation.stop()
+
+
+def scenario(file: str, name: str) -> dict:
+    rows = json.loads((FOLDER / file).read_text(encoding="utf-8"))["scenarios"]
+    return next(row for row in rows if row["id"] == name)
+
+
+def failed(report: dict) -> dict:
+    return {name: one["problems"] for name, one in report.items() if not one.get("passed", True)}
+
+
+def written(folder: Path, *scenarios: dict) -> Path:
+    file = folder / "own.json"
+    file.write_text(json.dumps({"scenarios": scenarios}))
+    return file
+
+
+@pytest.mark.timeout(300)  # two thousand requests, and as many commits
+def test_all_scenarios_but_a_few_pass_through_the_guard(place):
+    place.start(has_worker=True)
+    report, out, status = place.play(*(FOLDER / name for name in FILES), judge_port=str(place.judge_port))
+
+    skipped = {name: one["skipped"] for name, one in report.items() if "skipped" in one}
+    assert failed(report) == {}
+    assert status == 0
+    assert skipped.keys() == SKIPPED.keys()
+    for name, reason in SKIPPED.items():
+        assert skipped[name].startswith(reason)
+        assert name in out
+    assert len(report) == sum(len(json.loads((FOLDER / name).read_text())["scenarios"]) for name in FILES)
+    assert f"{len(report) - len(SKIPPED)} passed, 0 failed, {len(SKIPPED)} skipped" in out
+    assert not Override.objects.exists(), "what was set for a scenario is removed"
+
+
+def test_reported_calls_become_the_findings_that_the_scenarios_name(place):
+    place.start(has_worker=True)
+    rows = json.loads((FOLDER / "seeds.json").read_text(encoding="utf-8"))["scenarios"]
+    few = [row for row in rows if row["system"] != "004"]  # those are long, and wait for a judge
+    report, _, status = place.play(written(place.folder, *few), through="events")
+
+    reasons = [one["skipped"].partition(",")[0] for one in report.values() if "skipped" in one]
+    assert failed(report) == {}
+    assert status == 0
+    assert len(report) - len(reasons) >= 35
+    assert "needs a decision before a call runs" in reasons
+
+
+@pytest.mark.long
+def test_all_scenarios_that_need_no_decision_pass_as_reports(place):
+    place.start(has_worker=True)
+    report, _, status = place.play(*(FOLDER / name for name in FILES), through="events")
+
+    assert failed(report) == {}
+    assert status == 0
+    assert sum("passed" in one for one in report.values()) >= 140
+
+
+def test_a_sample_passes_through_the_gateway(place):
+    place.start(has_gateway=True)
+    report, _, status = place.play(
+        FOLDER / "seeds.json", FOLDER / "seeds_more.json", through="gateway", model_port=str(place.model_port)
+    )
+
+    played = {name for name, one in report.items() if "passed" in one}
+    assert failed(report) == {}
+    assert status == 0
+    assert len(played) >= 40
+    # A stop with its error, a chance, time windows, commands, scopes, and the end of a budget of rounds.
+    assert {name[:6] for name in played} > {
+        "000-01",
+        "000-12",
+        "000-19",
+        "000-33",
+        "000-30",
+        "003-10",
+        "003-16",
+    }
+    assert not GatewayBackend.objects.exists(), "backends are removed"
+
+    wrong = {**scenario("seeds_more.json", "000-01-break-default-fires-on-4th")}
+    wrong["expect"] = {
+        "first": 3,
+        "detections": [{**wrong["expect"]["detections"][0], "finish_reason": "stop"}],
+    }
+    late = {**scenario("seeds.json", "000-02-three-is-fine"), "config": {"max_repeats": 3}}
+    report, _, status = place.play(
+        written(place.folder, wrong, late), through="gateway", model_port=str(place.model_port)
+    )
+    assert status == 1
+    assert failed(report) == {
+        wrong["id"]: ["finish_reason: expected stop, got error"],
+        late["id"]: ["first call that does not reach the agent: expected None, got 2"],
+    }
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_scenario_of_the_environment_passes_on_an_installation_that_has_it(place, name):
+    place.start(**ENVIRONMENTS[name])
+    other = scenario("seeds.json", "000-02-three-is-fine")
+    own = next(
+        one
+        for file in ("seeds.json", "seeds_more.json")
+        for one in json.loads((FOLDER / file).read_text())["scenarios"]
+        if one["id"] == name
+    )
+    report, _, status = place.play(written(place.folder, own, other))
+
+    assert status == 0
+    assert report[name]["passed"]
+    assert report[other["id"]]["skipped"] == "needs an installation without settings in its environment"
+
+
+WRONG = [
+    ("seeds.json", "000-02-three-is-fine", {"expect": {"first": 2, "detections": []}}, "first: expected 2, got None"),
+    ("seeds.json", "000-12-ttl-drops-old-entries", {"config": {"ttl_seconds": 3600}}, "detections at [] expected"),
+    ("agents.json", "gemini-five-identical", {"ideal": "quiet"}, "expected nothing, got"),
+    ("agents.json", "roo-paging-offset-distinct", {"ideal": "fire"}, "expected at least a warning, got nothing"),
+]  # fmt: skip
+
+
+def test_a_difference_fails_and_what_cannot_be_played_says_why(place):
+    place.start()
+    for file, name, change, problem in WRONG:
+        report, out, status = place.play(written(place.folder, {**scenario(file, name), **change}))
+        assert status == 1
+        assert any(problem in one for one in report[name]["problems"])
+        assert f"{name}: " in out
+
+    own = written(place.folder, scenario("seeds.json", "000-02-three-is-fine"))
+    reader = create_key(place.project, "reader", SYSTEM, scopes=["read", "guard", "ingest"])[1]
+    another = place.folder / "another-clock"
+    for options, words in (
+        ({"key": "lg_none_" + "0" * 60}, "does not accept the key"),
+        ({"key": reader}, "The key may not PUT overrides; it needs all scopes"),
+        ({"url": f"http://127.0.0.1:{free_port()}"}, "No LoopGuard answers at"),
+        ({"clock": str(another)}, "does not read this test clock"),
+    ):
+        with pytest.raises(CommandError, match=words) as caught:
+            place.play(own, **options)
+        assert caught.value.returncode == 2
+    overrides.save_override(place.project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "for the test")
+    with pytest.raises(CommandError, match=r"settings of its own: max_repeats \(project\)"):
+        place.play(own)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--url=http://127.0.0.1:1"], "--url and --key belong together"),
+        (["--key=lg_x"], "--url and --key belong together"),
+        (["--clock=/tmp/clock"], "--clock needs --url and --key"),
+        (["--judge-port=9"], "--judge-port needs --url and --key"),
+        (["--through=guard"], "--through needs --url and --key"),
+        (["--url=http://127.0.0.1:1", "--key=lg_x"], "No LoopGuard answers at http://127.0.0.1:1"),
+        (["--url=nonsense", "--key=lg_x"], "nonsense"),
+    ],
+)
+def test_options_that_do_not_fit_are_rejected(options, words):
+    with pytest.raises(CommandError, match=words) as caught:
+        call_command("conformance", str(FOLDER / "endings.json"), *options, stdout=io.StringIO())
+    assert caught.value.returncode == 2
