@@ -7,10 +7,13 @@ than the work.
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 
 from asgiref.local import Local
 from django.db import DEFAULT_DB_ALIAS, connection, connections
+
+RETURN_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -22,9 +25,24 @@ def pooled() -> Iterator[None]:
     try:
         yield
     finally:
+        _wait_for_threads()
         connection.close_pool()
         del options["pool"]
         _begin_anew()
+
+
+def _wait_for_threads() -> None:
+    """Wait until requests that still run have returned their connections.
+
+    One that is still out when the others are forgotten is never closed, and the database cannot be dropped at the end.
+    """
+    connection.close()
+    deadline = time.monotonic() + RETURN_SECONDS
+    while time.monotonic() < deadline:
+        stats = connection.pool.get_stats()
+        if stats["pool_available"] == stats["pool_size"]:
+            return
+        time.sleep(0.01)
 
 
 def _begin_anew() -> None:
