@@ -90,6 +90,7 @@ from detection.engine.reactions import (
 from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, found_nothing, is_cut
 from detection.engine.results.echo import nested_texts
 from detection.engine.similarity import literal_arguments, sketch
+from detection.engine.windows import window_of
 from detection.engine.writes import effect_of
 
 Choice = Literal["skip", "allow_once", "raise"]
@@ -354,9 +355,10 @@ def observe_message(
         return Step()
     step = _judge_text(state, message, policy, keyer, templates)
     if message.kind != "assistant":
-        for detector in ON_TURN:
-            if detector.kind in state.whole.detectors:
-                detector.on_turn(state.whole.detectors[detector.kind])
+        for owner in state.counted:
+            for detector in ON_TURN:
+                if detector.kind in owner.detectors:
+                    detector.on_turn(owner.detectors[detector.kind])
     if message.kind in ("user", "continue"):
         _reset_by_message(state, message, policy)
     return step
@@ -550,15 +552,23 @@ def _add_record(
 ) -> None:
     values = policy.values
     run.ordinal += 1
+    where = ""
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
         if record.effect == "note" and policy.reads_plainly:
             record.effect = ""
         if policy.traits.is_shell and not policy.reads_plainly:
+            where = place_of(arguments, policy.traits.directory_arguments, cwd)
             # To look into one directory after another is a search; the arguments say where, as in any other.
-            is_look = record.effect in ("look", "search")
-            place = cwd if is_look else place_of(arguments, policy.traits.directory_arguments, cwd)
+            place = cwd if record.effect in ("look", "search") else where
             record.place = hash_of(place) if place else 0
+        if (
+            record.effect in ("", "look", "search")
+            and values["stagnation_enabled"]
+            and not policy.reads_plainly
+        ):
+            window = window_of(arguments, is_shell=policy.traits.is_shell, place=where)
+            record.window = [*window] if window is not None else None
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = literal_arguments(arguments, _MAX_LITERAL_BYTES)
     elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:

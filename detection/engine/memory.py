@@ -74,6 +74,8 @@ class Record:
         Hash of the directory in which a command ran, 0 if it is not known.
     nested : str
         Hashed words of texts that lie deeper in the arguments, until the result comes; see `results.echo`.
+    window : list of int or None
+        The part of a file that the call reads, until its result comes; see `windows`.
     reaction : tuple or None
         The verdict, so that a resent call gets the same one; see `fold`.
     """
@@ -94,6 +96,7 @@ class Record:
     sketch: str = ""
     place: int = 0
     nested: str = ""
+    window: list[int] | None = None
     reaction: tuple[Any, ...] | None = None
 
     @property

@@ -15,7 +15,7 @@ import orjson
 
 from detection.engine.memory import Loop, RecentHashes, Record, RunState, State
 
-VERSION = 8
+VERSION = 9
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""

@@ -175,6 +175,20 @@ def test_words_of_names_match_their_examples(row):
     assert [tool for tool in row["no_match"] if VERBS[row["meaning"]](tool)] == []
 
 
+def part_read(example):
+    """Return the first and the last line that a call reads; None for a call that reads no part of a file."""
+    player = Player()
+    player.call(example["tool"], example["arguments"])
+    window = player.state.runs[""].records[-1].window
+    return None if window is None else [*window[1:]]
+
+
+@pytest.mark.parametrize("row", tables.table("windows"))
+def test_windows_match_their_examples(row):
+    assert [one for one in row["match"] if part_read(one) != one["window"]] == []
+    assert [one for one in row["no_match"] if part_read(one) is not None] == []
+
+
 @pytest.mark.parametrize("row", tables.table("announcements"))
 def test_announcements_match_their_examples(row):
     for text in row["match"]:

@@ -260,7 +260,7 @@ class BaseDetector:
         return QUIET
 
     def on_turn(self, own: dict[str, Any]) -> None:
-        """Note that a turn begins: the user spoke, or the context was compacted. Only with `spans_session`."""
+        """Note that a turn begins: the user spoke, or the context was compacted."""
 
     def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
         """Note a call that is not judged: of an exempt tool, or repeated in its round. Only with `spans_session`."""

@@ -10,8 +10,10 @@ message of the user resets the count. The results of one model response count on
 new one counts 0.6 calls. Slow identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of
 searches in ever new words that all find nothing ("[]", "No results for …") is advised against at the
 `stagnation_max_empty`-th, of shell commands such as `find` and `grep` half as many later; calls of which most
-arguments stay the same, such as one search for several days, do not count. If the client never reports results, a call
-is new if it was not made before, and the limit is doubled.
+arguments stay the same, such as one search for several days, do not count. A file that is read in parts, all of it, and
+then once more in other parts, is advised against at the `stagnation_max_passes`-th pass, unless something was changed
+or the context compacted in between. If the client never reports results, a call is new if it was not made before, and
+the limit is doubled.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
@@ -33,12 +35,14 @@ from detection.engine.detectors.base import (
     ExampleCall,
     Reading,
     detail,
+    fill,
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.memory import ERROR, OK, Record, RunState
 from detection.engine.results import ResultOutcome, found_nothing
 from detection.engine.similarity import shared_fields
+from detection.engine.windows import read_again
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -66,7 +70,12 @@ class Stagnation(BaseDetector):
     message = "the last $calls calls, up to '$tool', brought no new result"
     advice = "Step back: say what you know, what is missing, and choose a way you have not tried."
     presets = ("standard",)
-    key_settings = ("stagnation_ladder", "stagnation_max_calls", "stagnation_max_empty")
+    key_settings = (
+        "stagnation_ladder",
+        "stagnation_max_calls",
+        "stagnation_max_empty",
+        "stagnation_max_passes",
+    )
     limit_setting = "stagnation_max_calls"
     only_warns_fallible = True
     describes_results = False
@@ -83,6 +92,10 @@ class Stagnation(BaseDetector):
         number(
             "stagnation_max_empty", 4, 0, 100, "Limit for searches that find nothing",
             "Warns on the n-th search in a row, each for something else, that finds nothing. 0 turns this off.",
+        ),
+        number(
+            "stagnation_max_passes", 2, 0, 100, "Limit for passes over a file",
+            "Warns when a file that nothing has changed was read in parts for the n-th time. 0 turns this off.",
         ),
         ladder("stagnation_ladder", "graduated", "Reaction to stagnation"),
     )  # fmt: skip
@@ -114,9 +127,12 @@ class Stagnation(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        sweep = own.pop("sweep", None)
+        sweep, files = own.pop("sweep", None), own.pop("files", None)
         reading = self._idle(own, run, record, outcome, policy)
         found = _sweep(own, sweep, run, record, outcome, policy)
+        if files is not None or record.window is not None:
+            again = _pass(own, files or {}, run, record, policy)
+            found = again if found.finding is None else found
         return found if found.finding is not None and reading.finding is None else reading
 
     def _idle(
@@ -142,9 +158,21 @@ class Stagnation(BaseDetector):
         _count(own, record, poll=policy.traits.tool_class == "poll", once=policy.values["once_per_round"])
         return _judge(own, run, record, policy.values["stagnation_max_calls"])
 
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments."""
+        if finding.detail.get("scope") == "pass":
+            return fill(
+                "'$tool' has read one file $count times in parts, with no known change in between", finding
+            )
+        return super().describe(finding, in_seconds=in_seconds)
+
     def on_message(self, own: dict[str, Any]) -> None:
         """Reset the count: a message of the user is something new."""
         own.clear()
+
+    def on_turn(self, own: dict[str, Any]) -> None:
+        """Forget what was read of files: after a compaction, agents read again what they have forgotten."""
+        own.pop("files", None)
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Reset the count: a successful change is progress."""
@@ -221,6 +249,37 @@ def _sweep(
         detail=detail(record.tool, advisory=True),
     )
     return Reading(count, limit, finding)
+
+
+def _pass(
+    own: dict[str, Any], files: dict[str, Any], run: RunState, record: Record, policy: Policy
+) -> Reading:
+    """Count passes over a file that is read in parts; what may have changed the file makes them new."""
+    window, record.window = record.window, None
+    limit = policy.values["stagnation_max_passes"]
+    if not limit or (window is None and policy.traits.is_shell and record.effect == ""):
+        return QUIET
+    own["files"] = files
+    if window is None or record.status != OK:
+        return QUIET
+    found = read_again(files, window, record.seq, record.key)
+    limit += run.allowance("stagnation")
+    if found is None or found.number < limit:
+        return QUIET
+    finding = Finding(
+        kind="stagnation",
+        count=found.number,
+        limit=limit,
+        confidence=0.6,
+        loop_id=loop_identity("pass", (record.tool, f"{window[0]:x}")),
+        call_keys=found.keys,
+        seqs=found.seqs,
+        first_seq=found.seqs[0],
+        results="unknown",
+        period=len(found.keys),
+        detail=detail(record.tool, advisory=True, scope="pass", calls=found.parts, unit="passes over a file"),
+    )
+    return Reading(found.number, limit, finding)
 
 
 def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Reading:
