@@ -126,6 +126,18 @@ def test_all_scenarios_but_a_few_pass_through_the_guard(place):
     assert not Override.objects.exists(), "what was set for a scenario is removed"
 
 
+@pytest.mark.long
+def test_the_other_scenarios_pass_through_the_guard_but_those_of_silence(place):
+    place.start(has_worker=True)
+    files = ("patterns.json", "sessions.json", "families.json", "endings.json", "silence.json")
+    report, _, status = place.play(*(FOLDER / name for name in files))
+
+    silent = {one["id"] for one in json.loads((FOLDER / "silence.json").read_text())["scenarios"]}
+    assert failed(report) == {}
+    assert status == 0
+    assert {name for name, one in report.items() if "skipped" in one} == silent
+
+
 def test_reported_calls_become_the_findings_that_the_scenarios_name(place):
     place.start(has_worker=True)
     rows = json.loads((FOLDER / "seeds.json").read_text(encoding="utf-8"))["scenarios"]
