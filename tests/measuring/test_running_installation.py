@@ -78,7 +78,9 @@ class Place:
         """Run the command; return its report, its output and its exit status."""
         written, out, status = self.folder / "report.json", io.StringIO(), 0
         given = {"url": self.url, "key": self.key, "clock": str(self.clock), "json": str(written)}
-        words = [f"--{name.replace('_', '-')}={value}" for name, value in {**given, **options}.items()]
+        words = [
+            f"--{name.replace('_', '-')}={value}" for name, value in {**given, **options}.items() if value
+        ]
         try:
             call_command("conformance", *map(str, files), *words, stdout=out)
         except SystemExit as end:
@@ -231,6 +233,11 @@ def test_a_difference_fails_and_what_cannot_be_played_says_why(place):
         assert status == 1
         assert any(problem in one for one in report[name]["problems"])
         assert f"{name}: " in out
+
+    short, long = scenario("seeds.json", "000-26-max-repeats-two"), scenario("seeds.json", WRONG[1][1])
+    report, _, status = place.play(written(place.folder, short, long), clock="", longest="2")
+    assert (status, report[short["id"]]["passed"]) == (0, True), "a second passes between the two calls"
+    assert report[long["id"]]["skipped"] == "takes longer than --longest without a test clock"
 
     own = written(place.folder, scenario("seeds.json", "000-02-three-is-fine"))
     reader = create_key(place.project, "reader", SYSTEM, scopes=["read", "guard", "ingest"])[1]
