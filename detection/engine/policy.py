@@ -42,6 +42,7 @@ __all__ = [
     "PolicyError",
     "Scope",
     "ToolRule",
+    "Top",
     "environment_override",
     "environment_variables",
     "relevant_fields",
@@ -93,6 +94,13 @@ class ToolRule:
     def scope(self) -> Scope:
         """The scope of the tools."""
         return Scope("tool", pattern=self.pattern)
+
+
+class Top(NamedTuple):
+    """What the session at the top of a tree hands down to its sub-agents: the overrides of its agent, and its own."""
+
+    agent: str
+    values: Mapping[str, Any]
 
 
 class KeptSetting(NamedTuple):

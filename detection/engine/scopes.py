@@ -13,20 +13,28 @@ from urllib.parse import unquote
 
 from detection.engine.errors import PolicyError
 
-ScopeKind = Literal["environment", "server", "project", "agent", "backend", "model", "tool", "session"]
+ScopeKind = Literal[
+    "environment", "server", "project", "top_session", "agent", "backend", "model", "tool", "session"
+]  # fmt: skip
 
-SCOPE_KINDS: tuple[ScopeKind, ...] = get_args(ScopeKind)
-"""Widest first; the order in which overrides are applied."""
+_ORDER: tuple[ScopeKind, ...] = get_args(ScopeKind)
+SCOPE_KINDS: tuple[ScopeKind, ...] = tuple(kind for kind in _ORDER if kind != "top_session")
+"""Where settings can be set, widest first: the order in which overrides are applied.
+
+What the session at the top of a tree of sub-agents hands down, and before it what the agent of that session does, apply
+between the project and the agent.
+"""
 
 STORED_KINDS: tuple[ScopeKind, ...] = ("server", "project", "agent", "backend", "model")
 """Kinds whose overrides are rows of their own. A tool rule also declares facts about tools, and is stored with them."""
 
-_RANKS: Mapping[str, int] = MappingProxyType({kind: rank for rank, kind in enumerate(SCOPE_KINDS)})
+_RANKS: Mapping[str, int] = MappingProxyType({kind: rank for rank, kind in enumerate(_ORDER)})
 _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "environment": (),
         "server": (),
         "project": (),
+        "top_session": (),
         "agent": ("agent",),
         "backend": ("backend",),
         "model": ("backend", "model"),
@@ -51,7 +59,7 @@ class Scope:
     Parameters
     ----------
     kind : str
-        One of `SCOPE_KINDS`.
+        One of `SCOPE_KINDS`, or `top_session`.
     agent, backend, model : str
         Names that the scope applies to. A session's are optional.
     pattern : str
@@ -140,11 +148,11 @@ class Scope:
         if self.kind == "tool":
             return f"Tools {self.pattern}"
         name = self.agent if self.kind == "agent" else self.backend if self.kind == "backend" else ""
-        return f"{self.kind.capitalize()} {name}".rstrip()
+        return f"{self.kind.capitalize().replace('_', ' ')} {name}".rstrip()
 
     @property
     def rank(self) -> int:
-        """Position in `SCOPE_KINDS`; a higher one wins."""
+        """Position in the order of all kinds; a higher one wins."""
         return _RANKS[self.kind]
 
     def below(self) -> tuple[Scope, ...]:
@@ -155,8 +163,8 @@ class Scope:
         """
         return tuple(
             Scope(kind, **{name: getattr(self, name) for name in _NAMES[kind]})
-            for kind in SCOPE_KINDS[: self.rank]
-            if all(getattr(self, name) for name in _NAMES[kind])
+            for kind in SCOPE_KINDS
+            if _RANKS[kind] < self.rank and all(getattr(self, name) for name in _NAMES[kind])
         )
 
     def check_names(self) -> None:
@@ -173,9 +181,10 @@ class Scope:
                 raise PolicyError(name, f"must have 1 to {longest} printable characters")
 
 
-ENVIRONMENT, SERVER, PROJECT, SESSION = (
+ENVIRONMENT, SERVER, PROJECT, TOP_SESSION, SESSION = (
     Scope("environment"),
     Scope("server"),
     Scope("project"),
+    Scope("top_session"),
     Scope("session"),
 )

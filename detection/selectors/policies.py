@@ -16,10 +16,11 @@ from django.conf import settings
 from django.db.models import Q
 from django.utils import timezone
 
-from detection.engine.policy import Policy, ScopedValues, ToolRule, resolve, stored_values
-from detection.engine.scopes import ENVIRONMENT, SESSION, Scope
+from detection.engine.policy import Policy, ScopedValues, ToolRule, Top, resolve, stored_values
+from detection.engine.scopes import ENVIRONMENT, SESSION, TOP_SESSION, Scope
 from detection.engine.tool_classes import ToolClass
 from detection.models import Override, Project, Session, ToolOverride
+from detection.selectors.ancestors import top_of
 from detection.selectors.project_cache import ProjectCache
 
 MAX_RESOLVED = 2000
@@ -35,15 +36,31 @@ class ProjectOverrides:
     """Unix time at which the next temporary one expires."""
     _resolved: OrderedDict[tuple[str, ...], Policy] = field(default_factory=OrderedDict)
 
-    def policy_for(self, agent: str, backend: str, model: str, session_values: Mapping[str, Any]) -> Policy:
-        """Resolve the policy of a session, before a tool is considered; costs a dictionary look-up once it is known."""
-        key = (agent, backend, model, repr(session_values) if session_values else "")
+    def policy_for(
+        self,
+        agent: str,
+        backend: str,
+        model: str,
+        session_values: Mapping[str, Any],
+        top: Top | None = None,
+    ) -> Policy:
+        """Resolve the policy of a session, before a tool is considered; costs a dictionary look-up once it is known.
+
+        `top` is what a sub-agent inherits, between the project and its own agent.
+        """
+        key: tuple[str, ...] = (agent, backend, model, repr(session_values) if session_values else "")
+        if top is not None:
+            key = (*key, top.agent, repr(top.values))
         known = self._resolved.get(key)
         if known is not None:
             return known
         # An event may name a model without a backend; no override applies to that.
         scope = Scope("session", agent, backend, model)
-        resolved = resolve([*self.below(scope), (SESSION, stored_values(session_values))], self.tool_rules)
+        below = self.below(scope)
+        if top is not None:
+            wider = sum(1 for one, _ in below if one.rank < TOP_SESSION.rank)
+            below[wider:wider] = [*self._own(Scope.of(top.agent)), (TOP_SESSION, stored_values(top.values))]
+        resolved = resolve([*below, (SESSION, stored_values(session_values))], self.tool_rules)
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.popitem(last=False)
         self._resolved[key] = resolved
@@ -52,6 +69,9 @@ class ProjectOverrides:
     def below(self, scope: Scope) -> list[ScopedValues]:
         """List the overrides that a scope inherits, widest first."""
         return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
+
+    def _own(self, scope: Scope) -> list[ScopedValues]:
+        return [(scope, self.values[scope])] if scope.kind == "agent" and scope in self.values else []
 
     def inherited(self, scope: Scope, own: Mapping[str, Any]) -> Policy:
         """Resolve the values that a scope would inherit: its own preset applies, all else comes from wider scopes."""
@@ -142,8 +162,10 @@ def effective(
         Empty: before a tool is considered.
     """
     values: Mapping[str, Any] = {}
+    top = None
     if session is not None:
+        top = top_of(session)
         values = session.policy_values
         agent, backend, model = agent or session.agent, backend or session.backend, model or session.model
-    policy = overrides_of(project).policy_for(agent, backend, model, values)
+    policy = overrides_of(project).policy_for(agent, backend, model, values, top)
     return policy.for_tool(tool) if tool else policy

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from detection.engine import commands as grammar
 from detection.engine.field import number_text
 from detection.engine.fields import FIELDS, LADDERS
-from detection.engine.policy import Policy, stored_values
+from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Session
 from detection.selectors.policies import ProjectOverrides
 from detection.services import audit
@@ -49,13 +49,17 @@ def help_line(policy: Policy) -> str:
     return f"{'; '.join(words)}. Change with !/set(name=value, …), remove with !/unset(name, …)."
 
 
-def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor: Actor = CHAT) -> CommandOut:
-    """Execute the commands in `text` on a locked session, which the caller saves.
+def run_in_chat(
+    session: Session, overrides: ProjectOverrides, text: str, actor: Actor = CHAT, *, top: Top | None = None
+) -> CommandOut:
+    """Execute the commands in `text` on a locked session, which the caller saves; `top` is what a sub-agent inherits.
 
     A command with a mistake changes nothing; the others in the same text are executed.
     """
     if grammar.asks_for_help(text):
-        policy = overrides.policy_for(session.agent, session.backend, session.model, session.policy_values)
+        policy = overrides.policy_for(
+            session.agent, session.backend, session.model, session.policy_values, top
+        )
         return CommandOut((help_line(policy),), is_changed=False)
     if not grammar.contains_command(text):
         return CommandOut((), is_changed=False)
@@ -63,12 +67,12 @@ def run_in_chat(session: Session, overrides: ProjectOverrides, text: str, actor:
     lines = []
     for command in grammar.parse(text):
         try:
-            policy = overrides.policy_for(session.agent, session.backend, session.model, values)
+            policy = overrides.policy_for(session.agent, session.backend, session.model, values, top)
             values = grammar.apply(command, values, policy.get)
         except grammar.CommandError as error:
             lines.append(str(error))
         else:
-            policy = overrides.policy_for(session.agent, session.backend, session.model, values)
+            policy = overrides.policy_for(session.agent, session.backend, session.model, values, top)
             lines.append(grammar.reply(command.changes, policy))
     if values != before:
         session.policy_values = values

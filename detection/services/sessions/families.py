@@ -9,26 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-import structlog
-
 from detection.engine import family as engine_family
 from detection.engine.family import FamilyState
 from detection.engine.policy import Policy
 from detection.models import Session, SessionFamily
+from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.sql.pipeline import Statement, Writes, fetch, send
 
-log = structlog.get_logger(__name__)
-
-MAX_LEVELS = 8
-"""Generations above a session; one with more has no family."""
 _SWITCHES = ("family_enabled", "family_budget_enabled", "handoff_enabled")
-_ANCESTORS = (
-    "WITH RECURSIVE line (name, parent, level) AS (SELECT %s::text, %s::text, 0 UNION ALL"
-    " SELECT line.parent, coalesce((SELECT s.parent_external_id FROM detection_session s"
-    "  WHERE s.project_id = %s AND s.external_id = line.parent), ''), line.level + 1"
-    " FROM line WHERE line.parent <> '' AND line.level < %s)"
-    " SELECT name, parent FROM line ORDER BY level"
-)
 _CREATE = (
     "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '')"
     " ON CONFLICT (project_id, name) DO NOTHING"
@@ -65,17 +53,17 @@ def is_watched(policy: Policy) -> bool:
     return any(values[name] for name in _SWITCHES)
 
 
-def lock(session: Session) -> LockedFamily | None:
-    """Lock the family of a locked session.
+def lock(session: Session, ancestors: Ancestors | None) -> LockedFamily | None:
+    """Lock the family of a locked session, of which `ancestors` are known.
 
     Returns
     -------
     LockedFamily or None
         None for a session without a parent of which no child is known, for one whose ancestors form a circle, and for
-        one more than `MAX_LEVELS` below the top. Costs one round trip at the top of a family, two further down, and
-        once a third for what the ancestors of its first child have used.
+        one too far below the top. Costs one round trip, and once a second one for what the ancestors of its first child
+        have used.
     """
-    line = _ancestors(session)
+    line = _line(session, ancestors)
     if not line:
         return None
     project_id, top = session.project_id, line[-1]
@@ -102,22 +90,16 @@ def lock(session: Session) -> LockedFamily | None:
     return LockedFamily(row_id, family, tuple(one for one, _ in families.values()))
 
 
-def _ancestors(session: Session) -> list[str]:
+def _line(session: Session, ancestors: Ancestors | None) -> list[str]:
     """Return the names from a session up to the top of its family; nothing if there is no top."""
-    name, parent = session.external_id, session.parent_external_id
-    if not parent:
-        return [name]
-    line = fetch(_ANCESTORS, [name, parent, session.project_id, MAX_LEVELS])
-    names = [str(row[0]) for row in line]
-    if len(set(names)) < len(names) or line[-1][1]:
-        log.info("family_without_top", session=name, parent=parent)
-        return []
-    return names
+    if ancestors is not None:
+        return [*ancestors.names]
+    return [] if session.parent_external_id else [session.external_id]
 
 
 def forget(session: Session) -> None:
     """Remove the family of a locked session: its row names agents and the session at the top. The counts begin anew."""
-    names = _ancestors(session) or [session.external_id]
+    names = _line(session, ancestors_of(session)) or [session.external_id]
     SessionFamily.objects.filter(project_id=session.project_id, name__in=names).delete()
 
 

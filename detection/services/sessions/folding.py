@@ -250,7 +250,7 @@ class Folding:
             if silence.shortest_limit(locked.policy_for(event)) is not None:
                 silence.observe_rest(locked.tracker)
         elif message.kind == "user" and event.content:
-            out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content)
+            out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content, top=locked.top)
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:

@@ -15,9 +15,10 @@ from django.db import connection, transaction
 
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
-from detection.engine.policy import Policy
+from detection.engine.policy import Policy, Top
 from detection.models import Session, SessionState
 from detection.models.session_state import derive_state
+from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
@@ -91,6 +92,7 @@ class LockedSession:
         self._tracker: State | None = None
         self._family: LockedFamily | None = None
         self._is_family_known = False
+        self._ancestors: tuple[str, Ancestors | None] = "", None
         self._before = known_values or session_rows.saved_values(session)
         self._written_by = ""
         self._calls = known_calls or RecentCalls(session.last_seq)
@@ -133,7 +135,7 @@ class LockedSession:
         session = self.session
         if not self._is_family_known:
             self._is_family_known = True
-            self._family = None if session.is_imported else families.lock(session)
+            self._family = None if session.is_imported else families.lock(session, self.ancestors)
         used = session.call_count + calls, session.token_count + tokens, float(session.cost_usd) + cost_usd
         family = self._family.family if self._family else None
         if family and not family.enter(
@@ -154,7 +156,21 @@ class LockedSession:
             event.backend or named.backend,
             event.model or named.model,
             session.policy_values,
+            self.top,
         )
+
+    @property
+    def ancestors(self) -> Ancestors | None:
+        """The sessions above this one. One query the first time, and none without a parent."""
+        parent, known = self._ancestors
+        if parent != self.session.parent_external_id:
+            parent, known = self._ancestors = self.session.parent_external_id, ancestors_of(self.session)
+        return known
+
+    @property
+    def top(self) -> Top | None:
+        """What the session at the top hands down to this one."""
+        return self.ancestors.top if self.ancestors else None
 
     def save(self) -> None:
         """Write what changed and commit; done by the end of the block. Nothing is sent when nothing changed."""

@@ -15,6 +15,7 @@ from detection.engine.identity import Keyer
 from detection.engine.policy import relevant_fields, stored_values
 from detection.models import Approval, AuditEntry, EventType, Incident, Project, QuarantinedEvent, Session
 from detection.models.audit import SESSION_ACTIONS
+from detection.selectors.ancestors import top_of
 from detection.selectors.policies import ProjectOverrides
 from detection.services.ingestion.ingest import digest_of_arguments
 from detection.services.sessions import event_records
@@ -167,10 +168,14 @@ class History:
         self, session: Session, records: Records, findings: Findings
     ) -> tuple[SessionReplay, SessionReplay, int]:
         attendance = Attendance(records.actions.get(session.pk, ()), records.decisions.get(session.pk, {}))
-        own = self._change.settings_of(session.external_id)
-        before = SessionReplay(session, self._stored, self._keyer, attendance)
+        own, top = self._change.settings_of(session.external_id), top_of(session)
+        before = SessionReplay(session, self._stored, self._keyer, attendance, top)
         began_at = findings.replayed["began_at"] or inf
-        skipped, calls, is_alike = records.quarantined.get(session.pk, frozenset[int]()), 0, own is None
+        skipped, calls, is_alike = (
+            records.quarantined.get(session.pk, frozenset[int]()),
+            0,
+            own is None,
+        )
         batches: list[list[EventRecord]] = []
         for batch in self._batches(session):
             batches = [batch] if not batches else [[]]  # kept only if there is a single one
@@ -193,7 +198,7 @@ class History:
         findings.replayed["failed_events"] += before.failed_events
         if is_alike:
             return before, before, calls
-        after = SessionReplay(session, self._changed, self._keyer, replace(attendance, settings=own))
+        after = SessionReplay(session, self._changed, self._keyer, replace(attendance, settings=own), top)
         is_single = len(batches) == 1 and bool(batches[0])
         for batch in batches if is_single else self._batches(session):
             for event in batch:
@@ -222,7 +227,7 @@ class History:
     def _settings_now(self, session: Session, one: Detected) -> dict[str, Any]:
         """Return the current values of the settings that explain a recorded incident, as it stores them."""
         policy = self._stored.policy_for(
-            one.agent, one.backend, one.model, stored_values(session.policy_values)
+            one.agent, one.backend, one.model, stored_values(session.policy_values), top_of(session)
         ).for_tool(one.tool)
         explained = policy.explain(relevant_fields(one.kind))
         return {name: setting["value"] for name, setting in explained.items()}

@@ -22,7 +22,7 @@ from detection.engine.calls import End, Message, Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING
 from detection.engine.pattern_identity import cycle_name
-from detection.engine.policy import Policy, stored_values
+from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
 from detection.models.incidents import IncidentLabel
 from detection.selectors.policies import ProjectOverrides
@@ -134,12 +134,19 @@ class SessionReplay:
         The stored row; it is not changed.
     overrides
         What applies to the project, changed or not.
+    top
+        What a sub-agent inherits from the session at the top of its tree.
     """
 
     def __init__(
-        self, session: Session, overrides: ProjectOverrides, keyer: Keyer, attendance: Attendance
+        self,
+        session: Session,
+        overrides: ProjectOverrides,
+        keyer: Keyer,
+        attendance: Attendance,
+        top: Top | None = None,
     ) -> None:
-        self._overrides, self._keyer = overrides, keyer
+        self._overrides, self._keyer, self._top = overrides, keyer, top
         self._state = fold.new_state()
         self._session = Session(
             pk=session.pk,
@@ -171,7 +178,9 @@ class SessionReplay:
 
     def policy_under(self, overrides: ProjectOverrides, event: EventRecord) -> Policy:
         """Return what `policy_for` has returned, under other overrides of the project."""
-        return overrides.policy_for(event.agent, event.backend, event.model, self._session.policy_values)
+        return overrides.policy_for(
+            event.agent, event.backend, event.model, self._session.policy_values, self._top
+        )
 
     def _repeat(self, action: RecordedAction) -> None:
         if action.action == "session.policy":

@@ -77,6 +77,14 @@ def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_
     assert row.result["missing"] == {}
 
 
+def test_a_sub_agent_is_replayed_under_what_its_top_and_the_agent_of_that_hand_down(project):
+    ask(project, "top", 0, agent="lead")
+    loop(project, "child", calls=6, agent="helper", parent_session="top")
+    before = {"repeat_enabled": False, "outcome_enabled": False, "stagnation_enabled": False}
+    assert summary(worked(what_if(project, "agent:lead", before))) == (0, 1, {})
+    assert summary(worked(what_if(project, "agent:other", before))) == (0, 0, {})
+
+
 def test_a_session_that_has_been_quiet_for_hours_is_replayed(project):
     loop(project, "quiet", calls=6)
     hours_ago = timezone.now() - timedelta(hours=3)
