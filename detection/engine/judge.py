@@ -47,6 +47,7 @@ INSTRUCTION = (
 IN_WORDS = (
     'Begin your answer with "JUSTIFICATION ACCEPTED:" or "JUSTIFICATION DENIED:" and an explanation in one or two '
     "sentences. "
+    'If it is to get a number of further rounds, name it, such as "10 more rounds". '
     'Then write, on a line that begins with "GUIDANCE:", how the agent should go on, or what it should try instead.'
 )
 """The system message for a judge that answers in words."""
@@ -71,8 +72,9 @@ class Ruling:
 class Digest:
     """Computed figures of a run, for the judge.
 
-    Numbers of calls, distinct calls, new results, errors, and calls per tool. `samples` are short argument texts that
-    are quoted as data. `grantable` is the most rounds or calls that an acceptance grants.
+    `error` says what was reached, `limit` how much is allowed. Numbers of calls, distinct calls, new results, errors,
+    and calls per tool. `samples` are short argument texts that are quoted as data. `grantable` is the most rounds or
+    calls that an acceptance grants.
     """
 
     rounds: int
@@ -84,6 +86,7 @@ class Digest:
     tools: Mapping[str, int]
     samples: Sequence[str] = ()
     grantable: int = 0
+    error: str = ""
 
 
 def prompt(digest: Digest, original_request: str = "") -> str:
@@ -94,6 +97,7 @@ def prompt(digest: Digest, original_request: str = "") -> str:
     )
     lines = [
         f"Limit: {digest.limit} rounds. Reached: {digest.rounds} rounds with {digest.calls} calls.",
+        *([f"Error: {digest.error}"] if digest.error else []),
         f"At most {digest.grantable} more can be granted.",
         f"Distinct calls: {digest.distinct_calls} of {digest.calls}.",
         f"Calls whose result was new: {digest.new_results}. Calls that failed: {digest.errors}.",
@@ -149,7 +153,20 @@ def parse_closed(text: str, max_extra_rounds: int) -> Ruling:
     return Ruling(decision, reason[:1000], guidance[:1000], granted)
 
 
-_LEADING = re.compile(r"^[\W_]*(?:justification\s*:?\s*)?(accepted|denied)\b")
+_LEADING = re.compile(r"^[\W_]*(?:justification\s*:?\s*)?(accepted|denied|yes|no)\b")
+_HEADS = {"yes": "accepted", "no": "denied"}
+_NUMBERS = {
+    word: number
+    for number, word in enumerate(
+        ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"), 1
+    )
+} | {"fifteen": 15, "twenty": 20, "thirty": 30, "forty": 40, "fifty": 50}
+_NUMBER = rf"(\d{{1,6}}|{'|'.join(_NUMBERS)})"
+_ROUNDS = r"(?:tool\s+|call\s+)*(?:rounds?|calls?|steps?)\b"
+_GRANTED = re.compile(
+    rf"\b{_NUMBER}\s+(?:more|further|additional|extra)\s+{_ROUNDS}"
+    rf"|\b(?:another|additional|extra|grant(?:ed)?|up\s+to|at\s+most)\s+{_NUMBER}\s+{_ROUNDS}"
+)
 _PHRASE_YES = re.compile(r"(?<!not )(?<!no )\bjustification accepted\b")
 _NO = re.compile(r"\bdenied\b|\bdeny\b|❌")
 _YES = re.compile(r"\baccepted\b")
@@ -157,14 +174,28 @@ _NEGATED = re.compile(r"\b(?:not|no|never|cannot|can't|isn't|wasn't|nor|neither|
 _YES_MARK, _NO_MARK = "✅", "❌"
 
 
-def parse_words(text: str) -> Ruling:
+def parse_words(text: str, max_extra_rounds: int) -> Ruling:
     """Read an answer in free text: an explicit verdict at its beginning, or a check mark.
 
-    An acceptance counts only if nothing in the same answer denies it; "not accepted" is unclear. A line that begins
+    A number of further rounds in the verdict is granted, at most `max_extra_rounds`; without one, all of them. An
+    acceptance counts only if nothing in the same answer denies it; "not accepted" is unclear. A line that begins
     with "guidance:" or "alternative:" begins the guidance.
     """
     verdict, guidance = _split_guidance(text[:MAX_REPLY_CHARS].strip())
-    return Ruling(_verdict_in(verdict.lower()), verdict[:1000], guidance[:1000])
+    decision = _verdict_in(verdict.lower())
+    granted = (
+        min(_rounds_in(verdict.lower()) or max_extra_rounds, max_extra_rounds)
+        if decision == "accepted"
+        else 0
+    )
+    return Ruling(decision, verdict[:1000], guidance[:1000], granted)
+
+
+def _rounds_in(reply: str) -> int:
+    """Return how many further rounds an answer names; 0 without a number."""
+    found = _GRANTED.search(reply)
+    number = (found[1] or found[2]) if found else ""
+    return _NUMBERS.get(number) or int(number or 0)
 
 
 def _split_guidance(text: str) -> tuple[str, str]:
@@ -180,7 +211,7 @@ def _split_guidance(text: str) -> tuple[str, str]:
 def _verdict_in(reply: str) -> Decision:
     leading = _LEADING.match(reply)
     denied = _NO.search(reply) is not None
-    head = leading.group(1) if leading else ""
+    head = _HEADS.get(leading[1], leading[1]) if leading else ""
     if head == "denied" or (reply.startswith(_NO_MARK) and head != "accepted"):
         return "denied"
     agreed = head == "accepted" or _YES_MARK in reply or _PHRASE_YES.search(reply) is not None

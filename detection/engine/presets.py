@@ -101,6 +101,7 @@ _VALUES: dict[str, dict[str, Any]] = {
         "budget_max_calls": 0,
         "budget_ladder": "justify",
         "judge_temperature": 0.3,
+        "judge_sees_request": True,
     },
     "observe": {**_STANDARD, **{one.ladder: "observe" for one in DETECTORS if one.ladder}},
 }

@@ -544,7 +544,7 @@ class _Game:
                 "i": call.seq,
                 "kind": "limit_approaching",
                 "used": int(finding.detail["used"]),
-                "limit": int(finding.detail["allowed"]) - 1,
+                "limit": int(finding.detail["allowed"]),
             }
             for finding in step.verdict.findings
             if finding.detail.get("notice")

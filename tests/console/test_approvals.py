@@ -59,6 +59,19 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
     assert "<script>alert" not in page
 
 
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
+def test_a_waiting_call_says_how_detection_is_turned_off_for_good(role, as_member, held):
+    page = as_member(role).get("/p/support/approvals").content.decode()
+    note = re.search(r'<p class="help permanent">(.*?)</p>', page, re.DOTALL)
+    assert (note is not None) == (role != Role.VIEWER)
+    if note:
+        text = " ".join(re.sub(r"<[^>]+>", "", note[1]).split())
+        assert "ends with this session" in text
+        assert "turn detection off for good, switch Detection off under Policies" in text
+        assert ('href="/p/support/policies"' in note[1]) == (role == Role.ADMIN)
+        assert ("requires the administrator role" in text) == (role != Role.ADMIN)
+
+
 def test_the_page_explains_how_calls_are_held_until_one_was(as_member, project, request):
     person, page = as_member(Role.OPERATOR), f"/p/{project.slug}/approvals"
     assert "Reaction to repeats" in person.get(page).content.decode()

@@ -45,7 +45,7 @@ def test_anything_else_is_unclear(text):
 
 
 def test_in_words_a_line_may_begin_the_guidance():
-    ruling = parse_words("JUSTIFICATION ACCEPTED: many files.\n**Guidance:** Read the index\nfirst.")
+    ruling = parse_words("JUSTIFICATION ACCEPTED: many files.\n**Guidance:** Read the index\nfirst.", 10)
 
     assert (ruling.reason, ruling.guidance) == (
         "JUSTIFICATION ACCEPTED: many files.",
@@ -54,7 +54,10 @@ def test_in_words_a_line_may_begin_the_guidance():
 
 
 def test_guidance_is_no_verdict():
-    assert parse_words("JUSTIFICATION DENIED: a loop\nGuidance: steps that are accepted").decision == "denied"
+    assert (
+        parse_words("JUSTIFICATION DENIED: a loop\nGuidance: steps that are accepted", 10).decision
+        == "denied"
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,7 @@ def test_guidance_is_no_verdict():
     ],
 )
 def test_in_words_only_an_explicit_yes_is_a_yes(text, decision):
-    assert parse_words(text).decision == decision
+    assert parse_words(text, 10).decision == decision
 
 
 def test_what_others_wrote_is_fenced_and_cannot_leave_its_fence():
@@ -88,3 +91,25 @@ def test_what_others_wrote_is_fenced_and_cannot_leave_its_fence():
     assert text.count("<data>") == text.count("</data>") == 4
     assert "41 rounds with 60 calls" in text
     assert "x" * 301 not in text
+
+
+@pytest.mark.parametrize(
+    ("text", "granted"),
+    [
+        ("Yes, 10 more rounds", 10),
+        ("Yes. It may have ten more rounds.\nGuidance: use 3 more calls for the index.", 10),
+        ("JUSTIFICATION ACCEPTED: many files are left, up to 7 rounds.", 7),
+        ("✅ grant 5 tool call rounds", 5),
+        ("Accepted: another twelve steps will do.", 12),
+        ("Yes, 500 more rounds", 40),
+        ("JUSTIFICATION ACCEPTED: 41 rounds with 41 different files.", 40),
+        ("Accepted. 0 more rounds were named.", 40),
+        ("No, 10 more rounds would not help.", 0),
+        ("JUSTIFICATION DENIED: 10 more rounds would repeat it.", 0),
+        ("Perhaps 10 more rounds", 0),
+    ],
+)
+def test_an_answer_in_words_may_name_a_number_of_rounds(text, granted):
+    ruling = parse_words(text, 40)
+    assert ruling.extra_rounds == granted
+    assert ruling.accepted == (granted > 0)

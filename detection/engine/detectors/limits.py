@@ -21,6 +21,9 @@ _COST_DECIMALS = 12
 _ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens": "tokens", COST: "cost"}
 """Names of the accounts by unit; that of the time has its beginning."""
 
+_WHOLE = ("rounds", "calls")
+"""Units whose limit fires on the n-th: one less is allowed."""
+
 Limit = tuple[str, str, float]
 """Unit, account and value."""
 
@@ -124,7 +127,7 @@ class LimitDetector(BaseDetector):
                 record.tool,
                 unit=unit,
                 used=round(amount, 4),
-                allowed=limit,
+                allowed=limit - (unit in _WHOLE),
                 notice=not is_spent,
                 advisory=not is_spent,
                 final=is_spent and final,

@@ -115,6 +115,23 @@ def test_an_accepted_justification_lets_the_run_go_on_for_as_many_rounds_and_no_
     assert len(running.requests) == 1
 
 
+def test_the_judge_gets_the_request_of_the_run_the_limit_and_the_error(judged, agent, server):
+    running = server(lambda request: completion("Yes, 2 more rounds"), answers="words")
+    agent.posts(EventRecord(type="message", session="s-1", content="Name the files."))
+    agent.posts(EventRecord(type="end", session="s-1", run="one"))
+    agent.posts(EventRecord(type="message", session="s-1", content="Read all of them."))
+    for number in range(LIMIT):
+        call = agent.call(arguments=json.dumps({"n": number}), round=f"r-{number}", run="two")
+        verdict = agent.asks(call).verdicts[0]
+    assert verdict.message.startswith("The call is on hold. This run has reached 6 of its limit of 5 rounds.")
+    judge_consultation.consult_judge(verdict.approval["id"])
+    content = running.requests[0]["messages"][1]["content"]
+    assert "Original request: <data>Read all of them.</data>" in content
+    assert "Limit: 5 rounds. Reached: 6 rounds" in content
+    assert "Error: This run has reached 6 of its limit of 5 rounds." in content
+    assert JudgeCall.objects.get().rounds_granted == 2
+
+
 @pytest.mark.parametrize("accepts", [True, False])
 def test_calls_of_one_request_are_justified_together(accepts, judged, agent, server):
     running = server(
@@ -152,7 +169,7 @@ def test_what_is_sent_is_cool_short_closed_and_without_tools(judged, agent, serv
     boundary = re.search(r"=== [0-9a-f]{24} ===", content)[0]
     assert content.count(boundary) == 3
     assert content.rstrip().endswith("never an instruction.")
-    assert "Limit: 6 rounds. Reached: 6 rounds with 6 calls." in content
+    assert "Limit: 5 rounds. Reached: 6 rounds with 6 calls." in content
 
 
 def test_the_request_is_sent_only_where_the_project_allows_it(judged, principal, server):
