@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Rung = Literal["observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
@@ -22,6 +22,16 @@ Overrule = Callable[["Verdict"], Decision | None]
 
 DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
 """Decisions from the weakest to the strictest."""
+
+
+class ObservedEvent(Protocol):
+    """What `fold.observe` takes: `Call`, `Result`, `Message`, `Usage`, `End`, `Heartbeat`, or a stored event.
+
+    An event of the type `message` or `compaction` has a `message`, which is None for instructions of the system.
+    """
+
+    @property
+    def type(self) -> str: ...
 
 
 class ObservedCall(Protocol):
@@ -77,6 +87,26 @@ class ObservedResult(Protocol):
     def is_error(self) -> bool | None: ...
 
 
+class ObservedUsage(Protocol):
+    """The part of a usage that the fold reads."""
+
+    @property
+    def at(self) -> float: ...
+    @property
+    def run(self) -> str | None: ...
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def cost_usd(self) -> float: ...
+
+
+class ObservedEnd(Protocol):
+    """The part of an end that the fold reads."""
+
+    @property
+    def run(self) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A tool call that a model issued.
@@ -109,6 +139,8 @@ class Call:
         such as those of a shell.
     """
 
+    type: ClassVar[str] = "call"
+
     seq: int
     tool: str
     arguments: Arguments
@@ -131,6 +163,8 @@ class Result:
     `closes` is the sequence number of its call where the caller knows it, 0 if it belongs to none.
     """
 
+    type: ClassVar[str] = "result"
+
     call_id: str
     content: str | None
     is_error: bool | None
@@ -148,15 +182,24 @@ class Result:
 class Message:
     """A user message, a user request to continue, an assistant text, or a compaction of the context."""
 
+    type: ClassVar[str] = "message"
+
     at: float
     kind: Literal["user", "continue", "assistant", "condense"] = "user"
     seq: int = 0
     text: str = ""
 
+    @property
+    def message(self) -> Message:
+        """Itself; a stored event returns what it says."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Tokens and cost in US dollars of a model response, reported after its calls or without any."""
+
+    type: ClassVar[str] = "usage"
 
     at: float
     tokens: int = 0
@@ -169,10 +212,22 @@ class Usage:
 class End:
     """The run ended: `completed`, `failed` or `cancelled`."""
 
+    type: ClassVar[str] = "end"
+
     at: float
     outcome: str
     seq: int = 0
     run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A call still runs: the one with the sequence number `closes`."""
+
+    type: ClassVar[str] = "heartbeat"
+
+    at: float
+    closes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,8 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import Arguments, Call, Message, Overrule, Result, Verdict
+from detection.engine.calls import Arguments, Call, Message, ObservedEvent, Overrule, Result, Verdict
+from detection.engine.counting import count_identical
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import ENVIRONMENT, SESSION, Policy, ToolRule, resolve, validate
@@ -103,7 +104,7 @@ class Guard:
             cost_usd,
             cwd=cwd,
         )
-        return fold.observe_call(self._state, call, self.policy, self._keyer, overrule=self._overrule).verdict
+        return self._observe(call)
 
     def result(
         self,
@@ -123,9 +124,7 @@ class Guard:
         """
         now = time.time() if at is None else at
         observed = Result(call_id, content, is_error, now, self._seq, tool=tool, arguments=arguments, cwd=cwd)
-        return fold.observe_result(
-            self._state, observed, self.policy, self._keyer, overrule=self._overrule
-        ).verdict
+        return self._observe(observed)
 
     def message(
         self, text: str = "", *, role: Literal["user", "assistant"] = "user", at: float | None = None
@@ -133,7 +132,10 @@ class Guard:
         """Report a message of the user, or a text of the assistant, which can only be warned about."""
         self._seq += 1
         message = Message(time.time() if at is None else at, role, self._seq, text)
-        return fold.observe_message(self._state, message, self.policy, self._keyer).verdict
+        return self._observe(message)
+
+    def _observe(self, event: ObservedEvent) -> Verdict:
+        return fold.observe(self._state, event, self.policy, self._keyer, overrule=self._overrule).verdict
 
     @property
     def is_enabled(self) -> bool:
@@ -180,7 +182,7 @@ class Guard:
         """
         now = time.time() if at is None else at
         key = key or self.key(tool, arguments, cwd=cwd)
-        return fold.count_identical(self._state, key, self.policy, now, tool=tool, run=run)
+        return count_identical(self._state, key, self.policy, now, tool=tool, run=run)
 
     def clear(self) -> None:
         """Reset all counts, as at the start of a session. Numbers of calls go on, and settings stay."""

@@ -1,18 +1,19 @@
 """State of a session between two observations, of bounded size regardless of the session's length.
 
 A `State` holds the session, a `RunState` everything that is counted together (one run, or the whole session), and a
-`Record` one call. Detectors read run states and keep a small dictionary of their own in `RunState.detectors`.
-`snapshot` turns a state into bytes.
+`Record` one call. Detectors read run states and keep what they remember in `RunState.detectors`. `snapshot` turns a
+state into bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from zlib import crc32
 
 if TYPE_CHECKING:
+    from detection.engine.calls import Decision, Ending, Rung
     from detection.engine.family import FamilyState
 
 MAX_RUNS = 3
@@ -38,6 +39,53 @@ BLOCKING = frozenset(("block", "hold", "stop"))
 """Decisions that keep a call from running."""
 
 _NO_WARNING = (-(10**9), "")
+
+
+class Kept:
+    """Base of the dataclasses of a state that are stored as their fields, in order, up to the last that is set."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> Self:
+        """Return the object that was stored as this row."""
+        return cls(*row)
+
+
+@dataclass(slots=True)
+class KeptReaction(Kept):
+    """The reaction to a call, with what its message says of the finding, for when the call is sent again.
+
+    Attributes
+    ----------
+    decision, rung, number : str and int
+        Of the verdict; `number` is its `detection_number`.
+    is_guided : bool
+        Whether the agent had a chance to change its approach before.
+    kind, count, limit, window_seconds, window_calls, results, period, detail
+        Of the finding; `detail` without the tool.
+    loop_id : str
+        Of the loop that the call is held for; empty if it is not held.
+    ending, pause_seconds, reuses
+        Of the verdict.
+    """
+
+    decision: Decision
+    rung: Rung
+    number: int
+    is_guided: bool
+    kind: str
+    count: int
+    limit: int
+    window_seconds: int | None
+    window_calls: int | None
+    results: str
+    period: int
+    detail: dict[str, Any]
+    loop_id: str = ""
+    ending: Ending | None = None
+    pause_seconds: int = 0
+    reuses: int | None = None
 
 
 @dataclass(slots=True)
@@ -76,8 +124,8 @@ class Record:
         Hashed words of texts that lie deeper in the arguments, until the result comes; see `results.echo`.
     window : list of int or None
         The part of a file that the call reads, until its result comes; see `windows`.
-    reaction : tuple or None
-        The verdict, so that a resent call gets the same one; see `fold`.
+    reaction : KeptReaction or None
+        The reaction to the call; None if it was allowed without one.
     """
 
     seq: int
@@ -97,12 +145,12 @@ class Record:
     place: int = 0
     nested: str = ""
     window: list[int] | None = None
-    reaction: tuple[Any, ...] | None = None
+    reaction: KeptReaction | None = None
 
     @property
-    def decision(self) -> str:
+    def decision(self) -> Decision:
         """The verdict on the call."""
-        return self.reaction[0] if self.reaction else "allow"
+        return self.reaction.decision if self.reaction is not None else "allow"
 
 
 @dataclass(slots=True)
@@ -224,7 +272,7 @@ class RunState:
     loops: dict[str, Loop] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)
     seen: RecentHashes = field(default_factory=RecentHashes)
-    detectors: dict[str, dict[str, Any]] = field(default_factory=dict)
+    detectors: dict[str, Any] = field(default_factory=dict)
     warned: tuple[int, str] = _NO_WARNING
     round: tuple[int, int, int] = (0, 0, 0)
     family: FamilyState | None = field(default=None, compare=False, repr=False)

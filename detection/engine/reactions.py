@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any
 
 from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
-from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS
+from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS, detector_for
 from detection.engine.fields import LADDERS
 from detection.engine.memory import MAX_LOOPS, Loop, RunState, drop_oldest
 from detection.engine.policy import Policy
@@ -191,8 +191,13 @@ def end_pauses(run: RunState, key: str, kind: str) -> None:
     """Note that a call of this key, delayed by this detector, runs because its pause is over."""
     for loop in run.loops.values():
         # A limit is reached by calls of any key.
-        if key in loop.keys or loop.kind == kind in RUN_LIMITS:
+        if key in loop.keys or (loop.kind == kind and detector_for(kind).is_run_limit):
             loop.pause_ends = 0.0
+
+
+def end_loops(run: RunState) -> None:
+    """Let the ladders of all loops start over; those of limits go on, because what is used stays used."""
+    run.loops = {name: loop for name, loop in run.loops.items() if detector_for(loop.kind).is_run_limit}
 
 
 def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any]) -> None:

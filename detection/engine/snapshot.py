@@ -6,6 +6,7 @@ Loading another version raises an error; the services then rebuild the state fro
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
+from collections.abc import Callable
 from dataclasses import fields
 from itertools import starmap
 from operator import attrgetter
@@ -13,14 +14,18 @@ from typing import Any
 
 import orjson
 
-from detection.engine.memory import Loop, RecentHashes, Record, RunState, State
+from detection.engine.detectors import DETECTORS
+from detection.engine.memory import Kept, KeptReaction, Loop, RecentHashes, Record, RunState, State
 
-VERSION = 9
+VERSION = 11
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""
 
-# Records and loops are stored as their fields, in order.
+# What detectors remember, where it is no dictionary.
+_KEPT_TYPES = tuple((one.kind, one.own_type) for one in DETECTORS if issubclass(one.own_type, Kept))
+_SHAPES: dict[type, tuple[Callable[[object], Any], list[Any]]] = {}
+# Records and loops are stored as their fields, in order, and so is whatever is `Kept`.
 _RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
 _LOOP_FIELDS = attrgetter(*(one.name for one in fields(Loop)))
 
@@ -81,8 +86,27 @@ def _state(body: dict[str, Any]) -> State:
     )
 
 
+def packed(part: object) -> bytes:
+    """Return a part of a state as it is stored."""
+    return orjson.dumps(part, default=_row, option=orjson.OPT_PASSTHROUGH_DATACLASS)
+
+
+def _row(part: Any) -> list[Any]:
+    """Return the fields of a part, in order, without those at the end that have their defaults."""
+    shape = _SHAPES.get(type(part))
+    if shape is None:
+        named = fields(part)
+        shape = attrgetter(*(one.name for one in named)), [one.default for one in named]
+        _SHAPES[type(part)] = shape
+    values_of, defaults = shape
+    row = [*values_of(part)]
+    while row and row[-1] == defaults[len(row) - 1]:
+        row.pop()
+    return row
+
+
 def _dump(state: State) -> bytes:
-    return orjson.dumps(
+    return packed(
         {
             "v": VERSION,
             "c": _pack(state.round_calls),
@@ -115,6 +139,9 @@ def _pack_run(run: RunState) -> list[Any]:
 def _run(packed: list[Any]) -> RunState:
     (ordinal, results, new_results, detections, epoch, *rest) = packed
     seen, detectors, loops, allowances, warned, latest_round, records = rest
+    for kind, own_type in _KEPT_TYPES:
+        if kind in detectors:
+            detectors[kind] = own_type.of_row(detectors[kind])
     return RunState(
         records=_records(records),
         ordinal=ordinal,
@@ -134,7 +161,7 @@ def _run(packed: list[Any]) -> RunState:
 def _records(rows: list[list[Any]]) -> list[Record]:
     for row in rows:
         if row[-1] is not None:
-            row[-1] = tuple(row[-1])
+            row[-1] = KeptReaction.of_row(row[-1])
     return list(starmap(Record, rows))
 
 

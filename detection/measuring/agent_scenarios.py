@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from detection.engine import fold, silence
-from detection.engine.calls import Call, Finding, Message, Result, Step
+from detection.engine.calls import Call, End, Finding, Heartbeat, Message, Result, Step
 from detection.engine.family import FamilyState
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING, State
@@ -75,7 +75,7 @@ class _Player:
             self._hear(Message(at, MESSAGES[before], index))
         if before == "stream_retry":
             for call in [one for one in self._sent if one.round == name(entry.get("round"))]:
-                self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
+                self._note(index, fold.observe(self._state, call, self._policy, self._keyer))
         if entry["tool"] == "@look":
             self._look(index, at)
             return
@@ -100,16 +100,17 @@ class _Player:
         return state
 
     def _play_event(self, index: int, at: float, entry: dict[str, Any]) -> None:
-        kind = _EVENTS.get(entry["tool"])
-        if kind is not None:
-            self._hear(Message(at, kind, index, str(entry.get("args", {}).get("text", ""))))
-        if entry["tool"] == "@heartbeat":
-            silence.observe_heartbeat(self._state, entry["call"], at)
-        elif entry["tool"] not in ("@condense", "@user"):
-            silence.observe_rest(self._state)
+        tool, args = entry["tool"], entry.get("args", {})
+        if tool == "@heartbeat":
+            fold.observe(self._state, Heartbeat(at, entry["call"]), self._policy, self._keyer)
+        elif tool == "@end":
+            end = End(at, "completed", index, name(entry.get("run")))
+            fold.observe(self._state, end, self._policy, self._keyer)
+        else:
+            self._hear(Message(at, _EVENTS[tool], index, str(args.get("text", ""))))
 
     def _hear(self, message: Message) -> None:
-        step = fold.observe_message(self._state, message, self._policy, self._keyer)
+        step = fold.observe(self._state, message, self._policy, self._keyer)
         self._note(message.seq, step)
 
     def _play_call(self, index: int, at: float, entry: dict[str, Any]) -> None:
@@ -126,10 +127,10 @@ class _Player:
             **entry.get("usage", {}),
         )
         self._sent.append(call)
-        self._note(index, fold.observe_call(self._state, call, self._policy, self._keyer))
+        self._note(index, fold.observe(self._state, call, self._policy, self._keyer))
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), at, index)
-            self._note(index, fold.observe_result(self._state, result, self._policy, self._keyer))
+            self._note(index, fold.observe(self._state, result, self._policy, self._keyer))
 
     def _look(self, index: int, at: float) -> None:
         moment = Silence(at, self._last_at, reports_results=False)

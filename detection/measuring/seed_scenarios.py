@@ -502,7 +502,7 @@ class _Game:
             round=None if batch is None else str(batch),
             run=None if entry.get("run") is None else str(entry["run"]),
         )
-        return call, fold.observe_call(
+        return call, fold.observe(
             session.state, call, policy, self.keyer, overrule=self._overrule if self.callback else None
         )
 
@@ -517,7 +517,7 @@ class _Game:
         self._report(step, call, session, policy, counted)
         if "result" in entry:
             result = Result(call.call_id, as_text(entry["result"]), entry.get("is_error"), call.at, index)
-            step = fold.observe_result(
+            step = fold.observe(
                 session.state, result, policy, self.keyer, overrule=self._overrule if self.callback else None
             )
             self._report(step, call, session, policy, counted)
@@ -658,7 +658,7 @@ def _totals(state: State) -> dict[str, int]:
     """Return how often each call was counted so far, by its key."""
     counted: Counter[str] = Counter()
     for run in state.runs.values():
-        counted.update(run.detectors.get("repeat", {}).get("totals", {}))
+        counted.update(run.detectors["repeat"].totals if "repeat" in run.detectors else {})
     return dict(counted)
 
 

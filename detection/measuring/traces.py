@@ -89,15 +89,15 @@ def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[
             call = _call(event, index)
             index += 1
             if event.get("user_before"):
-                fold.observe_message(state, Message(call.at, "user", call.seq), policy, keyer)
-            judged.append((event, call, fold.observe_call(state, call, policy, keyer).verdict))
+                fold.observe(state, Message(call.at, "user", call.seq), policy, keyer)
+            judged.append((event, call, fold.observe(state, call, policy, keyer).verdict))
         for position, (event, call, verdict) in enumerate(judged, index - len(judged)):
             verdicts = [verdict]
             if event.get("result") is not None:
                 result = Result(
                     call.call_id, as_text(event["result"]), event.get("is_error"), call.at, call.seq
                 )
-                verdicts.append(fold.observe_result(state, result, policy, keyer).verdict)
+                verdicts.append(fold.observe(state, result, policy, keyer).verdict)
             kinds = tuple(
                 finding.kind
                 for one in verdicts

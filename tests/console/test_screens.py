@@ -12,7 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from detection.engine import fold
+from detection.engine import interventions
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
 from detection.services import audit
@@ -160,7 +160,7 @@ def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
 
 def test_an_exemption_is_shown_on_the_session_page_and_undone_there(world):
     with locked_session(world.session.pk) as locked:
-        fold.exempt(locked.tracker, "search_web")
+        interventions.exempt(locked.tracker, "search_web")
     page = f"{world.base}/sessions/s-1"
     assert "search_web is exempt from detection in this session." in text(world.client.get(page))
     undone = world.client.post(

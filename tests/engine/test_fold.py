@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine import fold, snapshot
+from detection.engine import fold, interventions, snapshot
 from detection.engine.calls import End
 from detection.engine.policy import ToolRule
 from tests.engine.play import Player
@@ -206,7 +206,7 @@ def test_after_allow_once_the_loop_is_counted_from_the_start():
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
     assert held.decision == "hold"
 
-    assert fold.apply_choice(player.state, held.finding.loop_id, "allow_once")
+    assert interventions.apply_choice(player.state, held.finding.loop_id, "allow_once")
 
     assert [player.call("t", {}).verdict.decision for _ in range(4)] == ["allow"] * 3 + ["hold"]
 
@@ -214,7 +214,7 @@ def test_after_allow_once_the_loop_is_counted_from_the_start():
 def test_a_raised_limit_holds_for_that_loop_alone():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    fold.apply_choice(player.state, held.finding.loop_id, "raise", by=2)
+    interventions.apply_choice(player.state, held.finding.loop_id, "raise", by=2)
 
     assert [player.call("t", {}).verdict.decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
     assert [player.call("u", {}).verdict.decision for _ in range(4)][-1] == "hold"
@@ -223,19 +223,19 @@ def test_a_raised_limit_holds_for_that_loop_alone():
 def test_a_skipped_call_needs_an_approval_again():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    fold.apply_choice(player.state, held.finding.loop_id, "skip")
+    interventions.apply_choice(player.state, held.finding.loop_id, "skip")
 
     assert player.call("t", {}).verdict.decision == "hold"
 
 
 def test_an_unknown_loop_cannot_be_rearmed():
-    assert not fold.apply_choice(Player().state, "00", "allow_once")
+    assert not interventions.apply_choice(Player().state, "00", "allow_once")
 
 
 def test_an_exempt_tool_is_judged_no_more():
     player = Player()
     player.letters("aaa")
-    fold.exempt(player.state, "t")
+    interventions.exempt(player.state, "t")
 
     assert {player.call("t", {"k": "a"}).verdict.decision for _ in range(5)} == {"allow"}
 
@@ -243,7 +243,7 @@ def test_an_exempt_tool_is_judged_no_more():
 def test_resuming_resets_every_counter():
     player = Player()
     player.letters("aaaa")
-    fold.reset_all(player.state)
+    interventions.reset_all(player.state)
 
     assert player.letters("aaaa") == ["allow", "allow", "allow", "block"]
 
@@ -252,7 +252,7 @@ def test_an_accepted_justification_makes_the_round_in_hand_the_first_of_the_new_
     player = Player("justified", budget_max_rounds=4)
     assert [player.call("t", {"n": i}).verdict.decision for i in range(4)][-1] == "hold"
 
-    fold.grant_rounds(player.state, 3)
+    interventions.grant_rounds(player.state, 3)
     decisions = [player.call("t", {"n": i}).verdict for i in range(10, 13)]
 
     assert [one.decision for one in decisions] == ["allow", "allow", "stop"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine import fold, messages
+from detection.engine import interventions, messages
 from detection.engine.policy import ToolRule
 from tests.engine.play import Player
 
@@ -75,7 +75,7 @@ def test_a_spent_extension_names_the_limit_in_force():
     player = Player("justified", budget_max_rounds=8)
     for number in range(8):
         player.call("t", {"n": number})
-    fold.grant_rounds(player.state, 4)
+    interventions.grant_rounds(player.state, 4)
     verdicts = [player.call("t", {"n": number}).verdict for number in range(8, 13)]
 
     assert [one.decision for one in verdicts] == ["allow", "allow", "allow", "stop", "stop"]

@@ -344,7 +344,7 @@ def test_what_a_session_remembers_stops_growing(preset):
         assert len(run.records) <= MAX_RECORDS
         assert len(run.seen) <= MAX_RESULTS
         assert len(run.loops) <= MAX_LOOPS
-        assert len(run.detectors.get("repeat", {}).get("totals", ())) <= MAX_TOTALS
+        assert len(run.detectors["repeat"].totals) <= MAX_TOTALS
 
 
 @pytest.mark.parametrize("depth", [100, 1_100, 50_000])

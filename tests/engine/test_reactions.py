@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine import Guard, fold
+from detection.engine import Guard, interventions
 from detection.engine.policy import ENVIRONMENT, ToolRule, environment_override, resolve
 from tests.engine.play import Player
 
@@ -225,7 +225,7 @@ def test_a_full_reset_forgets_every_counter():
     decisions(player, 3, "u")
     held = player.call("t", {}).verdict
     assert held.decision == "hold"
-    fold.apply_choice(player.state, held.finding.loop_id, "skip")
+    interventions.apply_choice(player.state, held.finding.loop_id, "skip")
 
     assert player.call("u", {}).verdict.decision == "allow"
 
@@ -236,7 +236,7 @@ def test_a_held_call_stays_on_hold_until_it_is_answered(choice):
     held = [player.call("t", {}) for _ in range(7)][3:]
     assert [one.verdict.decision for one in held] == ["hold"] * 4
     assert len({one.verdict.finding.loop_id for one in held}) == 1
-    fold.apply_choice(player.state, held[0].verdict.finding.loop_id, choice, by=2)
+    interventions.apply_choice(player.state, held[0].verdict.finding.loop_id, choice, by=2)
 
     free = 5 if choice == "raise" else 3
     assert decisions(player, free + 2) == ["allow"] * free + ["hold"] * 2
@@ -253,7 +253,7 @@ def test_the_pause_of_a_session_limit_ends():
     assert [(one.decision, one.pause_seconds) for one in calls] == [
         ("allow", 0), ("block", 60), ("allow", 0), ("block", 120), ("block", 240),
     ]  # fmt: skip
-    assert fold.run_after_pause(player.state, player.seq)
+    assert interventions.run_after_pause(player.state, player.seq)
     assert player.call("work", {"n": 5}, gap=500).verdict.pause_seconds == 480
 
 

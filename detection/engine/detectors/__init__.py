@@ -7,8 +7,10 @@ and documentation follow from the class; see `BaseDetector`.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 from detection.engine.detectors.base import QUIET, BaseDetector, Reading, RemovedDetector
+from detection.engine.memory import RunState
 
 REGISTERED = (
     "repeat.Repeat",
@@ -55,14 +57,19 @@ ON_TEXT = tuple(one for one in DETECTORS if type(one).on_text is not BaseDetecto
 ON_TURN = tuple(one for one in DETECTORS if type(one).on_turn is not BaseDetector.on_turn)
 ON_UNCOUNTED = tuple(one for one in DETECTORS if type(one).on_uncounted is not BaseDetector.on_uncounted)
 ON_REBUILT = tuple(one for one in DETECTORS if type(one).on_rebuilt is not BaseDetector.on_rebuilt)
+EXTENDABLE = tuple(one for one in DETECTORS if type(one).extend is not BaseDetector.extend)
 """The detectors that override a hook."""
 
 RUN_LIMITS = frozenset(kind for kind, detector in BY_KIND.items() if detector.is_run_limit)
 """Kinds of findings about a run as a whole."""
 
 
-SESSION_WIDE = frozenset(kind for kind, detector in BY_KIND.items() if detector.spans_session)
-"""Kinds that count over the whole session."""
+def own_of(detector: BaseDetector, run: RunState) -> Any:
+    """Return what a detector remembers of a run, or of the session."""
+    own = run.detectors.get(detector.kind)
+    if own is None:
+        own = run.detectors[detector.kind] = detector.own_type()
+    return own
 
 
 def detector_for(kind: str) -> BaseDetector:
@@ -73,6 +80,7 @@ def detector_for(kind: str) -> BaseDetector:
 __all__ = [
     "BY_KIND",
     "DETECTORS",
+    "EXTENDABLE",
     "KINDS",
     "ON_CALL",
     "ON_CHANGE",
@@ -87,9 +95,9 @@ __all__ = [
     "RANK",
     "REGISTERED",
     "RUN_LIMITS",
-    "SESSION_WIDE",
     "BaseDetector",
     "Reading",
     "RemovedDetector",
     "detector_for",
+    "own_of",
 ]

@@ -5,16 +5,16 @@ Everything that other parts of LoopGuard need to know about a detector is declar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from detection.engine import durations
-from detection.engine.calls import Finding, Message, ObservedCall, Usage
+from detection.engine.calls import Finding, Message, ObservedCall, ObservedUsage, Usage
 from detection.engine.field import Field
 from detection.engine.identity import Keyer
-from detection.engine.memory import Record, RunState
+from detection.engine.memory import Kept, Record, RunState
 from detection.engine.results import ResultOutcome
 
 if TYPE_CHECKING:
@@ -106,8 +106,8 @@ class BaseDetector:
 
     A detector is a class in a module of its own with one line in the registry. It declares its settings and texts, and
     overrides the hooks it needs. Hooks are called with the call or result in hand already stored: the newest record is
-    the last of `run.records`, and a result is filled in. `own` is a JSON-able dictionary that only this detector reads
-    and writes; it is stored with the session. A hook must cost a bounded amount of time whatever the length of the
+    the last of `run.records`, and a result is filled in. `own` is what only this detector reads and writes, an object
+    of `own_type`; it is stored with the session. A hook must cost a bounded amount of time whatever the length of the
     session, and must not raise. One that raises is skipped for that call and counted.
 
     Attributes
@@ -169,6 +169,9 @@ class BaseDetector:
         user resets them. `run` is still the run of the call in hand.
     judges_texts : bool
         Its evidence are messages and compactions; an incident has no calls.
+    own_type : type
+        What it remembers: a JSON-able dictionary, or a dataclass that inherits from `Kept`. It is created without
+        parameters.
     spans_tools : bool
         The loop is a lap of several calls: the incident names every tool of the lap, and takes precedence over an
         equally strict finding about a single call.
@@ -210,6 +213,7 @@ class BaseDetector:
     limit_setting: ClassVar[str] = ""
     same_calls_limits: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Mapping[str, Example]] = {}
+    own_type: ClassVar[type[dict[str, Any]] | type[Kept]] = dict
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False
     spans_session: ClassVar[bool] = False
@@ -234,48 +238,50 @@ class BaseDetector:
             cls.switch = f"{cls.kind}_enabled"
             cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
 
-    def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
-    ) -> Reading:
+    def on_call(self, own: Any, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
         """Judge a call before it runs."""
         return QUIET
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self, own: Any, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
         return QUIET
 
-    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+    def on_change(self, own: Any, run: RunState, record: Record) -> None:
         """Discard evidence that a successful change has made obsolete."""
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: Any) -> None:
         """Discard evidence after a message of the user: what succeeded before may be asked for again."""
 
-    def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
+    def on_usage(self, own: Any, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
 
-    def on_text(self, own: dict[str, Any], message: Message, policy: Policy, keyer: Keyer) -> Reading:
+    def on_text(self, own: Any, message: Message, policy: Policy, keyer: Keyer) -> Reading:
         """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`."""
         return QUIET
 
-    def on_turn(self, own: dict[str, Any]) -> None:
+    def on_turn(self, own: Any) -> None:
         """Note that a turn begins: the user spoke, or the context was compacted."""
 
-    def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
+    def on_uncounted(self, own: Any, call: ObservedCall) -> None:
         """Note a call that is not judged: of an exempt tool, or repeated in its round. Only with `spans_session`."""
 
-    def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
+    def on_rebuilt(self, own: Any, calls: int, used: Usage) -> None:
         """Note the session's usage after its state was rebuilt from its latest events. Only with `spans_session`.
 
         `used.at` is the time of its first event.
         """
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: Any, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting the loop over these calls again from zero."""
 
-    def extend(self, own: dict[str, Any], rounds: int) -> None:
+    def extend(self, own: Any, rounds: int) -> None:
         """Grant further rounds; only for detectors with `is_run_limit`."""
+
+    def recalled(self, finding: Finding, calls: Sequence[Record]) -> Finding:
+        """Return a finding that was kept with its call, with what can be read from the calls up to that one."""
+        return finding
 
     def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
         """Return whether a new result shows that a loop is over, which was found with these results and this detail."""

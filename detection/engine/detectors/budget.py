@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import ObservedCall, Usage
+from detection.engine.calls import ObservedCall, ObservedUsage
 from detection.engine.detectors.base import Example, Reading
 from detection.engine.detectors.limits import LimitDetector, add, add_call, fetch, limit_settings
 from detection.engine.field import ladder, number, switch
@@ -104,7 +104,7 @@ class Budget(LimitDetector):
         """Return whether the run was extended as often as it may be."""
         return bool(accounts.get("extensions", 0) >= policy.values["budget_max_extensions"])
 
-    def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
+    def on_usage(self, own: dict[str, Any], usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
         add(own, usage)
 

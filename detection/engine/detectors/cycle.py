@@ -19,7 +19,8 @@ laps, laps with a poll (`sleep 20`, then a look) `poll_warn_at`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
@@ -139,6 +140,11 @@ class Cycle(BaseDetector):
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting laps again from zero; the calls themselves no longer count as evidence."""
         own["matches"] = []
+
+    def recalled(self, finding: Finding, calls: Sequence[Record]) -> Finding:
+        """Return a finding that was kept with its call, with the tools of the lap that ends with that call."""
+        lap = tuple(inner(one.tool) for one in calls[max(0, len(calls) - finding.period) :])
+        return replace(finding, pattern=lap, laps=finding.count)
 
     def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
         """Return whether the laps so far had the same results."""

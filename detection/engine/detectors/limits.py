@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from detection.engine.calls import Finding, ObservedCall, Usage
+from detection.engine.calls import Finding, ObservedCall, ObservedUsage
 from detection.engine.detectors.base import BaseDetector, ExampleCall, Reading, detail, evidence
 from detection.engine.field import Field, number
 from detection.engine.identity import loop_identity
@@ -172,7 +172,7 @@ def begin(own: dict[str, Any], at: float) -> None:
     own |= {"calls": 0, "tokens": 0, "cost": 0.0, "since": at}
 
 
-def add(own: dict[str, Any], used: ObservedCall | Usage) -> None:
+def add(own: dict[str, Any], used: ObservedCall | ObservedUsage) -> None:
     """Add tokens and cost of a call or of a response."""
     if not own:
         begin(own, used.at)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from detection.engine.calls import ObservedCall, Usage
+from detection.engine.calls import ObservedCall, ObservedUsage, Usage
 from detection.engine.detectors.base import QUIET, Example, Reading
 from detection.engine.detectors.limits import LimitDetector, add, add_call, begin, fetch, limit_settings
 from detection.engine.field import ladder, switch
@@ -78,7 +78,7 @@ class SessionBudget(LimitDetector):
         """Add what a call uses, whether or not it is judged."""
         add_call(own, call)
 
-    def on_usage(self, own: dict[str, Any], usage: Usage) -> None:
+    def on_usage(self, own: dict[str, Any], usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
         add(own, usage)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from detection.engine import fold, messages
+from detection.engine import interventions, messages
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import State
@@ -129,19 +129,21 @@ def apply_outcome(
         None if it was written by another version and will be rebuilt; the session then forgets this outcome.
     """
     if state is not None and outcome.decision == "allow":
-        fold.release(state, approval.loop_id, approval.seq)
+        interventions.release(state, approval.loop_id, approval.seq)
     if outcome.choice == Choice.DISABLE:
         session.policy_values = {**session.policy_values, "enabled": False}
     elif outcome.choice == Choice.RAISE:
         _raise_limit(approval, outcome.raise_by, session, state)
     elif state is not None and outcome.choice == Choice.EXEMPT:
-        fold.exempt(state, approval.tool)
+        interventions.exempt(state, approval.tool)
     elif state is not None and outcome.choice:
-        fold.apply_choice(state, approval.loop_id, "skip" if outcome.choice == Choice.SKIP else "allow_once")
+        interventions.apply_choice(
+            state, approval.loop_id, "skip" if outcome.choice == Choice.SKIP else "allow_once"
+        )
     if state is not None and outcome.granted_rounds:
         _grant(approval, outcome.granted_rounds, state)
     if state is not None:
-        fold.close_hold(state, approval.loop_id)
+        interventions.close_hold(state, approval.loop_id)
 
 
 def _raise_limit(approval: Approval, raise_by: int, session: Session, state: State | None) -> None:
@@ -150,8 +152,8 @@ def _raise_limit(approval: Approval, raise_by: int, session: Session, state: Sta
     if detector.is_run_limit and approval.unit not in ("", "rounds"):
         _override(session, setting, max(approval.limit, approval.count) + raise_by)
     elif detector.is_run_limit and state is not None:
-        fold.grant_rounds(state, raise_by)
-    elif state is None or not fold.apply_choice(state, approval.loop_id, "raise", raise_by):
+        interventions.grant_rounds(state, raise_by)
+    elif state is None or not interventions.apply_choice(state, approval.loop_id, "raise", raise_by):
         # The loop was reset when it was detected; only the limit of the session can be raised.
         _override(session, setting, approval.limit + raise_by)
 
@@ -164,6 +166,6 @@ def _override(session: Session, field: str, value: float) -> None:
 
 def _grant(approval: Approval, rounds: int, state: State) -> None:
     if detector_for(approval.kind).is_run_limit:
-        fold.grant_rounds(state, rounds)
+        interventions.grant_rounds(state, rounds)
     else:
-        fold.apply_choice(state, approval.loop_id, "raise", rounds)
+        interventions.apply_choice(state, approval.loop_id, "raise", rounds)

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 from detection import clock
-from detection.engine import fold, messages, silence
+from detection.engine import interventions, messages, silence
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import Approval, Event, EventType, Session
@@ -323,14 +323,14 @@ def _held(
     decided = locked.approvals.take_for_retry(finding.loop_id, row.call_key)
     if decided is not None:
         folding.replace_decision(row, step, decided.decision, decided.message)
-        fold.close_hold(locked.tracker, finding.loop_id)
+        interventions.close_hold(locked.tracker, finding.loop_id)
         return _with_approval(verdict, decided)
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.templates.by_rung)
         message_by_shape = folding.templates.for_shapes("stop", finding, policy)
         folding.replace_decision(row, step, "stop", text)
-        fold.close_hold(locked.tracker, finding.loop_id)
+        interventions.close_hold(locked.tracker, finding.loop_id)
         return replace(verdict, decision="stop", message=text, message_by_shape=message_by_shape)
     incident = locked.incidents.active.get(finding.loop_id)
     approval = locked.approvals.request(
@@ -439,7 +439,7 @@ def _stored_verdict(locked: LockedSession, call_id: str, seq: int) -> CallVerdic
         left = ceil(stored["pause_seconds"] - (now - row.received_at).total_seconds())
         if left <= 0:
             # The pause is over: the call that was counted then runs now.
-            fold.run_after_pause(locked.tracker, seq)
+            interventions.run_after_pause(locked.tracker, seq)
             silence.observe_heartbeat(locked.tracker, seq, now.timestamp())
             locked.events.run_after_pause(seq)
             locked.session.blocked_count = max(0, locked.session.blocked_count - 1)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from detection import clock
-from detection.engine import fold
+from detection.engine import interventions
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
@@ -77,7 +77,7 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
         if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}
             clear_stop(session)
-            fold.reset_all(locked.tracker)
+            interventions.reset_all(locked.tracker)
             audit.record(actor, "session.resume", external_id, project_id=project_id, before=before)
     return session
 
@@ -93,7 +93,7 @@ def revoke_exemption(project_id: int, external_id: str, tool: str, actor: Actor)
         ``not_exempt`` when the tool is not exempt in it.
     """
     with locked_session_by_name(project_id, external_id) as locked:
-        if not fold.revoke_exemption(locked.tracker, tool):
+        if not interventions.revoke_exemption(locked.tracker, tool):
             raise Conflict("This tool is not exempt in this session.", code="not_exempt")
         audit.record(
             actor, "session.exemption.revoke", external_id, project_id=project_id, before={"tool": tool}

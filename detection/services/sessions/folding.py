@@ -14,8 +14,8 @@ from typing import Any
 import structlog
 from django.db import DatabaseError, transaction
 
-from detection.engine import fold, messages, silence
-from detection.engine.calls import End, Message, Step, Usage
+from detection.engine import fold, interventions, messages, silence
+from detection.engine.calls import Step
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, call_flags
@@ -136,7 +136,7 @@ class Folding:
             if event.type == EventType.RESULT:
                 return self._fold_result(event)
             if event.message is not None:
-                return self._fold_message(event, event.message)
+                return self._fold_message(event)
             if event.type == EventType.USAGE:
                 self._fold_usage(event)
             elif event.type == EventType.END:
@@ -175,6 +175,10 @@ class Folding:
         self._watch(event, policy)
         return step
 
+    def _observe(self, event: EventRecord, policy: Policy) -> Step:
+        locked = self.locked
+        return fold.observe(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
+
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
         if families.is_watched(policy):
@@ -182,7 +186,7 @@ class Folding:
         before = None
         if log.is_enabled_for(logging.DEBUG):
             before = pruning.remembered(locked.tracker, event, policy, locked.keyer)
-        step = fold.observe_call(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
+        step = self._observe(event, policy)
         for one in before.pruned(locked.tracker) if before else ():
             log.debug(
                 "calls_pruned",
@@ -203,7 +207,7 @@ class Folding:
         finding = step.verdict.finding
         if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
             # A call that has run already opens no approval.
-            fold.close_hold(locked.tracker, finding.loop_id)
+            interventions.close_hold(locked.tracker, finding.loop_id)
         return step
 
     def _find_answer(self, event: EventRecord, step: Step, policy: Policy) -> None:
@@ -228,7 +232,7 @@ class Folding:
             return Step()
         if families.is_watched(policy):
             locked.enter_family()
-        step = fold.observe_result(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
+        step = self._observe(event, policy)
         event.result_digest = step.result_digest or ""
         if step.cell is not None and step.cell.decision in BLOCKING:
             locked.events.put_result_if_reported(
@@ -244,18 +248,15 @@ class Folding:
         self._watch(event, policy)
         return step
 
-    def _fold_message(self, event: EventRecord, message: Message) -> Step:
+    def _fold_message(self, event: EventRecord) -> Step:
         locked = self.locked
-        if message.kind == "assistant":
-            if silence.shortest_limit(locked.policy_for(event)) is not None:
-                silence.observe_rest(locked.tracker)
-        elif message.kind == "user" and event.content:
+        if event.type == EventType.MESSAGE and event.is_of_user and event.content:
             out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content, top=locked.top)
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
-        step = fold.observe_message(locked.tracker, message, policy, locked.keyer, self.templates.by_rung)
+        step = self._observe(event, policy)
         locked.incidents.observe(event.seq, "", step, policy, event)
         self._log_detection("", step)
         self._meter(step)
@@ -264,8 +265,7 @@ class Folding:
     def _fold_usage(self, event: EventRecord) -> None:
         locked, policy = self.locked, self.locked.policy_for(event)
         if policy.values["enabled"]:
-            usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
-            fold.observe_usage(locked.tracker, usage, policy)
+            self._observe(event, policy)
         locked.session.token_count += event.tokens
         locked.session.cost_usd = float(locked.session.cost_usd) + float(event.cost_usd)
         if policy.values["enabled"] and policy.values["family_budget_enabled"]:
@@ -276,10 +276,7 @@ class Folding:
         locked, outcome = self.locked, event.content or "completed"
         policy = locked.policy_for(event)
         if policy.values["enabled"]:
-            end = End(at=event.at, outcome=outcome, seq=event.seq, run=event.run or None)
-            fold.observe_end(locked.tracker, end, policy)
-        if silence.shortest_limit(policy) is not None:
-            silence.observe_end(locked.tracker, event.run, policy)
+            self._observe(event, policy)
         self._latest_end = event
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
         locked.incidents.end_all(event.received_at)
@@ -290,7 +287,7 @@ class Folding:
     def _fold_heartbeat(self, event: EventRecord) -> None:
         policy = self.locked.policy_for(event)
         if event.closes and silence.shortest_limit(policy) is not None:
-            silence.observe_heartbeat(self.locked.tracker, event.closes, event.at)
+            self._observe(event, policy)
             self._watch(event, policy)
 
     def _watch(self, event: EventRecord, policy: Policy) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from detection.engine import fold
+from detection.engine.counting import count_identical
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
@@ -45,8 +46,7 @@ def remembered(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -
     expired: tuple[Pruned, ...] = ()
     if last is not None:
         then, now = (
-            fold.count_identical(state, key, policy, at, tool=event.tool, run=event.run)
-            for at in (last, event.at)
+            count_identical(state, key, policy, at, tool=event.tool, run=event.run) for at in (last, event.at)
         )
         if then > now:
             expired = (Pruned(key[:SHOWN_SIGNATURE], then - now, "expired"),)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection
 
 import structlog
 
-from detection.engine import fold, silence, snapshot
-from detection.engine.calls import End, Step, Usage
+from detection.engine import fold, interventions, snapshot
+from detection.engine.calls import Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
@@ -135,27 +135,11 @@ def _note_used(state: State, session: Session, policy_for: Callable[[EventRecord
 def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> Step:
     if event.verdict is not None and event.verdict.get("by") == "operator":
         return Step()
+    step = fold.observe(state, event, policy, keyer)
     if event.type == EventType.CALL:
-        step = fold.observe_call(state, event, policy, keyer)
         if event.decision == "hold" and step.verdict.finding is not None:
             # What became of its approval is not stored with the call; most are closed by now.
-            fold.close_hold(state, step.verdict.finding.loop_id)
+            interventions.close_hold(state, step.verdict.finding.loop_id)
         if event.decision == "allow" and step.verdict.ending == "delay":
-            fold.run_after_pause(state, event.seq)
-        return step
-    if event.type == EventType.RESULT:
-        return fold.observe_result(state, event, policy, keyer)
-    if event.message is not None:
-        if event.message.kind == "assistant":
-            silence.observe_rest(state)
-        return fold.observe_message(state, event.message, policy, keyer)
-    if event.type == EventType.USAGE:
-        usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
-        fold.observe_usage(state, usage, policy)
-    elif event.type == EventType.HEARTBEAT:
-        silence.observe_heartbeat(state, event.closes, event.at)
-    elif event.type == EventType.END:
-        fold.observe_end(state, End(event.at, event.content or "", event.seq, event.run or None), policy)
-        if silence.shortest_limit(policy) is not None:
-            silence.observe_end(state, event.run, policy)
-    return Step()
+            interventions.run_after_pause(state, event.seq)
+    return step

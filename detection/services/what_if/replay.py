@@ -17,8 +17,8 @@ from typing import Any
 from django.utils import timezone
 
 from detection.engine import commands as grammar
-from detection.engine import fold
-from detection.engine.calls import End, Message, Step, Usage
+from detection.engine import fold, interventions
+from detection.engine.calls import Step
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING
 from detection.engine.pattern_identity import cycle_name
@@ -188,9 +188,9 @@ class SessionReplay:
         elif action.action == "session.stop":
             self._tracker.stop(action.at)
         elif action.action == "session.resume":
-            fold.reset_all(self._state)
+            interventions.reset_all(self._state)
         else:
-            fold.revoke_exemption(self._state, action.tool)
+            interventions.revoke_exemption(self._state, action.tool)
 
     def _set(self, values: Mapping[str, Any]) -> None:
         if not self._has_own_settings:
@@ -239,34 +239,29 @@ class SessionReplay:
     def _fold(self, event: EventRecord, policy: Policy) -> None:
         if event.type == EventType.CALL:
             self._fold_call(event, policy)
-        elif not policy.values["enabled"] and event.type not in (EventType.MESSAGE, EventType.END):
             return
-        elif event.type == EventType.RESULT:
-            step = fold.observe_result(self._state, event, policy, self._keyer)
-            if step.cell is not None and step.cell.decision not in BLOCKING:
-                self._observe(step.cell.seq, step.cell.tool, step, policy, event)
-        elif event.message is not None:
-            self._fold_message(event, event.message, policy)
-        elif event.type == EventType.USAGE:
-            usage = Usage(event.at, event.tokens, event.cost_usd, event.seq, event.run or None)
-            fold.observe_usage(self._state, usage, policy)
-        elif event.type == EventType.END:
-            end = End(event.at, event.content or "completed", event.seq, event.run or None)
-            fold.observe_end(self._state, end, policy)
+        if event.type == EventType.MESSAGE:
+            policy = self._run_commands(event, policy)
+        step = fold.observe(self._state, event, policy, self._keyer)
+        if event.type == EventType.END:
             self._tracker.end_all(event.received_at)
+        elif event.message is not None:
+            self._observe(event.seq, "", step, policy, event)
+        elif step.cell is not None and step.cell.decision not in BLOCKING:
+            self._observe(step.cell.seq, step.cell.tool, step, policy, event)
 
     def _fold_call(self, event: EventRecord, policy: Policy) -> None:
         self._session.call_count += 1
         if event.verdict is not None and event.verdict.get("by") == "operator":
             return  # of a session that a person had stopped
-        step = fold.observe_call(self._state, event, policy, self._keyer)
+        step = fold.observe(self._state, event, policy, self._keyer)
         verdict = step.verdict
         if verdict.decision == "hold" and verdict.finding is not None:
             decided = self._decisions.get((event.verdict or {}).get("approval", ""))
             if decided is not None and not decided.is_closed_at(event.received_at):
                 self._held[verdict.finding.loop_id] = decided
             elif verdict.finding.loop_id not in self._held:
-                fold.close_hold(self._state, verdict.finding.loop_id)
+                interventions.close_hold(self._state, verdict.finding.loop_id)
         if not step.duplicate:
             self.decisions[verdict.decision] += 1
             self.endings.update([verdict.ending] if verdict.ending else [])
@@ -275,17 +270,17 @@ class SessionReplay:
             and event.decision == "allow"
             and (event.verdict or {}).get("ending") == "delay"
         ):
-            fold.run_after_pause(self._state, event.seq)
+            interventions.run_after_pause(self._state, event.seq)
         self._observe(event.seq, event.tool, step, policy, event)
 
-    def _fold_message(self, event: EventRecord, message: Message, policy: Policy) -> None:
-        if message.kind == "user" and event.content and grammar.contains_command(event.content):
+    def _run_commands(self, event: EventRecord, policy: Policy) -> Policy:
+        """Repeat the settings that a message of the user changed; return the policy after them."""
+        if event.is_of_user and event.content and grammar.contains_command(event.content):
             for command in grammar.parse(event.content):
                 with suppress(grammar.CommandError):
                     self._set(grammar.apply(command, stored_values(self._session.policy_values), policy.get))
                 policy = self.policy_under(self._overrides, event)
-        step = fold.observe_message(self._state, message, policy, self._keyer)
-        self._observe(event.seq, "", step, policy, event)
+        return policy
 
     def _observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> None:
         self._tracker.observe(seq, tool, step, policy, event)

@@ -4,7 +4,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from detection.engine import fold
+from detection.engine import interventions
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Event, Incident, Project, Session, TrackerState
 from detection.services.keys import Principal
@@ -265,7 +265,7 @@ def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_i
     agent.asks()
     ask()
     with locked_session(Session.objects.get().pk) as locked:
-        fold.reset_all(locked.tracker)
+        interventions.reset_all(locked.tracker)
     ask(times=2)
     TrackerState.objects.update(updated_at=timezone.now())
     ask(times=2)
@@ -287,7 +287,7 @@ def test_a_call_id_that_was_used_before_other_processes_wrote_the_session_is_rec
     agent.asks(agent.call(call_id="c-1"))
     agent.asks(agent.call("read", call_id="c-2"))
     with locked_session(Session.objects.get().pk) as locked:
-        fold.reset_all(locked.tracker)
+        interventions.reset_all(locked.tracker)
     agent.asks(agent.call("read", call_id="c-3"))
     with sent_messages() as sent:
         agent.asks(agent.call("write", call_id="c-4"))

@@ -6,7 +6,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from channels.layers import get_channel_layer
 from django.utils import timezone
 
-from detection.engine import fold
+from detection.engine import interventions
 from detection.models import Incident, IncidentActivity, Project, Session
 from detection.selectors.sessions import changed_since, visible
 from detection.services.errors import NotFound
@@ -81,7 +81,7 @@ def test_a_block_that_raises_leaves_everything_as_it_was(racing):
     def fail():
         with locked_session(before["id"]) as locked:
             locked.session.call_count = 99
-            fold.reset_all(locked.tracker)
+            interventions.reset_all(locked.tracker)
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

@@ -1,0 +1,282 @@
+"""The same call again and again.
+
+    a a a a        consecutive: the fourth in a row
+    a b a c a      window: the third among the last calls
+    a … a … a      run: the n-th in the whole run
+    a=1 b a=1 c …  scattered: the same call with the same result, other calls in between
+
+Counts identical calls: the same tool with the same canonical arguments. It is the oldest and most reliable signal,
+because consecutive identical calls are almost never intended unless their result keeps changing. `repeat_scope` selects
+whether calls count in a row, within a window, or over the whole run.
+
+With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server).
+An error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call,
+so a slow poll is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble,
+which calls for a pause. A call that succeeded before a message of the user may be what the user asks for again: until
+it was made `max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about
+once it was made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure
+only rises or only falls, such as 10 %, 20 %, 30 %.
+
+Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
+count `repeat_warn_at`, and for tools that read, one call later. Results are nearly identical if at least the share
+`repeat_near_ratio` of their words is the same and they differ in more than numbers and a word or two, which would be a
+changing state. Calls that scroll or page do not count.
+
+Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
+the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats`
+times since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands
+that only look, such as `git status`, which may well stay the same.
+
+- **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
+- **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
+  `max_repeats` for tools that are legitimately called again. Calls further apart than `ttl_seconds` are not counted.
+- **Cost:** constant per call; proportional to the window where `repeat_scope` is `window`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import TYPE_CHECKING, Any
+
+from detection.engine.calls import Call, Finding, ObservedCall
+from detection.engine.detectors.base import (
+    FAILS_AGAIN,
+    QUIET,
+    SAME_RESULTS,
+    BaseDetector,
+    Example,
+    ExampleCall,
+    Reading,
+    fill,
+)
+from detection.engine.detectors.repeat import (
+    changing,
+    in_a_row,
+    nearly_same,
+    scattered,
+    whole_run,
+    window,
+)
+from detection.engine.detectors.repeat.state import RepeatState, Streak
+from detection.engine.field import choice, number, ratio, switch
+from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.results import ResultOutcome
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+
+class Repeat(BaseDetector):
+    """Counts identical calls."""
+
+    kind = "repeat"
+    label = "Repeats"
+    headline = "Repeated call"
+    unit = "repeated calls"
+    sentence = "*$tool* was called *$calls times$span* with $identical arguments"
+    recurrence = "*$tool* is called again with $identical arguments"
+    message = "'$tool' was called with $identical arguments $calls times$span"
+    error_advice = FAILS_AGAIN
+    advice = (
+        "Consider a different approach, use the available information "
+        "to provide a final answer, or ask the user for help."
+    )
+    again = "The same call again"
+    again_by_name = "Another call of this tool"
+    ladder = "mode"
+    spared_classes = ("poll",)
+    presets = (
+        "standard", "proxy", "balanced", "conservative", "aggressive", "similarity", "advisory", "interactive",
+    )  # fmt: skip
+    key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds", "ttl_from")
+    limit_setting = "max_repeats"
+    same_calls_limits = ("scattered_repeats", "scattered_run_repeats")
+    is_exact = True
+    own_type = RepeatState
+    settings = (
+        switch("repeat_enabled", True, "Detect repeats", "Detect identical calls.", weakens="off"),
+        number(
+            "max_repeats", 4, 2, 1000, "Limit for identical calls", "Fires on the n-th identical call.",
+            aliases=("tool_loop_detection_max_repeats",),
+        ),
+        number(
+            "repeat_warn_at", 0, 0, 1000, "First warning for identical calls",
+            "Warns on the n-th identical call if all earlier results are known and identical. 0 turns this off.",
+        ),
+        choice(
+            "repeat_scope", "consecutive", ("consecutive", "window", "run"), "Which calls count",
+            "Consecutive calls, calls within a window, or all calls of the run.",
+            strictest_first=("run", "window", "consecutive"),
+        ),
+        number(
+            "window_calls", 10, 2, 60, "Window", "Number of earlier calls in the window.",
+            weakens="down",
+        ),
+        number(
+            "ttl_seconds", 120, 1, 31_536_000, "Maximum age of calls",
+            "Earlier calls older than this do not count. A call exactly this old still counts.",
+            unit="seconds", weakens="down", aliases=("tool_loop_detection_ttl_seconds",),
+        ),
+        choice(
+            "ttl_from", "previous", ("previous", "entry", "never"), "Age is measured from",
+            "The previous identical call (`previous`), each call itself (`entry`), or calls never expire (`never`).",
+            strictest_first=("never", "previous", "entry"),
+        ),
+        switch(
+            "result_aware", False, "Consider results", "Identical calls whose results change count as progress.",
+            weakens="on",
+        ),
+        number(
+            "max_repeats_changing", 10, 2, 10_000, "Limit while results change",
+            "Warns on the n-th identical call although its results change.",
+        ),
+        ratio(
+            "repeat_near_ratio", 0.7, "Similarity of nearly identical results",
+            "Warns about identical calls in a row whose results have at least this share of their words in common. "
+            "1 turns this off.",
+        ),
+        number(
+            "scattered_repeats", 4, 0, 100, "Limit for scattered repeats",
+            "Warns on the n-th identical call with the same result among the last calls if nothing was changed in "
+            "between. 0 turns this off.",
+        ),
+        number(
+            "scattered_window_calls", 20, 2, 60, "Window for scattered repeats",
+            "Number of calls among which scattered repeats count.", weakens="down",
+        ),
+        number(
+            "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
+            "Warns on the n-th identical call with the same result in the "
+            "whole run, one time earlier if it is an error. 0 turns this off.",
+        ),
+        number(
+            "slow_gap_seconds", 20, 1, 86_400, "Slow call",
+            "An identical call this long after the previous one counts as a fifth of a call.",
+            unit="seconds", weakens="down",
+        ),
+        number(
+            "poll_warn_at", 10, 2, 10_000, "First warning for polls",
+            "For tools of the class poll whose result stays the same.",
+        ),
+        number(
+            "poll_max_repeats", 20, 2, 10_000, "Limit for polls",
+            "For tools of the class poll whose result stays the same.",
+        ),
+    )  # fmt: skip
+    examples = {
+        "repeat": Example(
+            "the same call with the same result",
+            (ExampleCall("A", "search", {"q": "reset password"}, "0 hits"),) * 5,
+        ),
+        "repeat-progress": Example(
+            "the same call, but its result changes: not a loop",
+            tuple(ExampleCall("A", "next_page", {}, f"rows {10 * n} to {10 * n + 9}") for n in range(1, 8)),
+            fires=False,
+        ),
+        "repeat-scattered": Example(
+            "the same call and result with other work in between",
+            tuple(
+                call
+                for n in range(5)
+                for call in (
+                    ExampleCall("A", "search", {"q": "reset password"}, "0 hits"),
+                    ExampleCall(
+                        f"{n}", "lookup", {"name": f"user {n} {n * n}"}, f"{n * 31} is the number of this one"
+                    ),
+                )
+            ),
+        ),
+    }
+
+    def on_call(
+        self, own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy
+    ) -> Reading:
+        """Judge a call before it runs."""
+        scope = policy.values["repeat_scope"]
+        if scope == "consecutive":
+            return in_a_row.judge(own, run, record, call, policy)
+        if scope == "window":
+            return window.judge(run, record, policy)
+        return whole_run.judge(own, run, record, policy)
+
+    def on_result(
+        self, own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    ) -> Reading:
+        """Note whether the result changed, and look for scattered repeats."""
+        streak = own.streak
+        if streak is not None and in_a_row.belongs(streak, record):
+            is_compared = in_a_row.is_compared(streak, policy)
+            if is_compared:
+                nearly_same.note_likeness(streak, record, outcome, policy)
+            in_a_row.note_result(streak, run, record, is_trouble=bool(outcome.trouble))
+            if is_compared:
+                changing.note_direction(streak, outcome.text)
+                nearly = nearly_same.judge(streak, run, record, policy)
+                if nearly is not QUIET:
+                    return nearly
+        return scattered.judge(own, run, record, outcome, policy) if policy.values["result_aware"] else QUIET
+
+    def on_change(self, own: RepeatState, run: RunState, record: Record) -> None:
+        """Reset other calls: after a change it makes sense to repeat them."""
+        own.totals = {key: n for key, n in own.totals.items() if key == record.key}
+        if own.streak is not None and own.streak.key != record.key:
+            own.streak = Streak(own.streak.key, run.ordinal)
+
+    def on_message(self, own: RepeatState) -> None:
+        """Restart the counts of results over the run, and note that the user may have asked for the same again."""
+        own.pairs.clear()
+        if own.streak is not None and own.streak.status not in ("", ERROR):
+            own.streak.asked = 0
+
+    def reset(self, own: RepeatState, run: RunState, keys: tuple[str, ...]) -> None:
+        """Start counting these calls again from zero."""
+        if own.streak is not None and own.streak.key in keys:
+            own.streak = Streak("", run.ordinal)
+        own.pairs.clear()
+        for key in keys:
+            own.totals.pop(key, None)
+
+    def count(self, run: RunState, key: str, tool: str, policy: Policy, at: float) -> int:
+        """Return how many calls of a key count for `max_repeats` at a time, without a further one."""
+        # What one more call would count, less itself; nothing is changed by asking.
+        run = deepcopy(run)
+        run.ordinal += 1
+        record = Record(run.ordinal, run.ordinal, tool, key, at, 0, 0)
+        run.records.append(record)
+        own = run.detectors.get(self.kind) or self.own_type()
+        return self.on_call(own, run, record, Call(record.seq, tool, None, at), policy).reached - 1
+
+    def is_refuted(self, results: str, detail: Mapping[str, Any]) -> bool:
+        """Return whether the count starts over with a new result: only that of calls in a row does."""
+        return results in SAME_RESULTS and detail.get("scope") == "consecutive"
+
+    def memory_calls(self, values: Mapping[str, Any]) -> int:
+        """Return how many calls a session must remember for these settings."""
+        return max(
+            values["window_calls"] + 1 if values["repeat_scope"] == "window" else 0,
+            values["scattered_window_calls"] if values["result_aware"] else 0,
+        )
+
+    def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
+        """Return the finding in words, without arguments."""
+        scope = finding.detail.get("scope")
+        if scope == "run":
+            # "parameters" is the word of the system that the preset `advisory` reproduces.
+            return fill("this is call #$count to '$tool' with $identical parameters", finding)
+        if scope == "scattered":
+            where = f"in the last {finding.window_calls} calls" if finding.window_calls else "in this run"
+            return fill(
+                f"'$tool' was called with $identical arguments and returned the same $result $count times {where}",
+                finding,
+            )
+        if finding.results == "alike":
+            return fill(
+                "'$tool' was called with $identical arguments $calls times$span and returned nearly the same result",
+                finding,
+                in_seconds=in_seconds,
+            )
+        if finding.window_calls:
+            text = "'$tool' was called with $identical arguments $count times$among$span"
+            return fill(text, finding, in_seconds=in_seconds)
+        return super().describe(finding, in_seconds=in_seconds)

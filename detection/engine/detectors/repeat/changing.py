@@ -1,0 +1,52 @@
+"""The same call in a row although its result keeps changing. This is advised against and never blocked.
+
+An honest poll moves in one direction: 10 %, 20 %, 30 %. Results in which a figure only rises, or only falls, are
+therefore progress.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from detection.engine.detectors.repeat.state import Direction, Streak
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+_FIGURE = re.compile(r"\d(?<![\w.]\d)\d{0,6}(?!\w)")
+_MAX_FIGURES = 4
+_MAX_FIGURES_CHARS = 400
+_BOTH_WAYS = 2
+
+
+def note_direction(streak: Streak, text: str) -> None:
+    """Note where the figures of a result are going. Few and short figures are kept, never the text."""
+    figures = [
+        int(figure[0]) for figure in islice(_FIGURE.finditer(text, 0, _MAX_FIGURES_CHARS), _MAX_FIGURES)
+    ]
+    known = streak.direction
+    if known is None:
+        streak.direction = Direction(figures)
+        return
+    if known.figures != figures:
+        directions = [
+            (now > before) - (now < before) for now, before in zip(figures, known.figures, strict=False)
+        ]
+        earlier = directions if known.directions is None else known.directions
+        known.directions = [
+            now if not before or now == before else before if not now else _BOTH_WAYS
+            for now, before in zip(directions, earlier, strict=False)
+        ]
+    known.figures = figures
+
+
+def is_found(streak: Streak, limit: float, policy: Policy) -> bool:
+    """Return whether a streak has reached the limit of calls whose results change."""
+    return bool(
+        streak.changes
+        and streak.paced >= limit
+        and policy.traits.tool_class not in ("poll", "read")
+        and not (streak.direction and streak.direction.is_steady)
+    )

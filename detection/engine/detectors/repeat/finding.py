@@ -1,0 +1,51 @@
+"""The finding about identical calls, for all rules of `repeat`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detection.engine.calls import Finding
+from detection.engine.detectors.base import evidence
+from detection.engine.identity import loop_identity
+from detection.engine.memory import Record, RunState
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+
+def finding_about(
+    run: RunState,
+    record: Record,
+    policy: Policy,
+    count: int,
+    limit: int,
+    results: str,
+    details: Mapping[str, Any],
+    **more: Any,
+) -> Finding:
+    """Return a finding about the calls of the run that are identical to this one."""
+    same = [
+        other
+        for other in run.records
+        if other.key == record.key and (not other.is_obsolete or other is record)
+    ]
+    more.setdefault("first_seq", same[0].seq)
+    return Finding(
+        kind="repeat",
+        count=count,
+        limit=limit,
+        confidence=1.0 if results in ("equal", "errors") or not policy.values["result_aware"] else 0.8,
+        loop_id=loop_identity("repeat", (record.key,)),
+        call_keys=(record.key,),
+        seqs=evidence(same),
+        results=results,
+        detail=details,
+        **more,
+    )
+
+
+def known_results(run: RunState, record: Record) -> str:
+    """Say whether the known results of identical calls differ."""
+    known = {other.result for other in run.records if other.key == record.key and other.result}
+    return "unknown" if not known else "equal" if len(known) == 1 else "changing"

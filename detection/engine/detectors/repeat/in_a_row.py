@@ -1,0 +1,188 @@
+"""`a a a a`: the fourth identical call in a row, where `repeat_scope` is `consecutive`."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING
+
+from detection.engine.calls import Finding, ObservedCall
+from detection.engine.detectors.base import Reading, detail
+from detection.engine.detectors.repeat import changing
+from detection.engine.detectors.repeat.finding import finding_about
+from detection.engine.detectors.repeat.state import RepeatState, Streak
+from detection.engine.identity import structured
+from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState
+from detection.engine.tool_verbs import moves_on
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+_SECOND = 2
+_MAX_TIMES_BEYOND_LIMIT = 64
+# Sums of fifths are not exact.
+_ENOUGH = 1 - 1e-9
+_ROUNDING = 1e-9
+
+
+def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
+    """Add a call to its streak, or begin one, and judge it."""
+    values, streak = policy.values, own.streak
+    ttl_from = values["ttl_from"]
+    if streak is None or streak.key != record.key:
+        # Most calls begin a streak, and end there.
+        own.streak = streak = Streak(
+            record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at
+        )
+        if ttl_from == "entry":
+            streak.times = [record.at]
+        return Reading(1, values["max_repeats"])
+    own.streak = streak = _aged(streak, record, policy)
+    # A pause after trouble of the provider is what such an error asks for.
+    failed = streak.status == ERROR and not streak.is_trouble
+    weight = record.weight if streak.calls and not failed else 1.0
+    streak.at = record.at
+    streak.calls += 1
+    streak.series += 1
+    streak.count += weight
+    streak.paced += weight
+    if streak.asked is not None:
+        streak.asked += 1
+    if streak.first < 0:
+        streak.first, streak.since = record.seq, record.at
+    if ttl_from == "entry":
+        streak.times = [*(streak.times or ()), record.at]
+    if streak.calls == 1:
+        return Reading(1, values["max_repeats"])
+    if streak.calls == _SECOND and values["result_aware"]:
+        streak.moves_on = moves_on(record.tool, structured(call.arguments))
+    return _judge(streak, run, record, policy)
+
+
+def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
+    """Return the streak without calls that are too old at this one; a new streak if none is left."""
+    values = policy.values
+    ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
+    if ttl_from == "entry":
+        # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the
+        # limit, so that a ladder sees whether the streak continues.
+        kept = values["max_repeats"] + _MAX_TIMES_BEYOND_LIMIT
+        times = [at for at in streak.times or () if record.at - at <= ttl][-kept:]
+        if not times:
+            return Streak(record.key, record.ordinal - 1)
+        streak.calls = streak.series = len(times)
+        streak.count = float(len(times))
+        streak.times = times
+    elif ttl_from == "previous" and streak.calls and record.at - streak.at > ttl:
+        return Streak(record.key, record.ordinal - 1)
+    return streak
+
+
+def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
+    values = policy.values
+    calls, allowance = streak.calls, run.allowance(record.key)
+    if not values["result_aware"]:
+        limit = values["max_repeats"] + allowance
+        if calls < limit:
+            return Reading(calls, limit)
+        finding = finding_about_streak(streak, run, record, policy, calls, calls, limit, "unknown")
+        return Reading(calls, limit, finding)
+    is_poll = policy.traits.tool_class == "poll"
+    limit = (values["poll_max_repeats"] if is_poll else values["max_repeats"]) + allowance
+    warn_at = (values["poll_warn_at"] if is_poll else values["repeat_warn_at"]) + allowance
+    changing_limit = values["max_repeats_changing"] + allowance
+    counted = int(streak.count + _ROUNDING)
+    results = _results_of(streak)
+    found: Finding | None = None
+    if streak.count >= limit * _ENOUGH:
+        series = streak.series if streak.changes else calls
+        count = max(counted if streak.changes else calls, limit)
+        # What the user may have asked for again is only warned about.
+        asked = streak.asked is not None and streak.asked < limit
+        found = finding_about_streak(
+            streak, run, record, policy, count, series, limit, results, advisory=asked
+        )
+    elif (
+        warn_at > allowance
+        and streak.count >= warn_at * _ENOUGH
+        and streak.known >= min(warn_at, limit) - 1 - allowance
+    ):
+        found = finding_about_streak(
+            streak, run, record, policy, counted, streak.series, limit, results, advisory=True
+        )
+    elif changing.is_found(streak, changing_limit * _ENOUGH, policy):
+        found = finding_about_streak(
+            streak, run, record, policy, calls, calls, changing_limit, "changing", advisory=True
+        )
+    return Reading(counted, limit, found)
+
+
+def belongs(streak: Streak, record: Record) -> bool:
+    """Return whether the result of this call belongs to the streak."""
+    return streak.key == record.key and record.ordinal > streak.after
+
+
+def is_compared(streak: Streak, policy: Policy) -> bool:
+    """Return whether results are compared: not the first one, because most calls are made once."""
+    return bool(policy.values["result_aware"]) and streak.calls >= _SECOND
+
+
+def note_result(streak: Streak, run: RunState, record: Record, *, is_trouble: bool) -> None:
+    """Note a result of the streak; a changed one starts a new series."""
+    last = streak.result
+    if last and record.result != last and not (record.status == ERROR and streak.status == ERROR):
+        # Calls still in flight belong to the new series.
+        in_flight = sum(
+            1 for other in run.records if other.ordinal > record.ordinal and other.key == record.key
+        )
+        streak.series = 1 + in_flight
+        streak.count = 1.0 + in_flight
+        streak.known = 0
+        streak.changes += record.status in (OK, EMPTY)
+    streak.known += 1
+    streak.result, streak.status = record.result, record.status
+    if record.status == ERROR:
+        streak.is_trouble = is_trouble
+
+
+def _results_of(streak: Streak) -> str:
+    """Describe the known results since the last change."""
+    if not streak.known:
+        return "unknown"
+    return {ERROR: "errors", EMPTY: "empty"}.get(streak.status, "equal")
+
+
+def finding_about_streak(
+    streak: Streak,
+    run: RunState,
+    record: Record,
+    policy: Policy,
+    count: int,
+    calls: int,
+    limit: int,
+    results: str,
+    *,
+    advisory: bool = False,
+) -> Finding:
+    """Return a finding about the last `calls` calls of a streak; `count` is less where slow calls count as a fifth."""
+    seconds = None
+    if policy.values["ttl_from"] == "entry":
+        seconds = policy.values["ttl_seconds"]
+    elif policy.values["ttl_from"] == "previous":
+        # The time to live limits the pause between two calls; what they span together can be any time.
+        seconds = max(1, ceil(record.at - _start(streak, run, record, calls)))
+    details = detail(
+        record.tool, advisory=advisory, scope="consecutive", calls=calls if calls != count else None
+    )
+    return finding_about(
+        run, record, policy, count, limit, results, details, window_seconds=seconds, first_seq=streak.first
+    )
+
+
+def _start(streak: Streak, run: RunState, record: Record, calls: int) -> float:
+    """Return the time of the first of the last `calls` calls; that of the whole streak where it is not remembered."""
+    for other in reversed(run.records):
+        if other.key == record.key:
+            calls -= 1
+            if not calls:
+                return other.at
+    return streak.since

@@ -1,0 +1,147 @@
+"""What `repeat` remembers between two observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from detection.engine.memory import Kept, drop_oldest
+
+
+@dataclass(slots=True)
+class Likeness(Kept):
+    """How many results in a row were nearly the same; see `nearly_same`.
+
+    Attributes
+    ----------
+    words : str
+        Keyed hashes of the words of the latest result, one character each.
+    count : int
+        Pairs of results in a row that are the same or nearly so, plus one.
+    is_near : bool
+        Whether two of them were nearly, but not quite, the same.
+    """
+
+    words: str
+    count: int = 1
+    is_near: bool = False
+
+
+@dataclass(slots=True)
+class Direction(Kept):
+    """Where the figures of the results are going; see `changing`.
+
+    Attributes
+    ----------
+    figures : list of int
+        The first figures of the latest result.
+    directions : list of int or None
+        By place: 1 if the figure has only risen, -1 if it has only fallen, 0 if it never moved, 2 if it did both.
+    """
+
+    figures: list[int]
+    directions: list[int] | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether a figure has only risen, or only fallen."""
+        return self.directions is not None and any(one in (-1, 1) for one in self.directions)
+
+
+@dataclass(slots=True)
+class Streak(Kept):
+    """Identical calls in a row.
+
+    Attributes
+    ----------
+    key : str
+        Of the calls; empty after a reset.
+    after : int
+        Results of calls up to this ordinal do not belong to the streak.
+    calls : int
+        All calls.
+    series : int
+        Those since the last changed result.
+    count, paced : float
+        The same two, with slow calls as a fifth: `count` since the last changed result, `paced` all.
+    first : int
+        Sequence number of the first call, -1 before it.
+    since, at : float
+        Times of the first and the latest call.
+    result, status : str
+        Of the latest result; empty before one.
+    known, changes : int
+        Results since the last change, and changes that were no errors.
+    is_trouble : bool
+        Whether the latest error was trouble of a provider.
+    asked : int or None
+        Calls since the user spoke after a success; None if nobody did.
+    moves_on : bool
+        Whether the call scrolls or pages.
+    times : list of float or None
+        Of the calls that still count, where each ages by itself.
+    likeness, direction
+        What the rules of these names know; None before they compared a result.
+    """
+
+    key: str
+    after: int
+    calls: int = 0
+    series: int = 0
+    count: float = 0.0
+    paced: float = 0.0
+    first: int = -1
+    since: float = 0.0
+    at: float = 0.0
+    result: str = ""
+    status: str = ""
+    known: int = 0
+    changes: int = 0
+    is_trouble: bool = False
+    asked: int | None = None
+    moves_on: bool = False
+    times: list[float] | None = None
+    likeness: Likeness | None = None
+    direction: Direction | None = None
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> Streak:
+        """Return the streak that was stored as this row."""
+        kept: Any = cls(*row)
+        kept.likeness = kept.likeness and Likeness.of_row(kept.likeness)
+        kept.direction = kept.direction and Direction.of_row(kept.direction)
+        streak: Streak = kept
+        return streak
+
+
+@dataclass(slots=True)
+class RepeatState(Kept):
+    """All that `repeat` remembers of a run.
+
+    Attributes
+    ----------
+    streak : Streak or None
+        The latest identical calls in a row.
+    totals : dict
+        Calls of the whole run by key, where `repeat_scope` is `run`.
+    pairs : dict
+        Calls since the user spoke by key and result.
+    """
+
+    streak: Streak | None = None
+    totals: dict[str, int] = field(default_factory=dict)
+    pairs: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> RepeatState:
+        """Return the state that was stored as this row."""
+        streak, totals, pairs = row
+        return cls(None if streak is None else Streak.of_row(streak), totals, pairs)
+
+
+def count(counts: dict[str, int], key: str, limit: int) -> int:
+    """Count a key in a table that keeps the latest `limit` keys."""
+    found = counts.pop(key, 0) + 1
+    counts[key] = found
+    drop_oldest(counts, limit)
+    return found

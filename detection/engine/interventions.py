@@ -1,0 +1,107 @@
+"""What people and the judge decide about a session while it runs: their choices change its state."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from detection.engine.detectors import EXTENDABLE, detector_for
+from detection.engine.memory import MAX_EXEMPT, MAX_RECORDS, State, bounded_name, drop_oldest
+from detection.engine.reactions import end_pauses, reset_counters, reset_loop
+
+Choice = Literal["skip", "allow_once", "raise"]
+
+
+def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> bool:
+    """Apply an operator's choice about a loop.
+
+    Parameters
+    ----------
+    state : State
+        Changed in place.
+    loop_id : str
+        The loop.
+    choice : {"skip", "allow_once", "raise"}
+        `skip` keeps the counters that `reset_after_detection` keeps, so that the same call needs an approval again.
+        `allow_once` and `raise` reset them, and `raise` also grants `by` further calls, each time.
+    by : int
+        Calls that `raise` grants.
+
+    Returns
+    -------
+    bool
+        Whether the loop was known.
+    """
+    for run in state.counted:
+        loop = run.loops.get(loop_id)
+        if loop is None:
+            continue
+        if choice != "skip":
+            reset_loop(run, loop_id)
+        if choice == "raise" and by > 0:
+            for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
+                run.allowances[name] = run.allowance(name) + by
+            drop_oldest(run.allowances, MAX_RECORDS)
+        reset_counters(run, loop_id, loop.reset)
+        return True
+    return False
+
+
+def release(state: State, loop_id: str, since: int) -> None:
+    """Let the held calls of a loop run, from the sequence number `since` on, as one decision allows all of them."""
+    for run in state.runs.values():
+        for record in run.records:
+            held_for = record.reaction.loop_id if record.reaction is not None else ""
+            if record.seq >= since and record.decision == "hold" and held_for == loop_id:
+                record.reaction = None
+
+
+def close_hold(state: State, loop_id: str) -> None:
+    """Reset what `reset_after_detection` names, because no call of this loop waits for a decision any more."""
+    for run in state.counted:
+        if loop_id in run.loops:
+            reset_counters(run, loop_id, run.loops[loop_id].reset)
+
+
+def run_after_pause(state: State, seq: int) -> bool:
+    """Let a delayed call run that is sent again when its pause is over; return whether it was known and delayed."""
+    for run in state.runs.values():
+        for record in run.records:
+            if record.seq == seq and record.reaction is not None and record.reaction.rung == "delay":
+                kind, record.reaction = record.reaction.kind, None
+                end_pauses(run, record.key, kind)
+                end_pauses(state.whole, record.key, kind)
+                return True
+    return False
+
+
+def reset_all(state: State) -> None:
+    """Reset every counter of a session that a person resumed, except what it has used; no tool stays exempt."""
+    for run in state.runs.values():
+        run.reset()
+    reset_counters(state.whole, "", "all")
+    state.exempt = []
+
+
+def exempt(state: State, tool: str) -> None:
+    """Exempt a tool from detection in this session."""
+    tool = bounded_name(tool)
+    if tool not in state.exempt:
+        state.exempt = [*state.exempt, tool][-MAX_EXEMPT:]
+
+
+def revoke_exemption(state: State, tool: str) -> bool:
+    """Count a tool again starting with its next call; return whether it was exempt."""
+    tool = bounded_name(tool)
+    was_exempt = tool in state.exempt
+    state.exempt = [name for name in state.exempt if name != tool]
+    return was_exempt
+
+
+def grant_rounds(state: State, rounds: int) -> None:
+    """Extend the run after an accepted justification; the current round is the first of `rounds` further ones."""
+    kinds = {detector.kind for detector in EXTENDABLE}
+    for run in state.runs.values():
+        for detector in EXTENDABLE:
+            if detector.kind in run.detectors:
+                detector.extend(run.detectors[detector.kind], rounds)
+        run.loops = {name: loop for name, loop in run.loops.items() if loop.kind not in kinds}
