@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from posixpath import normpath
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +24,8 @@ ARGUMENTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 """By name of the tool, the arguments that name the directory in which it runs; `shell` stands for all shells."""
 
 _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
-_OPTIONS = "|".join(re.escape(option) for row in _ROWS for option in row.get("options", ()))
+_OPTION_NAMES = tuple(option for row in _ROWS for option in row.get("options", ()))
+_OPTIONS = "|".join(map(re.escape, _OPTION_NAMES))
 _PATH = r"(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'|([^\s\"';&|<>]{1,400}))"
 _GOES = re.compile(rf"\s*(?:cd|pushd)\s+{_PATH}\s*(?:&&|;|\n)")
 _IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:{_OPTIONS})[ =]{_PATH}")
@@ -65,11 +67,13 @@ def place_of(arguments: object, names: tuple[str, ...], cwd: str) -> str:
     command = arguments.get("command")
     if not isinstance(command, str):
         return place
-    head = command[:_MAX_COMMAND_CHARS]
-    for pattern in (_GOES, _IS_SENT):
-        found = pattern.match(head) if pattern is _GOES else pattern.search(head)
-        if found is not None:
-            place = _joined(place, _path(found))
+    found = _GOES.match(command, 0, _MAX_COMMAND_CHARS)
+    if found is not None:
+        place = _joined(place, _path(found))
+    for option in _OPTION_NAMES:
+        if option in command:
+            found = _IS_SENT.search(command, 0, _MAX_COMMAND_CHARS)
+            return _joined(place, _path(found)) if found is not None else place
     return place
 
 
@@ -77,6 +81,7 @@ def _path(found: re.Match[str]) -> str:
     return found[1] or found[2] or found[3] or ""
 
 
+@lru_cache(maxsize=512)
 def _joined(base: str, path: str) -> str:
     if base and not _ABSOLUTE.match(path):
         path = f"{base}/{path}"

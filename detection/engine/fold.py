@@ -274,7 +274,7 @@ def _outcome_of(
     content = result.content
     if content is not None and result.tail:
         content += "\n" + result.tail
-    call = CallFacts(record.tool, record.sketch, record.nested, record.effect)
+    call = CallFacts(inner(record.tool), record.sketch, record.nested, record.effect)
     record.nested = ""
     outcome = evaluate_result(
         content, result.is_error, policy.traits, keyer, call, plain=policy.reads_plainly

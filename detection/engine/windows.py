@@ -19,11 +19,16 @@ _FILE_NAMES: Final = tuple(name for row in _ROWS for name in row.get("file", ())
 _FILES: Final = frozenset(_FILE_NAMES)
 _PLACE_NAMES: Final = tuple(name for row in _ROWS for name in row.get("where", ()))
 _COMMANDS: Final = tuple(
-    (re.compile(rf"(?:^|[;&(]|\bthen\b)\s*{row['pattern']}"), row["unit"])
+    (tuple(row["parts"]), re.compile(rf"(?:^|[;&(]|\bthen\b)\s*{row['pattern']}"), row["unit"])
     for row in _ROWS
     if "pattern" in row
 )
-_PROGRAMS: Final = ("sed ", "head ", "tail ", "awk ")
+_PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(sorted({one[0][0].split()[0] for one in _COMMANDS}))}) ")
+_ROLES: Final = ("first", "last", "count", "both")
+_ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
+    name: frozenset(role for role in _ROLES for row in _ROWS if name in row.get(role, ()))
+    for name in {name for row in _ROWS for role in _ROLES for name in row.get(role, ())}
+}
 _PAIR = re.compile(r"L?(\d{1,9})\s?[-:,]\s?L?(\d{1,9})")
 _MAX_COMMAND_CHARS = 1000
 _MAX_INTERVALS = 12
@@ -36,19 +41,6 @@ _NEARLY_ALL = 0.8
 _REST = 2000
 """Lines that a call without an end reads at most: what the tools of coding agents return at once."""
 
-
-class _Names(NamedTuple):
-    first: tuple[str, ...]
-    last: tuple[str, ...]
-    number: tuple[str, ...]
-    both: tuple[str, ...]
-
-
-_ARGUMENTS: Final = tuple(
-    _Names(*(tuple(row.get(column, ())) for column in ("first", "last", "count", "both")))
-    for row in _ROWS
-    if "pattern" not in row
-)
 
 Window = tuple[int, int, int]
 """Hash of a file, and the first and last of its lines or bytes that are read."""
@@ -71,43 +63,58 @@ def window_of(arguments: object, *, is_shell: bool, place: str = "") -> Window |
     if is_shell:
         command = arguments.get("command")
         return _of_command(command[:_MAX_COMMAND_CHARS], place) if isinstance(command, str) else None
-    if _FILES.isdisjoint(arguments):
+    if _FILES.isdisjoint(arguments) or _ROLES_OF.keys().isdisjoint(arguments):
         return None
     path = next((arguments[name] for name in _FILE_NAMES if isinstance(arguments.get(name), str)), "")
     if not path:
         return None
-    for names in _ARGUMENTS:
-        found = _of_arguments(names, arguments)
-        if found is not None:
-            where = " ".join(str(arguments[name]) for name in _PLACE_NAMES if name in arguments)
-            return hash_of(f"line {where} {path}" if where else f"line {path}"), *found
-    return None
+    found = _of_arguments(arguments)
+    if found is None:
+        return None
+    where = " ".join(str(arguments[name]) for name in _PLACE_NAMES if name in arguments)
+    return hash_of(f"line {where} {path}" if where else f"line {path}"), *found
 
 
-def _of_arguments(names: _Names, arguments: Mapping[str, Any]) -> tuple[int, int] | None:
-    for name in names.both:
-        value = arguments.get(name)
-        if isinstance(value, list) and len(value) == 1:
-            value = value[0]
-        if isinstance(value, str) and (found := _PAIR.fullmatch(value)):
-            value = [found[1], found[2]]
-        if isinstance(value, list) and len(value) == 2:
-            return _checked(_number(value[0]), _number(value[1]))
-    first = next((one for name in names.first if (one := _number(arguments.get(name))) is not None), None)
-    last = next((one for name in names.last if (one := _number(arguments.get(name))) is not None), None)
-    count = next((one for name in names.number if (one := _number(arguments.get(name))) is not None), None)
-    if names.last and last is not None:
+def _of_arguments(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+    first = last = count = None
+    for name in arguments.keys() & _ROLES_OF.keys():
+        roles, value = _ROLES_OF[name], arguments[name]
+        if "both" in roles and (pair := _pair(value)) is not None:
+            return pair
+        number = _number(value)
+        if number is None:
+            continue
+        if "first" in roles:
+            first = number
+        elif "last" in roles:
+            last = number
+        elif "count" in roles:
+            count = number
+    if last is not None:
         return _checked(first or 1, last)
-    if not names.number or (first is None and count is None):
+    if first is None and count is None:
         return None
     first = first or 1
     return _checked(first, first + (count or _REST) - 1)
 
 
+def _pair(value: Any) -> tuple[int, int] | None:
+    """Return a first and a last line that are given together."""
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, str) and (found := _PAIR.fullmatch(value)):
+        value = [found[1], found[2]]
+    if isinstance(value, list) and len(value) == 2:
+        return _checked(_number(value[0]), _number(value[1]))
+    return None
+
+
 def _of_command(command: str, place: str) -> Window | None:
-    if not any(program in command for program in _PROGRAMS):
+    if not _PROGRAMS.search(command):
         return None
-    for pattern, unit in _COMMANDS:
+    for parts, pattern, unit in _COMMANDS:
+        if any(part not in command for part in parts):
+            continue
         found = pattern.search(command)
         if found is None:
             continue
@@ -174,13 +181,12 @@ def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str)
     }
     files[name] = file
     drop_oldest(files, _MAX_FILES)
-    once, covered = _merged(file["once"], first, last)
-    if 2 * covered < last - first + 1:
-        file["once"] = once
+    if 2 * _covered(file["once"], first, last) < last - first + 1:
+        _add(file["once"], first, last)
         file["parts"] += 1
         return None
     low, high = file["once"][0][0], file["once"][-1][1]
-    file["again"], _ = _merged(file["again"], max(first, low), min(last, high))
+    _add(file["again"], max(first, low), min(last, high))
     file["reads"] += 1
     file["seqs"] = [*file["seqs"], seq][-_MAX_SEQS:]
     if key not in file["keys"]:
@@ -194,24 +200,30 @@ def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str)
     return found
 
 
-def _merged(intervals: list[list[int]], first: int, last: int) -> tuple[list[list[int]], int]:
-    """Return sorted intervals with one more, and how much of that one they contained before.
+def _new_file() -> dict[str, Any]:
+    return {"once": [], "again": [], "parts": 0, "reads": 0, "passes": 1, "seqs": [], "keys": []}
 
-    The smallest gap is closed where there would be too many.
-    """
-    kept: list[list[int]] = []
-    covered = 0
-    for low, high in intervals:
-        covered += max(0, min(high, last) - max(low, first) + 1)
-    for low, high in sorted([*intervals, [first, last]]):
-        if kept and low <= kept[-1][1] + 1:
-            kept[-1][1] = max(kept[-1][1], high)
-        else:
-            kept.append([low, high])
-    while len(kept) > _MAX_INTERVALS:
-        gap = min(range(1, len(kept)), key=lambda at: kept[at][0] - kept[at - 1][1])
-        kept[gap - 1][1] = kept.pop(gap)[1]
-    return kept, covered
+
+def _covered(intervals: list[list[int]], first: int, last: int) -> int:
+    """Return how much of a part lies within sorted intervals."""
+    return sum(
+        min(high, last) - max(low, first) + 1 for low, high in intervals if low <= last and first <= high
+    )
+
+
+def _add(intervals: list[list[int]], first: int, last: int) -> None:
+    """Add a part to sorted intervals that do not touch; the smallest gap is closed where there would be too many."""
+    start = 0
+    while start < len(intervals) and intervals[start][1] < first - 1:
+        start += 1
+    end = start
+    while end < len(intervals) and intervals[end][0] <= last + 1:
+        first, last = min(first, intervals[end][0]), max(last, intervals[end][1])
+        end += 1
+    intervals[start:end] = [[first, last]]
+    if len(intervals) > _MAX_INTERVALS:
+        gap = min(range(1, len(intervals)), key=lambda at: intervals[at][0] - intervals[at - 1][1])
+        intervals[gap - 1][1] = intervals.pop(gap)[1]
 
 
 def _size_of(intervals: list[list[int]]) -> int:
