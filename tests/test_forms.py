@@ -28,6 +28,8 @@ def test_the_form_has_every_setting_that_its_scope_may_contain():
         "judge_temperature",
         "counting_scope",
         "message_begins_run",
+        "program_repeats",
+        "program_seconds",
         "attended",
     }
     assert set(FIELDS) - names(rule) == of_sessions | of_projects

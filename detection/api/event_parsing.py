@@ -29,7 +29,7 @@ MAX_COST_USD: Final = 100_000
 EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
 OUTCOMES: Final = ("completed", "failed", "cancelled")
 EVENT_TYPES: Final = ("call", "result", "message", "end", "compaction", "usage", "heartbeat")
-ROLES: Final = ("user", "assistant", "system")
+ROLES: Final = ("user", "assistant", "system", "program")
 NAME_LENGTHS: Final = {
     "id": 256,
     "session": 256,

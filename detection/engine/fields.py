@@ -104,6 +104,29 @@ _ALL = (
         weakens="on",
         scopes=NOT_OF_TOOLS,
     ),
+    number(
+        "program_repeats",
+        4,
+        2,
+        20,
+        "Identical prompts of programs",
+        "In the gateway and in lists of messages, the n-th identical prompt in a row is a program's if each came "
+        "within `program_seconds` of the answer.",
+        weakens="up",
+        scopes=NOT_OF_TOOLS,
+    ),
+    number(
+        "program_seconds",
+        3,
+        0,
+        3600,
+        "Time in which programs answer",
+        "How soon after an answer a program writes. A prompt that comes so soon after an answer that LoopGuard ended "
+        "is a program's, too. 0 turns both off.",
+        unit="seconds",
+        weakens="down",
+        scopes=NOT_OF_TOOLS,
+    ),
     switch(
         "judge_available",
         False,

@@ -9,6 +9,7 @@ import orjson
 import structlog
 from django.db import DatabaseError
 
+from detection import clock
 from detection.gateway.client import Client
 from detection.gateway.guarding import Speaker
 from detection.gateway.loop_state import LoopState
@@ -69,11 +70,12 @@ class Conversation:
         self.state, self.client, self.grant, self.protocol, self.meter = state, client, grant, protocol, meter
         meter.model = sessions.printable(request.get("model") or "", 200)
         self.request, self.messages = request, messages
+        self._asked_at = clock.now().timestamp()
         self.before: list[Message] = []
         self.guard_messages: list[Message] = []
         self.max_repeated_words = 0
         self._rewrites: list[Rewrite] = []
-        self._prompt: Message | None = None
+        self._prompt: tuple[Message, str] | None = None
         self.previous_response = protocol.previous_response(request)
         self._continued = self.previous_response or sessions.kept_conversation(request)
         self.given_name = sessions.given_name(client.headers.text, request)
@@ -167,6 +169,7 @@ class Conversation:
             parent_session=sessions.parent_name(headers.text),
             continued=self._continued,
             max_repeated_words=self.max_repeated_words,
+            asked_at=self._asked_at,
         )
 
     # Commands
@@ -177,9 +180,14 @@ class Conversation:
         return self._prompt is not None
 
     @property
+    def prompt_text(self) -> str:
+        """The text of the last prompt, if it contains in-chat commands."""
+        return "" if self._prompt is None else self._prompt[1]
+
+    @property
     def ends_with_commands_only(self) -> bool:
         """Whether the last prompt contains only commands, so that there is nothing to ask the model."""
-        return self._prompt is not None and is_only_commands(self._prompt)
+        return self._prompt is not None and is_only_commands(self._prompt[0])
 
     # Rewriting
 

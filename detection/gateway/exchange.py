@@ -78,7 +78,12 @@ class Exchange:
             conversation.name_after(conversation.own_response_id)
         if not conversation.session:
             return COMMANDS_WAIT
-        return await self.state.guarding.run_commands(conversation.speaker(), conversation.guard_messages)
+        return await self.state.guarding.run_commands(
+            conversation.speaker(),
+            conversation.guard_messages,
+            conversation.prompt_text,
+            is_whole=conversation.ends_with_commands_only,
+        )
 
     def _conversation(self, body: bytes) -> Conversation | None:
         try:

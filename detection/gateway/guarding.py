@@ -19,16 +19,15 @@ from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
-from detection.models import Session
 from detection.selectors.approvals import closed_among
 from detection.selectors.prices import price_cache
-from detection.selectors.sessions import command_replies
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
 from detection.services.gateway.conversations import preset_ends_in_error
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
-from detection.services.ingestion.message_guard import guard_messages
+from detection.services.ingestion.message_guard import MessageGuardResponse, guard_messages
 from detection.services.keys import Principal
+from detection.services.sessions.chat_commands import replies_in_effect
 from detection.services.sessions.event_records import EventRecord
 
 log = structlog.get_logger(__name__)
@@ -62,6 +61,8 @@ class Speaker:
         Id of the response or conversation that the messages of the request continue, where the model server keeps it.
     max_repeated_words
         The limit for repeated words in an answer; 0 if nobody looks for them.
+    asked_at
+        When the request came, in Unix seconds; 0 is now.
     """
 
     principal: Principal
@@ -74,6 +75,7 @@ class Speaker:
     continued: str = ""
     integration: str = INTEGRATION
     max_repeated_words: int = 0
+    asked_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ class Guarding:
         """
         try:
             with meter.adding() if meter else nullcontext():
-                response = await self._workers.run(
+                done = await self._workers.run(
                     lambda: _guard(speaker, messages, answer, is_retry=is_retry, has_said=True), GUARD_SECONDS
                 )
         except Exception as error:  # a defect here must not end the run of an agent
@@ -133,6 +135,7 @@ class Guarding:
                 error=f"{type(error).__name__}: {error}"[:300],
             )
             raise GuardUnavailable from error
+        response = done.response
         if len(response.verdicts) != len(answer.calls):
             log.warning("gateway_verdicts_missing", session=speaker.session)
             raise GuardUnavailable
@@ -148,32 +151,50 @@ class Guarding:
             If there is no verdict in time.
         """
         try:
-            response = await self._workers.run(lambda: _guard(speaker, messages, Answer()), GUARD_SECONDS)
+            done = await self._workers.run(lambda: _guard(speaker, messages, Answer()), GUARD_SECONDS)
         except Exception as error:  # a defect here must not end the run of an agent
             raise GuardUnavailable(str(error)) from error
-        found = response.notices
+        found = done.response.notices
         stop = next((notice.message for notice in found if notice.decision == "stop"), "")
         texts = dict.fromkeys(notice.message for notice in found if notice.message)
         return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop))
 
-    async def report(self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer) -> None:
-        """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged."""
+    async def report(
+        self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer, answered_at: float
+    ) -> None:
+        """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged.
+
+        `answered_at` is when the client got the answer, in Unix seconds; 0 is now.
+        """
         try:
+            unnamed = replace(answer, id="")
             await self._workers.run(
-                lambda: _guard(speaker, messages, replace(answer, id=""), has_said=True), GUARD_SECONDS
+                lambda: _guard(
+                    speaker, messages, unnamed, has_said=True, is_answered=True, answered_at=answered_at
+                ),
+                GUARD_SECONDS,
             )
         except (DatabaseError, ServiceError) as error:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
-    async def run_commands(self, speaker: Speaker, messages: list[dict[str, Any]]) -> str:
-        """Execute the commands in the prompt that a conversation ends with, and return the reply."""
+    async def run_commands(
+        self, speaker: Speaker, messages: list[dict[str, Any]], text: str, *, is_whole: bool
+    ) -> str:
+        """Execute the commands in the prompt that a conversation ends with, and return the reply.
+
+        They are executed once. When the prompt is sent again, the reply is what is in effect now.
+
+        Parameters
+        ----------
+        text
+            Of the prompt.
+        is_whole
+            Whether the reply is the whole answer to the prompt.
+        """
 
         def work() -> str:
-            _guard(speaker, messages, Answer())
-            session = Session.objects.get(
-                project_id=speaker.principal.project_id, external_id=speaker.session
-            )
-            return "\n".join(line for row in command_replies(session, limit=1) for line in row.lines)
+            done = _guard(speaker, messages, Answer(), is_answered=is_whole)
+            return done.replies or replies_in_effect(speaker.principal.project_id, speaker.session, text)
 
         try:
             return await self._workers.run(work, GUARD_SECONDS)
@@ -225,7 +246,9 @@ def _guard(
     *,
     is_retry: bool = False,
     has_said: bool = False,
-) -> GuardResponse:
+    is_answered: bool = False,
+    answered_at: float = 0.0,
+) -> MessageGuardResponse:
     """Evaluate the calls at the end of the messages, and the texts of the answer if it `has_said` any.
 
     The tokens of a repeated answer count too, because they are charged.
@@ -261,9 +284,12 @@ def _guard(
         is_continued=bool(speaker.continued),
         reread=read,
         is_retry=is_retry,
+        is_answered=is_answered,
+        answered_at=answered_at,
+        sent_at=speaker.asked_at,
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))
-    return done.response
+    return done
 
 
 def _cost(speaker: Speaker, answer: Answer) -> float:

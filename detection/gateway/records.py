@@ -35,6 +35,7 @@ def event_record(event: dict[str, Any], shared: dict[str, Any]) -> EventRecord:
         if isinstance(content, str):
             _set_content(record, cleaner.text(content))
         record.is_error = event.get("is_error")
+        record.role = event.get("role") or ""
     record.altered = ",".join(cleaner.marks)[:120]
     return record
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detection import clock
 from detection.gateway.conversation import Conversation
 from detection.gateway.guarding import UNAVAILABLE, Evaluation, GuardUnavailable
 from detection.gateway.protocols import sessions
@@ -34,6 +35,7 @@ class AnswerVerdicts:
         self._answered: frozenset[int] = frozenset()
         self._withheld: list[Message] = []
         self._counted: Answer | None = None
+        self._answered_at = 0.0
 
     async def resolve(self, answer: Answer, reasks_left: int) -> Resolution:
         """Return what is done with an answer, and store how the history is rewritten because of it."""
@@ -82,6 +84,7 @@ class AnswerVerdicts:
 
     async def ending(self, answer: Answer) -> None:
         """Store what later requests need to continue an answer, before the client has all of it."""
+        self._answered_at = clock.now().timestamp()
         if answer.id and self.conversation.session and self.conversation.is_kept:
             if not answer.calls and not self.conversation.given_name:
                 # The session is to be there when the next request names the response, in whatever process.
@@ -107,7 +110,7 @@ class AnswerVerdicts:
         is_first = self._count(answer)
         if is_first and conversation.session and (len(conversation.messages) > 1 or answer.usage.total):
             speaker, guarding = conversation.speaker(answer), conversation.state.guarding
-            await guarding.report(speaker, conversation.guard_messages, answer)
+            await guarding.report(speaker, conversation.guard_messages, answer, self._answered_at)
 
     def _count(self, answer: Answer) -> bool:
         """Count the tokens of an answer once; return whether they were not counted yet."""

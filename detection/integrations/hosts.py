@@ -239,7 +239,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
 
 def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
     if moment == "prompt":
-        return [{"type": "message", "content": _text(body, "prompt")}]
+        return [_prompt(body)]
     if moment == "answer":
         return [{"type": "message", "role": "assistant", "content": _answer(body)}]
     if moment == "compaction":
@@ -271,6 +271,19 @@ def _answer(body: dict[str, Any]) -> str | None:
     """Return the text that a turn ends with, which may be empty; None if the hook does not tell it."""
     text = _first(body, "last_assistant_message", "prompt_response")
     return text if isinstance(text, str) else None
+
+
+def _prompt(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the prompt of a hook. A host that repeats it gives the same id again; it then counts once."""
+    prompt, prompt_id = body.get("prompt"), _text(body, "prompt_id", "promptId")
+    content = prompt if isinstance(prompt, str) else _text_of_parts(prompt) or None
+    said: dict[str, Any] = {"type": "message", "content": content}
+    if prompt_id:
+        place = compact([_text(body, "session_id", "sessionId", "sessionID"), prompt_id])
+        said["id"] = (
+            f"prompt-{hashlib.blake2b(place.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
+        )
+    return said
 
 
 def _arguments(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 New is what follows the longest known prefix. Where the beginning was cut off, summarised or edited, no prefix is known;
 then it is what follows the last message that is known by itself. Of the messages only keyed digests are remembered, at
-most 7 KB of them, and ids of calls of answers that were given again.
+most 7 KB of them, ids of calls of answers that were given again, and how the latest prompts came.
 """
 
 from __future__ import annotations
@@ -11,11 +11,19 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import orjson
 
-from detection.integrations.transcripts import Event, MessageShape, events_of_message, text_of_message
+from detection.engine import commands
+from detection.integrations.people import MAX_GAPS, Circumstances
+from detection.integrations.transcripts import (
+    Event,
+    MessageShape,
+    events_of_message,
+    is_of_model,
+    text_of_message,
+)
 from detection.strict_json import compact
 
 DIGEST_BYTES: Final = 8
@@ -29,8 +37,8 @@ MAX_CALL_IDS: Final = 64
 """Number of alternative call ids that are remembered."""
 MAX_UNMARKED_RESENDS: Final = 2
 """How often an answer, given again, counts once if the client gives no reason for asking again: SDKs do so twice."""
-_MODEL_ROLES: Final = frozenset(("assistant", "model"))
-_MODEL_ITEMS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+_LONG_AGO: Final = 1e9
+"""Stands for a time in seconds that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +67,58 @@ class ReadMessage:
 
     @property
     def is_prompt(self) -> bool:
-        """Whether a user wrote it."""
+        """Whether it is a text of the user's side."""
         return any(event["type"] == "message" for event in self.events)
+
+    @property
+    def may_be_of_person(self) -> bool:
+        """Whether it is a text of the user's side that has no form of programs."""
+        return any(event["type"] == "message" and "role" not in event for event in self.events)
+
+    @property
+    def has_commands(self) -> bool:
+        """Whether it is a prompt with in-chat commands."""
+        texts = [event["content"] or "" for event in self.events if event["type"] == "message"]
+        return self.may_be_of_person and any(
+            commands.contains_command(text) or commands.asks_for_help(text) for text in texts
+        )
 
     @property
     def has_calls(self) -> bool:
         """Whether it contains calls."""
         return any(event["type"] == "call" for event in self.events)
+
+
+AnswerState = Literal["", "called", "answered", "blocked"]
+"""What followed the latest prompt: nothing yet, calls, a text, or an answer that LoopGuard ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class LatestTurn:
+    """The latest prompt of a session, and what followed it.
+
+    Attributes
+    ----------
+    prompt
+        Digest of the prompt.
+    gaps
+        See `Circumstances`.
+    answer
+        What followed.
+    answered_at
+        When, in Unix seconds; 0 before the first answer.
+    """
+
+    prompt: bytes = b""
+    gaps: tuple[float, ...] = ()
+    answer: AnswerState = ""
+    answered_at: float = 0.0
+
+    def prompted(self, digest: bytes, seconds: float | None) -> LatestTurn:
+        """Return the turn that a prompt begins, so long after the answer before it."""
+        gap = _LONG_AGO if seconds is None else round(seconds, 3)
+        gaps = (*self.gaps, gap)[-MAX_GAPS:] if digest == self.prompt else ()
+        return LatestTurn(digest, gaps, "", self.answered_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +129,8 @@ class KnownMessages:
     ----------
     call_ids
         Of answers that were given again: the id by which a call is counted, by its later id.
+    turn
+        How the latest prompt came.
     """
 
     prefixes: tuple[bytes, ...] = ()
@@ -83,13 +138,15 @@ class KnownMessages:
     ends: tuple[bytes, ...] = ()
     length: int = 0
     call_ids: Mapping[str, str] = field(default_factory=dict)
+    turn: LatestTurn = LatestTurn()
 
     def dump(self) -> bytes:
-        """Return it as bytes: four numbers, the digests, and the ids of calls as JSON, if there are any."""
+        """Return it as bytes: four numbers, the digests, and the rest as JSON."""
         sizes = (self.length, len(self.prefixes), len(self.messages), len(self.ends))
         numbers = b"".join(number.to_bytes(4) for number in sizes)
-        ids = orjson.dumps(self.call_ids) if self.call_ids else b""
-        return numbers + b"".join((*self.prefixes, *self.messages, *self.ends, ids))
+        turn = (self.turn.prompt.hex(), self.turn.gaps, self.turn.answer, self.turn.answered_at)
+        rest = orjson.dumps({"call_ids": self.call_ids, "turn": turn})
+        return numbers + b"".join((*self.prefixes, *self.messages, *self.ends, rest))
 
     @classmethod
     def load(cls, stored: bytes) -> KnownMessages:
@@ -103,10 +160,19 @@ class KnownMessages:
             groups.append(tuple(stored[one : one + DIGEST_BYTES] for one in range(at, end, DIGEST_BYTES)))
             at = end
         prefixes, messages, ends = groups
-        return cls(prefixes, messages, ends, length, orjson.loads(stored[at:]) if stored[at:] else {})
+        rest = orjson.loads(stored[at:]) if stored[at:] else {}
+        prompt, gaps, answer, answered_at = rest.get("turn", ("", (), "", 0.0))
+        turn = LatestTurn(bytes.fromhex(prompt), tuple(gaps), answer, answered_at)
+        return cls(prefixes, messages, ends, length, rest.get("call_ids", {}), turn)
 
-    def with_list(self, messages: Sequence[ReadMessage], round_name: str) -> KnownMessages:
-        """Return the memory after a list was read."""
+    def with_answer(self, answer: AnswerState, at: float) -> KnownMessages:
+        """Return the memory after an answer at this time, in Unix seconds."""
+        return replace(self, turn=replace(self.turn, answer=answer, answered_at=at))
+
+    def with_list(
+        self, messages: Sequence[ReadMessage], round_name: str, turn: LatestTurn | None = None
+    ) -> KnownMessages:
+        """Return the memory after a list was read, whose prompts have begun this turn."""
         if not messages:
             return self
         own = (message.digest for message in messages if message.events and not message.is_prompt)
@@ -117,6 +183,7 @@ class KnownMessages:
             _latest(self.ends, ends, MAX_ENDS),
             len(messages),
             self.call_ids,
+            turn or self.turn,
         )
 
     def with_resend(
@@ -171,6 +238,10 @@ class NewMessages:
         Whether the beginning of the list was replaced by something shorter.
     refed
         Positions of known messages among `history`. Their results may be new all the same.
+    circumstances
+        How the new prompts came, by their positions.
+    turn
+        The latest turn after them.
     """
 
     history: tuple[ReadMessage, ...] = ()
@@ -178,6 +249,8 @@ class NewMessages:
     is_resent: bool = False
     is_condensed: bool = False
     refed: frozenset[int] = field(default_factory=frozenset)
+    circumstances: Mapping[int, Circumstances] = field(default_factory=dict)
+    turn: LatestTurn = LatestTurn()
 
     @property
     def count(self) -> int:
@@ -209,25 +282,32 @@ def read_messages(
     read: list[ReadMessage] = []
     prefix = _digest(secret, continued.encode("utf-8", "surrogatepass")) if continued else b""
     unanswered: deque[str] = deque()
+    before = ""
     for index, message in enumerate(messages):
-        events = tuple(events_of_message(message, shape))
+        events = tuple(events_of_message(message, shape, before))
         if call_ids:
             events = tuple(_renamed(event, call_ids) for event in events)
-        is_of_model = message.get("role") in _MODEL_ROLES or message.get("type") in _MODEL_ITEMS
-        text = text_of_message(message) if is_of_model else ""
+        by_model = is_of_model(message)
+        text = text_of_message(message) if by_model else ""
         if not events and not text:
             continue
-        digest = _digest(secret, compact([is_of_model, text, events]).encode("utf-8", "surrogatepass"))
+        before = text if by_model else before
+        digest = _digest(secret, compact([by_model, text, events]).encode("utf-8", "surrogatepass"))
         prefix = _digest(secret, prefix + digest)
-        if is_of_model and read and not read[-1].is_of_model:
+        if by_model and read and not read[-1].is_of_model:
             unanswered.clear()
         events = tuple(_with_ids(events, digest, unanswered))
-        read.append(ReadMessage(index, is_of_model, events, digest, prefix))
+        read.append(ReadMessage(index, by_model, events, digest, prefix))
     return read
 
 
 def find_new(
-    messages: Sequence[ReadMessage], known: KnownMessages, round_name: str = "", *, is_continued: bool = False
+    messages: Sequence[ReadMessage],
+    known: KnownMessages,
+    round_name: str = "",
+    *,
+    is_continued: bool = False,
+    at: float = 0.0,
 ) -> NewMessages:
     """Return the new part of a list.
 
@@ -242,29 +322,59 @@ def find_new(
         messages are equal because call ids are used again and its beginning is cut off.
     is_continued
         Whether the list is not the whole history, but what was added to it.
+    at
+        When the list was sent, in Unix seconds.
     """
     count = len(messages)
     first_pending = pending_at(messages)
     turn_at = _turn_at(messages, first_pending)
     prefixes = frozenset(known.prefixes)
     start = next((at + 1 for at in range(count - 1, -1, -1) if messages[at].prefix in prefixes), 0)
-    is_broken = False
+    is_broken = is_other = False
     if count and start == count:
         end = _end_of_round(messages[-1], round_name) if round_name else messages[-1].prefix
         if end in known.ends or not round_name:
-            return NewMessages(pending=tuple(messages[first_pending:]), is_resent=True)
+            pending = tuple(messages[first_pending:])
+            return NewMessages(pending=pending, is_resent=True, turn=known.turn)
         start = turn_at
     elif known.length and not is_continued and not (start and messages[start - 1].prefix in known.ends):
-        is_broken = 2 * start < known.length
+        is_broken, is_other = 2 * start < known.length, True
         start = _start_after_break(messages, known, start, turn_at, is_broken=is_broken)
+    history, digests = tuple(messages[start:first_pending]), frozenset(known.messages)
+    refed = {message.index for message in history if message.digest in digests}
+    last = next((message for message in reversed(history) if message.is_prompt), None)
+    if is_other and last is not None and last.digest == known.turn.prompt and not known.turn.answer:
+        # A prompt that was never answered is sent once more, after another history.
+        refed.add(last.index)
+    circumstances, turn = _circumstances(history, refed, turn_at - start, known.turn, at)
     return NewMessages(
-        history=tuple(messages[start:first_pending]),
+        history=history,
         pending=tuple(messages[first_pending:]),
         is_condensed=is_broken and count < known.length,
-        refed=frozenset(
-            message.index for message in messages[start:first_pending] if message.digest in known.messages
-        ),
+        refed=frozenset(refed),
+        circumstances=circumstances,
+        turn=turn,
     )
+
+
+def _circumstances(
+    history: Sequence[ReadMessage], refed: Iterable[int], turn_at: int, turn: LatestTurn, at: float
+) -> tuple[dict[int, Circumstances], LatestTurn]:
+    """Return how the new prompts of a history came, and the latest turn after them.
+
+    Parameters
+    ----------
+    turn_at
+        Where the last turn begins; of the prompts before it, nobody knows when they came.
+    """
+    found: dict[int, Circumstances] = {}
+    known, answer = frozenset(refed), turn.answer
+    for place, message in enumerate(history):
+        if message.may_be_of_person and message.index not in known:
+            seconds = at - turn.answered_at if place >= turn_at and turn.answered_at else None
+            turn = turn.prompted(message.digest, seconds)
+            found[message.index] = Circumstances(turn.gaps, seconds, answer == "blocked")
+    return found, turn
 
 
 def _start_after_break(
@@ -278,7 +388,19 @@ def _start_after_break(
         return min(last + 1, turn_at)
     if not is_broken:
         return prefix
-    return max(prefix, next((at + 1 for at in range(len(messages) - 1, -1, -1) if messages[at].is_prompt), 0))
+    prompt = next((at for at in range(len(messages) - 1, -1, -1) if messages[at].is_prompt), -1)
+    is_new = prompt >= turn_at and _follows_history(messages, prompt, prefix, known.turn)
+    return max(prefix, prompt if is_new else prompt + 1)
+
+
+def _follows_history(messages: Sequence[ReadMessage], prompt: int, prefix: int, turn: LatestTurn) -> bool:
+    """Return whether the last prompt of a list is a new one, and not a summary of what was cut off.
+
+    Programs summarise a run in progress, and nothing else of the run is left then.
+    """
+    asked, before = messages[prompt], messages[prefix:prompt]
+    is_summary = turn.answer == "called" and not any(message.is_of_model for message in before)
+    return asked.may_be_of_person and (asked.has_commands or not is_summary)
 
 
 def pending_at(messages: Sequence[ReadMessage]) -> int:

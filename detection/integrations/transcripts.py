@@ -8,16 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
+from detection.integrations.people import is_program_text
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
 Event = dict[str, Any]
 MessageShape = Literal["openai", "anthropic", "responses"]
 MESSAGE_SHAPES: Final[tuple[MessageShape, ...]] = ("openai", "anthropic", "responses")
+_MODEL_ROLES: Final = frozenset(("assistant", "model"))
+_MODEL_ITEMS: Final = frozenset(("function_call", "custom_tool_call", "local_shell_call"))
+_PROGRAM: Final = "program"
+_USER_ROLES: Final = ("user", _PROGRAM)
 _COUNTED_RESPONSES: Final = 1_000
 """The lines of a response are close together; older ones are forgotten."""
-NOT_PROMPTS: Final = ("<command-", "<local-command", "<system-reminder", "[Request interrupted", "Caveat:")
-"""Text that a coding agent puts where a prompt of its user would be."""
 
 
 class TranscriptError(ValueError):
@@ -60,7 +63,10 @@ def _claude_code_entry(entry: dict[str, Any], counted: dict[str, None]) -> Itera
     elif entry.get("isCompactSummary"):
         yield common | {"type": "compaction"}
     elif entry.get("type") == "user" and not entry.get("isMeta"):
-        yield from _user_message(common, message.get("content"), is_person=not sub_agent)
+        for event in _user_message(common, message.get("content")):
+            # What the host adds for itself is no message, and a sub-agent has no user.
+            if event["type"] != "message" or not (sub_agent or "role" in event):
+                yield event
 
 
 def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator[Event]:
@@ -82,24 +88,54 @@ def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator
     """
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TranscriptError("A transcript must be a list of messages.")
+    before = ""
     for number, message in enumerate(messages):
-        for event in events_of_message(message, shape):
+        for event in events_of_message(message, shape, before):
             yield {"session": session, "round": f"message-{number}" if shape != "responses" else None} | event
+        before = text_of_message(message) if is_of_model(message) else before
 
 
-def events_of_message(message: dict[str, Any], shape: MessageShape) -> Iterator[Event]:
-    """Yield the events of one message of a list, without session and round; see `message_events`."""
+def is_of_model(message: dict[str, Any]) -> bool:
+    """Return whether the model wrote a message or item."""
+    return message.get("role") in _MODEL_ROLES or message.get("type") in _MODEL_ITEMS
+
+
+def events_of_message(message: dict[str, Any], shape: MessageShape, before: str = "") -> Iterator[Event]:
+    """Yield the events of one message of a list, without session and round; see `message_events`.
+
+    Parameters
+    ----------
+    before
+        Text of the last message of the model before it.
+    """
     common: Event = {}
     if shape == "openai":
-        yield from _chat_message(common, message)
+        yield from _chat_message(common, message, before)
     elif shape == "responses":
-        yield from _responses_item(common, message)
+        yield from _responses_item(common, message, before)
     elif message.get("role") == "assistant":
         for block in _blocks(message.get("content")):
             if block.get("type") == "tool_use":
                 yield _call(common, block.get("id"), block.get("name"), block.get("input"))
-    elif message.get("role") == "user":
-        yield from _user_message(common, message.get("content"), is_person=True)
+    elif message.get("role") in _USER_ROLES:
+        yield from _by_program(message, _user_message(common, message.get("content"), before))
+
+
+def with_programs_named(messages: Iterable[dict[str, Any]], shape: MessageShape) -> Iterator[dict[str, Any]]:
+    """Yield messages of which those that programs wrote have the role `program`, so that it is known without the rest.
+
+    Whether a program wrote a text may depend on what the model said before.
+    """
+    before = ""
+    for message in messages:
+        if is_of_model(message):
+            before = text_of_message(message)
+        elif message.get("role") == "user" and any(
+            event.get("role") == _PROGRAM for event in events_of_message(message, shape, before)
+        ):
+            yield message | {"role": _PROGRAM}
+            continue
+        yield message
 
 
 def text_of_message(message: dict[str, Any]) -> str:
@@ -107,10 +143,10 @@ def text_of_message(message: dict[str, Any]) -> str:
     return _joined(message.get("content"))
 
 
-def _chat_message(common: Event, message: dict[str, Any]) -> Iterator[Event]:
+def _chat_message(common: Event, message: dict[str, Any], before: str) -> Iterator[Event]:
     role, content = message.get("role"), message.get("content")
-    if role == "user":
-        yield _said(common, _joined(content))
+    if role in _USER_ROLES:
+        yield from _by_program(message, [_said(common, content, before)])
     elif role == "tool":
         yield _result(common, message.get("tool_call_id"), _joined(content) or content, None)
     elif role == "assistant":
@@ -120,7 +156,7 @@ def _chat_message(common: Event, message: dict[str, Any]) -> Iterator[Event]:
             yield _call(common, call.get("id"), function.get("name"), arguments)
 
 
-def _responses_item(common: Event, item: dict[str, Any]) -> Iterator[Event]:
+def _responses_item(common: Event, item: dict[str, Any], before: str) -> Iterator[Event]:
     kind = item.get("type", "message")
     if kind in ("function_call", "custom_tool_call"):
         arguments = item.get("arguments", item.get("input"))
@@ -130,20 +166,18 @@ def _responses_item(common: Event, item: dict[str, Any]) -> Iterator[Event]:
     elif isinstance(kind, str) and kind.endswith("_call_output"):
         output = item.get("output")
         yield _result(common, item.get("call_id"), _joined(output) or output, None)
-    elif kind == "message" and item.get("role") == "user":
-        yield _said(common, _joined(item.get("content")))
+    elif kind == "message" and item.get("role") in _USER_ROLES:
+        yield from _by_program(item, [_said(common, item.get("content"), before)])
 
 
-def _user_message(common: Event, content: Any, *, is_person: bool) -> Iterator[Event]:
+def _user_message(common: Event, content: Any, before: str = "") -> Iterator[Event]:
     """Yield the results in a message of the user's side, or the prompt that it is."""
     results = [block for block in _blocks(content) if block.get("type") == "tool_result"]
     for block in results:
         answer = block.get("content")
         yield _result(common, block.get("tool_use_id"), _joined(answer) or answer, block.get("is_error"))
-    parts = [content] if isinstance(content, str) else [_text(block, "text") for block in _blocks(content)]
-    text = "\n".join(part for part in parts if part and not part.lstrip().startswith(NOT_PROMPTS)).strip()
-    if not results and is_person and text:
-        yield _said(common, text)
+    if not results and content:
+        yield _said(common, content, before)
 
 
 def _call(common: Event, call_id: Any, tool: Any, arguments: Any, usage: Event | None = None) -> Event:
@@ -168,8 +202,22 @@ def _result(common: Event, call_id: Any, content: Any, is_error: Any) -> Event:
     }
 
 
-def _said(common: Event, text: str) -> Event:
-    return common | {"type": "message", "round": None, "content": text}
+def _said(common: Event, content: Any, before: str) -> Event:
+    """Return the prompt of a message of the user's side, without what programs add; theirs alone is a program's."""
+    parts = [content] if isinstance(content, str) else [_text(block, "text") for block in _blocks(content)]
+    texts = [part for part in parts if part]
+    own = [part for part in texts if not is_program_text(part, before)]
+    said = common | {"type": "message", "round": None, "content": "\n".join(own or texts).strip()}
+    if texts and not own:
+        return said | {"role": _PROGRAM}
+    # A picture says something, too.
+    return said if texts or not _blocks(content) else said | {"content": None}
+
+
+def _by_program(message: dict[str, Any], events: Iterable[Event]) -> Iterator[Event]:
+    is_named = message.get("role") == _PROGRAM
+    for event in events:
+        yield event | {"role": _PROGRAM} if is_named and event["type"] == "message" else event
 
 
 def _usage(usage: Any, cost: Any) -> Event | None:

@@ -35,11 +35,15 @@ class EventType(models.TextChoices):
 
 
 class MessageRole(models.TextChoices):
-    """Who wrote a message. Only messages of the user reset counters and contain in-chat commands."""
+    """Who wrote a message. Only a person's (`USER`) begin runs, reset counters and contain in-chat commands.
+
+    `PROGRAM` is what a program wrote in a person's place; see `integrations.people`.
+    """
 
     USER = "user", "User"
     ASSISTANT = "assistant", "Assistant"
     SYSTEM = "system", "System"
+    PROGRAM = "program", "Program"
 
 
 class Event(models.Model):

@@ -383,3 +383,31 @@ def test_no_value_of_an_attribute_is_an_error_of_the_server(api, name):
             one.attributes[at].value.CopyFrom(json_format.ParseDict(value, type(attribute.value)()))
     assert send(api, request).status_code == 200
     evaluated()
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "is_person"),
+    [
+        ("Done.", "and the next page", True),
+        ("Done.", "Tool call error: No tool calls found", False),
+        ("Action: search(q)", "Observation: 0 hits", False),
+        ("What is it?", "Observation: it flickers", True),
+    ],
+)
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_a_text_of_a_program_at_the_end_of_a_request_is_no_prompt(api, said, text, is_person, is_flat):
+    listed = [("user", "look it up"), ("assistant", said), ("user", text)]
+    if is_flat:
+        inputs = {
+            f"llm.input_messages.{at}.message.{name}": value
+            for at, pair in enumerate(listed)
+            for name, value in zip(("role", "content"), pair, strict=True)
+        }
+    else:
+        parts = [{"role": role, "parts": [{"type": "text", "content": one}]} for role, one in listed]
+        inputs = {"gen_ai.input.messages": json.dumps(parts)}
+    names = {"gen_ai.operation.name": "chat", "gen_ai.conversation.id": "s-1", "gen_ai.request.model": "m"}
+    usage = {"gen_ai.usage.input_tokens": "7"}
+    accepted(send(api, tool_span(**names, **usage, **inputs)))
+    prompts = [row.content for row in Event.objects.filter(type="message", role="user")]
+    assert prompts == ([text] if is_person else [])

@@ -55,7 +55,10 @@ _IS_ERROR = "Whether the tool reported an error. Null if unknown."
 _USAGE = (
     "Tokens and cost of the model response, sent once: with its first call, or as an event with its `round`."
 )
-_ROLE = "Who wrote a message; `user` by default. Only messages from the user reset counters."
+_ROLE = (
+    "Who wrote a message; `user` by default. Only a person's messages begin runs, reset counters and contain in-chat "
+    "commands. A program that writes in the user's place is a `program`."
+)
 _OCCURRED_AT = (
     "When it happened, in ISO 8601 with an offset. Shown to people; time windows use the time of receipt."
 )
@@ -97,7 +100,7 @@ class EventSchema(Schema):
     agent: Name128 | None = Field(None, description=_AGENT)
     parent_session: Name256 | None = Field(None, description=_PARENT)
     usage: UsageSchema | None = Field(None, description=_USAGE)
-    role: Literal["user", "assistant", "system"] | None = Field(None, description=_ROLE)
+    role: Literal["user", "assistant", "system", "program"] | None = Field(None, description=_ROLE)
     outcome: Literal["completed", "failed", "cancelled"] | None = Field(
         None, description="How the session ended. For `end` events; `completed` by default."
     )

@@ -23,7 +23,7 @@ from detection.gateway.protocols.answers import (
 )
 from detection.gateway.protocols.rewrites import Rewrites
 from detection.gateway.protocols.stream import StreamReader
-from detection.integrations.transcripts import MessageShape
+from detection.integrations.transcripts import MessageShape, with_programs_named
 
 CALL_BLOCK: Final = "tool_use"
 _TEXT_DELTA: Final = re.compile(
@@ -90,7 +90,7 @@ class Anthropic:
             {"role": "assistant", "content": [_guard_block(block) for block in _calls(message)]}
             if message.get("role") == "assistant"
             else message
-            for message in messages
+            for message in with_programs_named(messages, "anthropic")
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:

@@ -19,7 +19,7 @@ from detection.gateway.protocols.answers import (
 from detection.gateway.protocols.chat_items import call_document, read_call, reasoning_of, usage_of
 from detection.gateway.protocols.chat_stream import DONE, ChatReader, end_reason, text_events
 from detection.gateway.protocols.rewrites import Rewrites
-from detection.integrations.transcripts import MessageShape, text_of_message
+from detection.integrations.transcripts import MessageShape, text_of_message, with_programs_named
 
 SHAPE: Final[MessageShape] = "openai"
 
@@ -74,7 +74,7 @@ class Chat:
             {"role": "assistant", "tool_calls": [_guard_call(call) for call in dicts(m.get("tool_calls"))]}
             if m.get("role") == "assistant"
             else m
-            for m in messages
+            for m in with_programs_named(messages, "openai")
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:

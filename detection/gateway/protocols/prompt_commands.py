@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from detection.engine import commands
 from detection.gateway.protocols.answers import Message
-from detection.integrations.transcripts import NOT_PROMPTS, MessageShape, events_of_message
+from detection.integrations.people import is_program_text
+from detection.integrations.transcripts import MessageShape, events_of_message, is_of_model, text_of_message
 
 _LEAD: Final = re.compile(r"\[LoopGuard: [^\n]*\]\s*")
 _INSTRUCTIONS: Final = ("system", "developer")
@@ -19,10 +20,15 @@ def lead_of(reply: str) -> str:
     return f"[LoopGuard: {' '.join(reply.split())}]\n\n"
 
 
-def prompt_with_commands(messages: Sequence[Message], shape: MessageShape) -> Message | None:
-    """Return the prompt that a conversation ends with, if it contains commands."""
-    last = next((one for one in reversed(messages) if one.get("role") not in _INSTRUCTIONS), None)
-    return last if last is not None and _has_commands(last, shape) else None
+def prompt_with_commands(messages: Sequence[Message], shape: MessageShape) -> tuple[Message, str] | None:
+    """Return the prompt that a conversation ends with, and its text, if a person wrote it and it contains commands."""
+    places = range(len(messages) - 1, -1, -1)
+    last = next((at for at in places if messages[at].get("role") not in _INSTRUCTIONS), None)
+    if last is None:
+        return None
+    before = next((messages[at] for at in range(last - 1, -1, -1) if is_of_model(messages[at])), None)
+    text = _text_with_commands(messages[last], shape, before)
+    return (messages[last], text) if text else None
 
 
 def is_only_commands(prompt: Message) -> bool:
@@ -35,12 +41,17 @@ def without_commands(messages: list[Message], shape: MessageShape) -> list[Messa
 
     A prompt of nothing but commands was answered by the gateway: the answer that follows it goes, too.
     """
-    if not any(_has_commands(message, shape) for message in messages):
+    has_commands: list[bool] = []
+    before: Message | None = None
+    for message in messages:
+        has_commands.append(bool(_text_with_commands(message, shape, before)))
+        before = message if is_of_model(message) else before
+    if not any(has_commands):
         return messages
     out: list[Message] = []
     prompt: Message | None = None
-    for message in messages:
-        if _has_commands(message, shape):
+    for message, is_command in zip(messages, has_commands, strict=True):
+        if is_command:
             prompt, kept = message, _stripped(message)
         elif prompt is not None and message.get("role") == "assistant":
             kept = None if is_only_commands(prompt) else _without_lead(message)
@@ -52,11 +63,19 @@ def without_commands(messages: list[Message], shape: MessageShape) -> list[Messa
     return out
 
 
-def _has_commands(message: Message, shape: MessageShape) -> bool:
+def _text_with_commands(message: Message, shape: MessageShape, before: Message | None) -> str:
+    """Return the text of a prompt of a person that contains commands; empty for any other message.
+
+    `before` is the last message of the model before it.
+    """
     if message.get("role") != "user":
-        return False
-    prompts = (one["content"] for one in events_of_message(message, shape) if one["type"] == "message")
-    return any(commands.contains_command(text) or commands.asks_for_help(text) for text in prompts)
+        return ""
+    said = text_of_message(before) if before is not None else ""
+    for event in events_of_message(message, shape, said):
+        if event["type"] == "message" and "role" not in event:
+            text = event["content"] or ""
+            return text if commands.contains_command(text) or commands.asks_for_help(text) else ""
+    return ""
 
 
 def _stripped(prompt: Message) -> Message | None:
@@ -71,7 +90,7 @@ def _stripped(prompt: Message) -> Message | None:
     for part in content:
         words = part.get("text") if isinstance(part, dict) else None
         text = words if isinstance(words, str) else ""
-        if text and not text.lstrip().startswith(NOT_PROMPTS):
+        if text and not is_program_text(text):
             kept = commands.without_commands(text, left)
             left -= len(text) + 1
             is_empty = is_empty and not kept.strip()

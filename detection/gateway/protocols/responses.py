@@ -27,7 +27,7 @@ from detection.gateway.protocols.responses_items import (
 )
 from detection.gateway.protocols.responses_stream import EventNumbers, ResponsesReader, item_events
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites
-from detection.integrations.transcripts import MessageShape
+from detection.integrations.transcripts import MessageShape, with_programs_named
 
 _OUTPUTS: Final = {
     "function_call": "function_call_output",
@@ -83,7 +83,7 @@ class Responses:
         """Return items as the guard reads them: of the model's messages only the calls, which clients do not change."""
         return [
             guard_item(item) if item.get("type") in CALL_ITEMS else item
-            for item in items
+            for item in with_programs_named(items, "responses")
             if item.get("role") != "assistant" and item.get("type") != "reasoning"
         ]
 

@@ -11,6 +11,8 @@ from typing import Any, Final
 
 import orjson
 
+from detection.integrations.people import is_program_text
+
 Attributes = Mapping[str, Any]
 
 SESSION: Final = (
@@ -99,16 +101,28 @@ def parsed(value: Any) -> Any:
 
 
 def last_prompt(attributes: Attributes) -> str:
-    """Return the text of a user that a model call ends with; empty if it ends with results or an answer."""
+    """Return the text of a person that a model call ends with; empty if it ends with anything else."""
     messages = parsed(attributes.get("gen_ai.input.messages"))
     if isinstance(messages, list) and messages:
-        last = messages[-1]
-        return message_text(last) if isinstance(last, dict) and last.get("role") == "user" else ""
+        ends = [one if isinstance(one, dict) else {} for one in messages[-2:]]
+        said = [(one.get("role"), message_text(one)) for one in ends]
+        return _prompt_of(said[-1], said[0])
     for role, content in _FLAT_INPUTS:
         last_index = next((at for at in range(MAX_MESSAGES) if role.format(at) not in attributes), 0) - 1
-        if last_index >= 0 and attributes[role.format(last_index)] == "user":
-            return _plain(attributes.get(content.format(last_index)))
+        if last_index >= 0:
+            places = (last_index, max(0, last_index - 1))
+            last, before = (
+                (attributes.get(role.format(at)), _plain(attributes.get(content.format(at)))) for at in places
+            )
+            return _prompt_of(last, before)
     return ""
+
+
+def _prompt_of(last: tuple[Any, str], before: tuple[Any, str]) -> str:
+    """Return the text of the last message, each given as role and text, if a person wrote it."""
+    (role, text), (role_before, text_before) = last, before
+    said = text_before if role_before == "assistant" else ""
+    return text if role == "user" and not is_program_text(text, said) else ""
 
 
 def answer(attributes: Attributes) -> str | None:

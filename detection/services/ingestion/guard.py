@@ -10,8 +10,10 @@ from typing import Any
 from detection import clock
 from detection.engine import interventions, messages, silence
 from detection.engine.calls import DECISIONS, Step
+from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
-from detection.models import Approval, Event, EventType, Session
+from detection.integrations.message_lists import KnownMessages
+from detection.models import Approval, Event, EventType, MessageRole, Session
 from detection.services.approvals.documents import approval_reference
 from detection.services.approvals.open_approvals import choose_decider
 from detection.services.ingestion import ingest
@@ -63,7 +65,7 @@ class GuardRequest:
     history: tuple[EventRecord, ...] = ()
     is_resent: bool = False
     awaits_retry: bool = False
-    messages: tuple[bytes, bytes] | None = None
+    messages: tuple[bytes, KnownMessages] | None = None
 
     @property
     def events(self) -> tuple[EventRecord, ...]:
@@ -181,11 +183,17 @@ def _evaluate(
         if locked.is_lagging and folding.catch_up():
             raise _LaggingError(locked.session.pk)
         if request.messages is not None:
-            before, after = request.messages
+            before, known = request.messages
             if read_messages.load(locked.session) != before:
                 raise MessagesChangedError
+            response = _verdicts(folding, request)
+            if request.calls and not request.is_resent:
+                is_blocked = all(verdict.decision in BLOCKING for verdict in response.verdicts)
+                known = known.with_answer("blocked" if is_blocked else "called", clock.now().timestamp())
+            after = known.dump()
             if after != before:
                 locked.read_messages = after
+            return response
         return _verdicts(folding, request)
 
 
@@ -213,6 +221,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     for place, event in enumerate(events):
         is_call = event.type == EventType.CALL
         has_run = is_call and place < len(request.history)
+        _note_writer(event, locked)
         locked.incidents.is_guarded = not has_run
         is_known_id = bool(event.id) and not fresh_ids.pop(event.id, False)
         repeated = identity.repeated_by(session.pk, event)
@@ -248,6 +257,16 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
         note_first_event(session.project)
     strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
     return GuardResponse(session.external_id, strictest, tuple(verdicts), tuple(notices))
+
+
+def _note_writer(event: EventRecord, locked: LockedSession) -> None:
+    """Note on a prompt of a list whether it came as only programs write; see `integrations.people`."""
+    if event.circumstances is not None:
+        values = locked.policy_for(event).values
+        is_of_program = event.circumstances.is_of_program(
+            values["program_repeats"], values["program_seconds"]
+        )
+        event.role = MessageRole.PROGRAM if is_of_program else MessageRole.USER
 
 
 def _take_over_names(session: Session, request: GuardRequest) -> None:

@@ -18,7 +18,8 @@ from django.db import connection
 from detection import clock, jobs
 from detection.engine.dispatching import named
 from detection.engine.open_calls import ASSIGNED
-from detection.models import EventType, Project, Session
+from detection.integrations.people import is_reported_by_person
+from detection.models import EventType, MessageRole, Project, Session
 from detection.models.sessions import OTLP
 from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
@@ -103,6 +104,9 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
         if event.cwd:
             event.cwd = redactor.content(event.cwd)[:MAX_CWD_CHARACTERS]
         event.cost_usd = round(event.cost_usd, COST_DECIMALS)
+        is_prompt = event.type == EventType.MESSAGE and event.is_of_user
+        if is_prompt and not is_reported_by_person(event.content):
+            event.role = MessageRole.PROGRAM
         if event.content is not None:
             content = redactor.content(event.content)
             event.content_length = max(event.content_length, len(content))

@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from detection.integrations.message_lists import KnownMessages, NewMessages, ReadMessage, find_new
+from detection import clock
+from detection.integrations.message_lists import (
+    AnswerState,
+    KnownMessages,
+    NewMessages,
+    ReadMessage,
+    find_new,
+)
+from detection.models import EventType, MessageRole
 from detection.services.errors import SessionBusy
 from detection.services.ingestion import resent_answers
 from detection.services.ingestion.guard import GuardRequest, GuardResponse, MessagesChangedError, guard
@@ -28,6 +36,19 @@ class MessageGuardResponse:
     response: GuardResponse
     new: NewMessages
 
+    @property
+    def replies(self) -> str:
+        """The replies to the commands in the prompt that the list ends with; empty if they were not executed now."""
+        last = self.new.history[-1] if self.new.history else None
+        if last is None or not last.is_prompt or last.index in self.new.refed:
+            return ""
+        prompts = [
+            event
+            for event in self.request.history
+            if event.type == EventType.MESSAGE and event.role != MessageRole.ASSISTANT
+        ]
+        return prompts[-1].reply if prompts else ""
+
 
 def guard_messages(
     principal: Principal,
@@ -42,6 +63,9 @@ def guard_messages(
     is_continued: bool = False,
     reread: Reread | None = None,
     is_retry: bool = False,
+    is_answered: bool = False,
+    answered_at: float = 0.0,
+    sent_at: float = 0.0,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
 
@@ -70,6 +94,12 @@ def guard_messages(
         yet: an answer that is given again because the client did not get it has other ids, and counts once.
     is_retry
         Whether the client tells that it sends the request again.
+    is_answered
+        Whether the list got an answer without calls, which it does not contain.
+    answered_at
+        When it got that answer, in Unix seconds; 0 is now.
+    sent_at
+        When the list was sent, in Unix seconds; 0 is now.
 
     Raises
     ------
@@ -85,7 +115,12 @@ def guard_messages(
             earlier = resent_answers.find_earlier(place, read, known, reread, is_retry=is_retry)
             if earlier is not None:
                 read, name, known = earlier.messages, earlier.round, earlier.known
-        new = find_new(read, known, name, is_continued=is_continued)
+        now = clock.now().timestamp()
+        new = find_new(read, known, name, is_continued=is_continued, at=sent_at or now)
+        after = known.with_list(read, name, new.turn)
+        if is_answered and not new.is_resent:
+            state: AnswerState = "blocked" if new.turn.answer == "blocked" else "answered"
+            after = after.with_answer(state, answered_at or now)
         calls = tuple(_records(new.pending, to_record, ("call",), {"round": name or None}))
         spent: tuple[EventRecord, ...] = ()
         if usage is not None and calls and not new.is_resent:
@@ -101,7 +136,7 @@ def guard_messages(
             ),
             calls=calls,
             is_resent=new.is_resent,
-            messages=(stored, known.with_list(read, name).dump()),
+            messages=(stored, after),
         )
         try:
             return MessageGuardResponse(request, guard(principal, request), new)
@@ -128,7 +163,10 @@ def _history(new: NewMessages, to_record: ToRecord, max_events: int) -> list[Eve
             skipped -= len(message.events)
             continue
         types = ("result",) if message.index in new.refed else ("call", "result", "message")
-        records += _records((message,), to_record, types, {"round": round_name or None})
+        for record in _records((message,), to_record, types, {"round": round_name or None}):
+            if record.type == EventType.MESSAGE:
+                record.circumstances = new.circumstances.get(message.index)
+            records.append(record)
     return records
 
 

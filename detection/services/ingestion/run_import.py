@@ -312,6 +312,7 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
         session=name,
         arguments=arguments,
         content=content,
+        role=event.get("role") or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         occurred_at=_time(event.get("occurred_at")),
         tokens=min(usage.get("input_tokens", 0) + usage.get("output_tokens", 0), 2**31 - 1),

@@ -9,7 +9,8 @@ from detection.engine.field import number_text
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Session
-from detection.selectors.policies import ProjectOverrides
+from detection.selectors.ancestors import top_of
+from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services import audit
 from detection.services.audit import Actor
 
@@ -47,6 +48,24 @@ def help_line(policy: Policy) -> str:
             allowed = f", one of {', '.join(LADDERS)}, or a list of reactions"
         words.append(f"{grammar.shown_name(name)} (now {now}{allowed})")
     return f"{'; '.join(words)}. Change with !/set(name=value, …), remove with !/unset(name, …)."
+
+
+def replies_in_effect(project_id: int, external_id: str, text: str) -> str:
+    """Return the replies to commands that were executed before, one a line: the values that are in effect now."""
+    session = Session.objects.select_related("project").get(project_id=project_id, external_id=external_id)
+    overrides, values = overrides_of(session.project), stored_values(session.policy_values)
+    policy = overrides.policy_for(session.agent, session.backend, session.model, values, top_of(session))
+    if grammar.asks_for_help(text):
+        return help_line(policy)
+    lines = []
+    for command in grammar.parse(text):
+        try:
+            grammar.apply(command, values, policy.get)
+        except grammar.CommandError as error:
+            lines.append(str(error))
+        else:
+            lines.append(grammar.reply(command.changes, policy))
+    return "\n".join(lines)
 
 
 def run_in_chat(

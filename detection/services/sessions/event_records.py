@@ -15,6 +15,7 @@ import orjson
 from django.db import connection
 
 from detection.engine.calls import Message
+from detection.integrations.people import Circumstances
 from detection.models.events import EventType, MessageRole
 from detection.sql.pipeline import Writes, fetch
 
@@ -51,6 +52,8 @@ class EventRecord:
         Of a result: the sequence number of its call; of a usage: of the first call of its round; 0 if there is none.
     role
         Of a message: who wrote it; empty is the user.
+    circumstances
+        Of a message in a list: how it came, which decides whether a person wrote it.
     altered
         Comma-separated marks of what the parser changed, such as ``nul``.
     received_at
@@ -78,6 +81,7 @@ class EventRecord:
     occurred_at: datetime | None = None
     altered: str = ""
 
+    circumstances: Circumstances | None = None
     assigned: tuple[str, ...] = ()
     arguments_digest: str = ""
     closes: int = 0
@@ -98,15 +102,15 @@ class EventRecord:
 
     @property
     def is_of_user(self) -> bool:
-        """Whether a user wrote this message."""
+        """Whether a person wrote this message."""
         return self.role in ("", MessageRole.USER)
 
     @property
     def message(self) -> Message | None:
-        """The message or compaction as the engine reads it; None for other events and instructions of the system."""
+        """The message or compaction as the engine reads it; None for other events and for texts of programs."""
         if self.type == EventType.COMPACTION:
             return Message(self.at, "condense", self.seq)
-        if self.type != EventType.MESSAGE or self.role == MessageRole.SYSTEM:
+        if self.type != EventType.MESSAGE or self.role in (MessageRole.SYSTEM, MessageRole.PROGRAM):
             return None
         # Of a text that was sent as a digest only, the digest tells whether it is the same.
         text = self.content or self.tail
@@ -127,7 +131,7 @@ class EventRecord:
         return self.tail_digest.translate(_HEX_AS_LETTERS)
 
 
-_NOT_STORED = frozenset(("session", "parent_session", "id", "assigned"))
+_NOT_STORED = frozenset(("session", "parent_session", "id", "circumstances", "assigned"))
 _NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in _NOT_STORED)
 _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
