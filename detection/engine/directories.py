@@ -23,6 +23,9 @@ ARGUMENTS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """By name of the tool, the arguments that name the directory in which it runs; `shell` stands for all shells."""
 
+LISTS = frozenset(program for row in _ROWS for program in row.get("lists", ()))
+"""Programs that list a directory."""
+
 _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _OPTION_NAMES = tuple(option for row in _ROWS for option in row.get("options", ()))
 _OPTIONS = "|".join(map(re.escape, _OPTION_NAMES))

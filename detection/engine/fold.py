@@ -24,7 +24,7 @@ from detection.engine.calls import (
     Usage,
     Verdict,
 )
-from detection.engine.directories import place_of
+from detection.engine.directories import LISTS, place_of
 from detection.engine.dispatching import inner, judged, outer
 from detection.engine.hooks import Faults
 from detection.engine.identity import Keyer
@@ -52,6 +52,7 @@ from detection.engine.policy import Policy
 from detection.engine.reactions import end_loops, reset_counters
 from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, found_nothing, is_cut
 from detection.engine.results.echo import nested_texts
+from detection.engine.shell_commands import program_of
 from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.verdicts import Templates
 from detection.engine.windows import window_of
@@ -375,8 +376,11 @@ def _add_record(
             record.effect = ""
         if policy.traits.is_shell and not policy.reads_plainly:
             where = place_of(arguments, policy.traits.directory_arguments, cwd)
-            # To look into one directory after another is a search; the arguments say where, as in any other.
-            place = cwd if record.effect in ("look", "search") else where
+            # To list one directory after another is a search; the arguments say where, as in any other.
+            is_search = record.effect == "search" or (
+                record.effect == "look" and program_of(arguments) in LISTS
+            )
+            place = cwd if is_search else where
             record.place = hash_of(place) if place else 0
         if (
             record.effect in ("", "look", "search")

@@ -23,7 +23,8 @@ _COMMANDS: Final = tuple(
     for row in _ROWS
     if "pattern" in row
 )
-_PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(sorted({one[0][0].split()[0] for one in _COMMANDS}))}) ")
+_WORDS = sorted({parts[0].split()[0].lstrip("-") for parts, _, _ in _COMMANDS})
+_PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)}) ")
 _ROLES: Final = ("first", "last", "count", "both")
 _ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(role for role in _ROLES for row in _ROWS if name in row.get(role, ()))
@@ -33,6 +34,7 @@ _PAIR = re.compile(r"L?(\d{1,9})\s?[-:,]\s?L?(\d{1,9})")
 _MAX_COMMAND_CHARS = 1000
 _MAX_INTERVALS = 12
 _MAX_FILES = 4
+_MAX_DEPTH = 2
 _MAX_SEQS, _MAX_KEYS = 12, 6
 _MIN_PARTS = 3
 """Parts of a pass: who reads a file in two parts, and again in two others, has not read it for long."""
@@ -63,16 +65,26 @@ def window_of(arguments: object, *, is_shell: bool, place: str = "") -> Window |
     if is_shell:
         command = arguments.get("command")
         return _of_command(command[:_MAX_COMMAND_CHARS], place) if isinstance(command, str) else None
-    if _FILES.isdisjoint(arguments) or _ROLES_OF.keys().isdisjoint(arguments):
+    arguments = _with_file(arguments, 0)
+    if arguments is None or _ROLES_OF.keys().isdisjoint(arguments):
         return None
-    path = next((arguments[name] for name in _FILE_NAMES if isinstance(arguments.get(name), str)), "")
-    if not path:
-        return None
+    path = next(arguments[name] for name in _FILE_NAMES if isinstance(arguments.get(name), str))
     found = _of_arguments(arguments)
     if found is None:
         return None
     where = " ".join(str(arguments[name]) for name in _PLACE_NAMES if name in arguments)
     return hash_of(f"line {where} {path}" if where else f"line {path}"), *found
+
+
+def _with_file(arguments: dict[str, Any], depth: int) -> dict[str, Any] | None:
+    """Return the arguments that name a file: of the call, or of the one file that they list."""
+    if not _FILES.isdisjoint(arguments) and any(isinstance(arguments.get(name), str) for name in _FILE_NAMES):
+        return arguments
+    for value in arguments.values() if depth < _MAX_DEPTH and len(arguments) <= _MAX_DEPTH else ():
+        one = value[0] if isinstance(value, list) and len(value) == 1 else value
+        if isinstance(one, dict):
+            return _with_file(one, depth + 1)
+    return None
 
 
 def _of_arguments(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -124,7 +136,10 @@ def _of_command(command: str, place: str) -> Window | None:
             continue
         head, count = _number(given.get("head")), _number(given.get("count"))
         last = head or _number(given.get("last"))
+        skipped = _number(given.get("skip"))
         first = max(1, head - count + 1) if head and count else _number(given.get("first")) or 1
+        if skipped is not None:
+            first = skipped + 1
         if last is None and count:
             last = first + count - 1
         part = _checked(first, last)

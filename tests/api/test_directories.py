@@ -89,8 +89,9 @@ def test_calls_that_do_not_depend_on_the_directory_or_run_in_one_are_identical(a
         lambda n: {"tool": "Bash", "arguments": {"command": f"npm --prefix packages/p{n} test"}},
         lambda n: {"tool": "run_command", "cwd": f"C:\\src\\p{n}", "arguments": {"command": "npm test"}},
         lambda n: {"tool": "Bash", "cwd": f"/src/p{n}", "arguments": {"command": "ls"}},
+        lambda n: {"tool": "Bash", "arguments": {"command": f"cd /src/p{n} && git status"}},
     ],
-    ids=["reported", "argument", "cd", "option", "windows", "look"],
+    ids=["reported", "argument", "cd", "option", "windows", "look", "status"],
 )
 def test_one_answer_in_each_of_many_directories_is_no_loop(api, call):
     agent = Agent(api)
@@ -104,6 +105,17 @@ def test_one_error_in_each_of_many_directories_is_one(api):
         {"cwd": f"/src/p{n}", "tool": "Bash", "arguments": {"command": "cargo build"}} for n in range(12)
     ]
     assert "warn" in {agent.step(call, text) for call in calls}
+
+
+def test_listing_one_directory_after_another_that_shows_the_same_is_a_search(api):
+    agent = Agent(api)
+    calls = [{"tool": "Bash", "arguments": {"command": f"ls -l /src/p{n}"}} for n in range(12)]
+    assert "warn" in {agent.step(call, "total 0") for call in calls}
+    named = Agent(api, "s-2")
+    calls = [
+        {"tool": "run_shell", "arguments": {"command": "ls -l", "dir_path": f"./p{n}"}} for n in range(12)
+    ]
+    assert "warn" in {named.step(call, "total 0") for call in calls}
 
 
 @pytest.mark.parametrize("values", [{"preset": "proxy"}, {"preset": "balanced"}, {"result_aware": False}])

@@ -25,6 +25,9 @@ READS = {
         "tool": "str_replace_based_edit_tool",
         "arguments": {"command": "view", "path": "/src/a.py", "view_range": [at, at + size - 1]},
     },
+    "listed": lambda at, size: {
+        "tool": "read_file", "arguments": {"files": [{"path": "a.py", "line_ranges": [f"{at}-{at + size - 1}"]}]},
+    },
     "sed": lambda at, size: command(f"sed -n '{at},{at + size - 1}p' src/a.py"),
     "numbered": lambda at, size: command(f"cd /src && nl -ba a.py | sed -n '{at},{at + size - 1}p'"),
     "bytes": lambda at, size: command(f"head -c {at + size - 1} a.bin | tail -c {size}"),

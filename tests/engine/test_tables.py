@@ -84,6 +84,8 @@ def runs_in_a_directory(row, example):
     tool, arguments = example["tool"], example["arguments"]
     traits = shipped_traits(tool)
     one, two = (essential(tool, arguments, traits, cwd) for cwd in ("/one", "/two"))
+    if "lists" in row:
+        return program_of(arguments) in directories.LISTS
     if "options" in row:
         return directories.place_of(arguments, traits.directory_arguments, "/one") != "/one"
     return one != two
