@@ -50,7 +50,7 @@ from detection.engine.open_calls import (
 )
 from detection.engine.policy import Policy
 from detection.engine.reactions import end_loops, reset_counters
-from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, found_nothing, is_cut
+from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, is_cut
 from detection.engine.results.echo import nested_texts
 from detection.engine.shell_commands import program_of
 from detection.engine.similarity import literal_arguments, sketch
@@ -284,7 +284,7 @@ def _outcome_of(
     if record.effect == "note" and outcome.is_receipt:
         # What an answer repeats of the old list or the new one is nothing that happened.
         outcome.digest = keyer.digest(b"note")
-    elif record.place and outcome.status == OK and outcome.is_evidence and not found_nothing(outcome):
+    elif record.place and outcome.status == OK and outcome.is_evidence and not outcome.finds_nothing:
         # "All tests passed" says something else in every directory; an error and nothing found do not.
         outcome.digest = keyer.digest(b"place", record.place.to_bytes(4), outcome.digest.encode())
     if outcome.status == ERROR:

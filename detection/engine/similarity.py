@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import string
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -31,6 +32,9 @@ _BREAKS = bytes(
     ord(" ") if chr(code).isspace() or chr(code) in string.punctuation.replace("_", "") else code
     for code in range(256)
 )
+_ASCII_BREAKS = _BREAKS[:128] + bytes(range(128, 256))
+# White space beyond ASCII, and what bytes do not count as such.
+_OTHER_SPACE = re.compile("[\x1c-\x1f\x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]")
 _DIGITS = re.compile(r"\d+")
 # The same for any text.
 _WORD = re.compile(f"[^\\s{re.escape(string.punctuation.replace('_', ''))}]+")
@@ -128,7 +132,9 @@ def _words(text: str) -> list[bytes]:
     """Return the words of a text in UTF-8."""
     if text.isascii():
         return text.encode().translate(_BREAKS).split()
-    return list(map(encoded, _WORD.findall(text)))
+    if _OTHER_SPACE.search(text):
+        return list(map(encoded, _WORD.findall(text)))
+    return encoded(text).translate(_ASCII_BREAKS).split()
 
 
 def hashed_words(text: str, keyer: Keyer) -> str:
@@ -136,9 +142,20 @@ def hashed_words(text: str, keyer: Keyer) -> str:
     return "".join(map(keyer.word_hashes.__getitem__, _words(text)))
 
 
-def word_places(text: str) -> list[tuple[int, int]]:
-    """Return where the words of `hashed_words` begin and end."""
-    return [found.span() for found in _WORD.finditer(text)]
+def may_contain(text: str, phrases: list[str], keyer: Keyer) -> bool:
+    """Return whether a text may contain one of these phrases, as `hashed_words` writes them: a fast check before it.
+
+    Each different word is hashed once, and numbers, which rarely come twice, are not: at least half of the words of a
+    phrase must be there.
+    """
+    words = [word for word in set(_words(text)) if not word.isdigit()]
+    known = set(map(keyer.word_hashes.__getitem__, words))
+    return any(2 * sum(map(known.__contains__, phrase)) >= len(phrase) for phrase in phrases)
+
+
+def word_places(text: str, count: int) -> list[tuple[int, int]]:
+    """Return where the first words of `hashed_words` begin and end."""
+    return [found.span() for found in islice(_WORD.finditer(text), count)]
 
 
 def word_set(text: str, keyer: Keyer) -> str:

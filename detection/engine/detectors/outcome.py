@@ -41,7 +41,7 @@ from detection.engine.detectors.base import (
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import encoded, loop_identity
 from detection.engine.memory import ERROR, Record, RunState, drop_oldest
-from detection.engine.results import ResultOutcome, found_nothing, normalise
+from detection.engine.results import ResultOutcome, normalise
 from detection.engine.similarity import (
     literal_result,
     literal_result_similarity,
@@ -152,8 +152,10 @@ class Outcome(BaseDetector):
         """Judge a call by its result."""
         if policy.values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
-        is_wait = policy.traits.tool_class == "poll" and (record.status != ERROR or outcome.is_plain)
-        if is_wait or not outcome.is_evidence:
+        if not outcome.is_evidence or (policy.traits.tool_class == "poll" and outcome.is_plain):
+            return QUIET
+        if policy.traits.tool_class == "poll" and record.status != ERROR:
+            own.pop(record.tool, None)
             return QUIET
         if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
@@ -174,7 +176,7 @@ class Outcome(BaseDetector):
             }  # fmt: skip
             if record.effect == "write":
                 series["refused"], series["spoken"] = 1, False
-            if policy.values["result_aware"] and policy.traits.reads and found_nothing(outcome):
+            if policy.values["result_aware"] and policy.traits.reads and outcome.finds_nothing:
                 series["found_nothing"] = True
             if outcome.is_refused:
                 series["tool"] = record.tool

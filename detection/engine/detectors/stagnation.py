@@ -40,7 +40,7 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, OK, Record, RunState
-from detection.engine.results import ResultOutcome, found_nothing
+from detection.engine.results import ResultOutcome
 from detection.engine.similarity import shared_fields
 from detection.engine.windows import read_again
 
@@ -213,7 +213,7 @@ def _sweep(
     """Count searches in a row that found nothing; anything that is found ends a sweep, and an error does not."""
     values, limit = policy.values, policy.values["stagnation_max_empty"]
     searches = policy.traits.reads or (record.effect == "search" and not outcome.is_plain)
-    if not limit or not searches or record.status == ERROR or not found_nothing(outcome):
+    if not limit or not searches or record.status == ERROR or not outcome.finds_nothing:
         if sweep is not None and record.status == ERROR:
             own["sweep"] = sweep
         return QUIET

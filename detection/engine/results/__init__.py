@@ -19,7 +19,7 @@ from detection.engine.results.echo import phrases_of, without_echo
 from detection.engine.results.masking import is_cut, normalise, without_positions, without_words
 from detection.engine.tool_classes import ToolTraits
 
-__all__ = ["CallFacts", "ResultOutcome", "as_text", "evaluate_result", "found_nothing", "is_cut", "normalise"]
+__all__ = ["CallFacts", "ResultOutcome", "as_text", "evaluate_result", "is_cut", "normalise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,16 @@ class ResultOutcome:
     is_picture: bool = False
     is_cut: bool = False
     is_plain: bool = False
+    _finds_nothing: bool | None = None
+
+    @property
+    def finds_nothing(self) -> bool:
+        """Whether a search found nothing: an empty result, or a short one that says so, maybe with its query."""
+        if self._finds_nothing is None:
+            self._finds_nothing = self.status == EMPTY or (
+                self.status == OK and answers.says_nothing_found(self.text, plain=self.is_plain)
+            )
+        return self._finds_nothing
 
     @property
     def is_pending(self) -> bool:
@@ -188,13 +198,6 @@ def _read_error(
         is_refused,
         is_plain=plain,
     )
-
-
-def found_nothing(outcome: ResultOutcome) -> bool:
-    """Return whether a search found nothing: an empty result, or a short one that says so, maybe with its query."""
-    if outcome.status == OK:
-        return answers.says_nothing_found(outcome.text, plain=outcome.is_plain)
-    return outcome.status == EMPTY
 
 
 def as_text(content: Any) -> str | None:

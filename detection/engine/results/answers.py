@@ -35,8 +35,15 @@ _PENDINGS = tuple(
 )
 _ACKNOWLEDGED, _PLAIN_ACKNOWLEDGED = _pattern("acknowledged"), _pattern("acknowledged", plain=True)
 _PICTURE, _PLAIN_PICTURE = _pattern("picture"), _pattern("picture", plain=True)
-_NOTHING_FOUND, _PLAIN_NOTHING_FOUND = _pattern("nothing"), _pattern("nothing", plain=True)
-_NOTHING_FOUND_PARTS = tables.parts(tables.rows("answers", says="nothing"))
+_NOTHING_ROWS = tables.rows("answers", says="nothing")
+_NOTHING_FOUND = re.compile("|".join(row["pattern"] for row in _NOTHING_ROWS))
+_PLAIN_NOTHING_FOUND = tables.pattern(row for row in _NOTHING_ROWS if row.get("plain"))
+_NOTHING_FOUND_PARTS = tables.parts(_NOTHING_ROWS)
+# Begins a sentence or a value.
+_SENTENCE = ".:!?~\"'([{>*#,;-"
+_NOTHING_BEGINS = re.compile(
+    rf"(?:\A|[{re.escape(_SENTENCE)}]) {{0,3}}\W?(?:{'|'.join(map(re.escape, _NOTHING_FOUND_PARTS))})"
+)
 _EMPTY = _pattern("empty")
 _FRAMES = tuple(
     (tuple(row["parts"]), re.compile(row["frame"]))
@@ -62,8 +69,6 @@ _VALUE = re.compile(
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
 _FIGURES = re.compile(r"[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
 _ONLY_MASKED = re.compile(r"[\s~\W]*")
-# Begins a sentence or a value.
-_SENTENCE = frozenset(".:!?~\"'([{>-*#,;")
 
 
 def _columns(says: str, *, plain: bool = False) -> frozenset[str]:
@@ -173,9 +178,11 @@ def is_empty(text: str, *, plain: bool) -> bool:
     if len(text) > (_MAX_WRAPPED_CHARS if plain else _MAX_EMPTY_CHARS):
         return False
     if not plain:
-        for parts, frame in _FRAMES:
-            if all(part in text for part in parts):
+        for (first, *others), frame in _FRAMES:
+            if first in text and all(part in text for part in others):
                 text = frame.sub("", text).strip()
+    if len(text) > _MAX_WRAPPED_CHARS and text[:1] != "{":
+        return False
     if text.lower() in _NOTHING or (not plain and _EMPTY.fullmatch(text)):
         return True
     if text[:1] == "{":
@@ -208,18 +215,18 @@ def is_hollow(value: Any) -> bool:
 
 def says_nothing_found(text: str, *, plain: bool) -> bool:
     """Return whether a text says that nothing was found; in a longer one, a sentence must begin so."""
-    is_short = len(text) <= _MAX_WRAPPED_CHARS
-    if (
-        len(text) > _MAX_EMPTY_CHARS
-        or (plain and not is_short)
-        or not contains_any(text, _NOTHING_FOUND_PARTS)
-    ):
+    if plain:
+        return len(text) <= _MAX_WRAPPED_CHARS and _PLAIN_NOTHING_FOUND.search(text) is not None
+    if len(text) > _MAX_EMPTY_CHARS or not contains_any(text, _NOTHING_FOUND_PARTS):
         return False
-    if is_short:
-        return (_PLAIN_NOTHING_FOUND if plain else _NOTHING_FOUND).search(text) is not None
+    lowered = text.lower()
+    if len(text) <= _MAX_WRAPPED_CHARS:
+        return _NOTHING_FOUND.search(lowered) is not None
+    if _NOTHING_BEGINS.search(lowered) is None:
+        return False
     return any(
-        not (before := text[: found.start()].rstrip()) or before[-1] in _SENTENCE
-        for found in _NOTHING_FOUND.finditer(text)
+        not (before := lowered[: found.start()].rstrip()) or before[-1] in _SENTENCE
+        for found in _NOTHING_FOUND.finditer(lowered)
     )
 
 

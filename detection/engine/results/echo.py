@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from detection.engine.identity import Keyer
-from detection.engine.similarity import hashed_words, word_places
+from detection.engine.similarity import hashed_words, may_contain, word_places
 
 MAX_HEAD_CHARS = 512
 MAX_TAIL_CHARS = 192
@@ -91,17 +91,20 @@ def _masked(text: str, phrases: list[str], keyer: Keyer) -> str:
         plain = _ENCODED.sub(lambda found: unquote(found[0], errors="replace"), plain)
     if "\\" in plain:
         plain = _ESCAPES.sub("  ", plain)
+    if not may_contain(plain, phrases, keyer):
+        return text
     hashed = hashed_words(plain, keyer)
     found = [phrase for phrase in phrases if phrase in hashed]
     if not found:
         return text
-    places = word_places(plain)
-    spans: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for phrase in found:
         start = hashed.find(phrase)
         while start >= 0:
-            spans.append((places[start][0], places[start + len(phrase) - 1][1]))
+            ranges.append((start, start + len(phrase)))
             start = hashed.find(phrase, start + len(phrase))
+    places = word_places(plain, max(end for _, end in ranges))
+    spans = [(places[start][0], places[end - 1][1]) for start, end in ranges]
     return _cut(plain, spans) or text
 
 

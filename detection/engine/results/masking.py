@@ -6,6 +6,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import is_not
 from typing import Any
 
 from detection.engine import tables
@@ -68,7 +69,6 @@ _REQUEST_LABELS = ("equest", "req_", "req-", "req ")
 class _Fields:
     """Fields of JSON results that change without meaning, by the form of their names; see the table `volatile`."""
 
-    named: frozenset[str]
     anywhere: frozenset[str]
     beside: Mapping[str, frozenset[str]]
     holding: Mapping[str, str]
@@ -88,8 +88,7 @@ def _fields_of(found: Iterable[Mapping[str, Any]]) -> _Fields:
             holding |= dict.fromkeys(names, row["holds"])
         else:
             anywhere.update(names)
-    named = anywhere.union(holding, *beside.values())
-    return _Fields(frozenset(named), frozenset(anywhere), beside, holding)
+    return _Fields(frozenset(anywhere), beside, holding)
 
 
 _Labels = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
@@ -106,7 +105,9 @@ _LABELS, _PLAIN_LABELS = _labels_of(_ROWS), _labels_of(_PLAIN_ROWS)
 _FIELD_PARTS = tuple(part for row in _ROWS if "fields" in row for part in row["parts"])
 _PLAIN_FIELD_PARTS = tuple(part for row in _PLAIN_ROWS if "fields" in row for part in row["parts"])
 _SEPARATORS = str.maketrans("", "", "_-")
-_MAX_NAME_CHARS = 64
+_MAX_CACHED_NAMES = 32
+# What hosts write stands at the beginning, or all over a text.
+_MAX_LABELLED_CHARS = 2048
 
 # Where in a text something is wrong: it moves with every change above.
 _POSITION = re.compile(
@@ -151,9 +152,10 @@ def normalise(text: str, volatile_fields: Collection[str] = (), *, plain: bool =
     names_no_id = lower and is_ascii and "id" not in head and "req_" not in head
     if not names_no_id and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
+    start = head if plain else head[:_MAX_LABELLED_CHARS]
     for parts, label in _PLAIN_LABELS if plain else _LABELS:
         for part in parts:
-            if part in head:
+            if part in start:
                 head = label.sub(r"\g<kept>~", head)
                 break
     return head + tail if tail else head
@@ -185,7 +187,7 @@ def _without_fields(text: str, volatile_fields: Collection[str], *, plain: bool)
         if not any(name.lower() in lowered for name in volatile_fields):
             return text
     try:
-        pruned = _pruned(parse(text), _PLAIN_FIELDS if plain else _FIELDS, volatile_fields)
+        pruned = _pruned(parse(text), frozenset(volatile_fields), plain=plain)
         return dump(pruned).decode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         return text
@@ -193,47 +195,48 @@ def _without_fields(text: str, volatile_fields: Collection[str], *, plain: bool)
 
 def form_of(name: str) -> str:
     """Return the name of a field as the tables write it: `duration_ms` and `durationMs` are one."""
-    return _form_of(name) if len(name) <= _MAX_NAME_CHARS else name
-
-
-@lru_cache(maxsize=4096)
-def _form_of(name: str) -> str:
     return name.lower().translate(_SEPARATORS)
 
 
-def _pruned(value: Any, known: _Fields, own: Collection[str]) -> Any:
-    if isinstance(value, dict):
-        forms = list(map(form_of, value))
-        if own or not known.named.isdisjoint(forms):
-            value = _without_known(value, forms, known, own)
-        return {
-            name: _pruned(item, known, own) if isinstance(item, dict | list) else item
-            for name, item in value.items()
-        }
+def _pruned(value: Any, own: frozenset[str], *, plain: bool) -> Any:
+    """Return a value without the fields that change without meaning; the same object if it has none."""
     if isinstance(value, list):
-        return [_pruned(item, known, own) if isinstance(item, dict | list) else item for item in value]
-    return value
-
-
-def _without_known(
-    value: dict[str, Any], forms: list[str], known: _Fields, own: Collection[str]
-) -> dict[str, Any]:
-    dropped = known.anywhere
-    for form, names in known.beside.items():
-        if form in forms:
-            dropped |= names
-    return {
-        name: item
-        for (name, item), form in zip(value.items(), forms, strict=True)
-        if form not in dropped
-        and name not in own
-        and name.lower() not in own
-        and not _holds(item, known.holding.get(form))
+        items = [_pruned(item, own, plain=plain) if isinstance(item, dict | list) else item for item in value]
+        return items if any(map(is_not, items, value)) else value
+    names = tuple(value)
+    find = _volatile_of if len(names) <= _MAX_CACHED_NAMES else _volatile_of.__wrapped__
+    dropped, holding = find(names, own, plain)
+    if holding:
+        dropped = dropped.union(name for name, part in holding if _holds(value[name], part))
+    inner = {
+        name: pruned
+        for name, item in value.items()
+        if isinstance(item, dict | list) and (pruned := _pruned(item, own, plain=plain)) is not item
     }
+    if not dropped and not inner:
+        return value
+    return {name: inner.get(name, item) for name, item in value.items() if name not in dropped}
 
 
-def _holds(value: Any, part: str | None) -> bool:
-    return part is not None and isinstance(value, dict) and any(part in form_of(name) for name in value)
+# Objects in one result have mostly the same names.
+@lru_cache(maxsize=512)
+def _volatile_of(
+    names: tuple[str, ...], own: frozenset[str], plain: bool
+) -> tuple[frozenset[str], tuple[tuple[str, str], ...]]:
+    """Return which fields of an object change without meaning, and which do if their values hold something."""
+    known = _PLAIN_FIELDS if plain else _FIELDS
+    forms = {name: form_of(name) for name in names}
+    anywhere = known.anywhere.union(*(known.beside[form] for form in forms.values() if form in known.beside))
+    dropped = frozenset(
+        name for name, form in forms.items() if form in anywhere or name in own or name.lower() in own
+    )
+    return dropped, tuple(
+        (name, known.holding[form]) for name, form in forms.items() if form in known.holding
+    )
+
+
+def _holds(value: Any, part: str) -> bool:
+    return isinstance(value, dict) and any(part in form_of(name) for name in value)
 
 
 def is_cut(content: str) -> bool:

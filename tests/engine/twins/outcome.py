@@ -82,7 +82,7 @@ def _series(run: History, policy: Policy) -> list[Past]:
         for one in run.answers()
         if one.tool == run.current.tool
         and one.evidence
-        and (one.kind_of_tool != "poll" or (one.status == "error" and not policy.reads_plainly))
+        and (one.kind_of_tool != "poll" or not policy.reads_plainly)
     ]
     changes = [one.result_place for one in run.answers() if one.changed and one.tool != run.current.tool]
     series: list[Past] = []
