@@ -327,6 +327,132 @@ def test_what_a_shell_reports_is_no_trouble_of_a_provider():
     assert "outcome" in findings(Player(), *refused[:4])
 
 
+REFUSAL = "permission denied: tool 'bash' requires full access, and the session cannot prompt"
+
+
+def test_a_shell_call_that_its_host_refuses_never_ran_and_is_blocked():
+    def verdicts(error):
+        player = Player()
+        return [
+            player.step("bash", {"command": f"git log {query}"}, error, is_error=True).decision
+            for query in QUERIES * 2
+        ]
+
+    assert verdicts(REFUSAL).index("warn") == 3
+    assert "block" in verdicts(REFUSAL)[:12]
+    failed = verdicts("fatal: your current branch does not have any commits yet")
+    assert set(failed) == {"allow", "warn"}
+
+
+def test_tools_that_do_not_exist_are_one_error_of_the_host():
+    unknown = [
+        (f"Read{name.title()}", {"n": name}, f"Unknown tool name: 'Read{name.title()}'", True)
+        for name in QUERIES
+    ]
+    work = ("list_files", {"of": "a"}, "two files in this folder")
+    assert "outcome" in findings(Player(), *unknown[:2], work, *unknown[2:4])
+    known = [
+        (f"read_{name}", {"n": name}, f"nothing is known of {name} and {n}", True)
+        for n, name in enumerate(QUERIES)
+    ]
+    assert "outcome" not in findings(Player(), *known[:4])
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "Error: disk quota exceeded for user build",
+        "ERROR: value exceeds the column limit",
+        "TimeoutError: locator.click: Timeout 5000ms exceeded.",
+        "Error: page.goto: net::ERR_CONNECTION_REFUSED at http://localhost:3000/",
+        "connect ECONNREFUSED 127.0.0.1:5432",
+        "Lock wait timeout exceeded; try restarting transaction",
+        "RecursionError: maximum recursion depth exceeded",
+        "This model's maximum context length is 8192 tokens",
+    ],
+)
+def test_limits_of_the_call_and_services_of_this_machine_are_no_trouble_of_a_provider(error):
+    player = Player()
+    steps = [player.step("make_page", {"q": query}, error, is_error=True) for query in QUERIES]
+    assert {step.finding.kind for step in steps if step.finding} == {"outcome"}
+    assert "block" in {step.decision for step in steps}
+
+
+ECHOES = (
+    "Command failed: {}\nfatal: not a git repository",
+    "$ {}\nfatal: not a git repository",
+    "Command: {}\nDirectory: (root)\nOutput: fatal: not a git repository\nExit Code: 128",
+)
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_one_error_of_many_commands_is_one_although_it_repeats_them(echo):
+    commands = ("git remote -v", "git -C . remote -v", "git status", "git log -5", "git branch --all")
+    steps = [("run_git", {"cmd": command}, echo.format(command), True) for command in commands]
+    assert "outcome" in findings(Player(), *steps)
+    other = [
+        ("run_git", {"cmd": command}, f"{command}: {n * n} faults", True)
+        for n, command in enumerate(commands)
+    ]
+    assert findings(Player(), *other) == []
+
+
+@pytest.mark.parametrize(
+    "echo",
+    [
+        '{{"query": "{}", "results": [], "total": 0}}',
+        '{{"search_metadata": {{"query": "{}", "took_ms": 3}}, "matches": []}}',
+        "Searched 3 collections for: {}\nNo documents matched your query.",
+    ],
+)
+def test_a_search_that_repeats_its_query_and_finds_nothing_finds_nothing(echo):
+    asked = [f"where is the {query} of it" for query in QUERIES]
+    player = Player()
+    steps = [player.step("search_docs", {"query": query}, echo.format(query)) for query in asked]
+    assert next(n for n, step in enumerate(steps, 1) if step.decision == "warn") == 4
+    hits = [
+        ("search_docs", {"query": q}, f'{{"query": "{q}", "results": ["about {q}, {n}"]}}')
+        for n, q in enumerate(asked)
+    ]
+    assert findings(Player(), *hits) == []
+
+
+def test_a_percent_encoded_query_is_an_echo_too():
+    same = "the same page about something else that was not asked for"
+    fetched = [
+        ("fetch", {"q": f"what is {query}"}, f"https://x.test/?q=what%20is%20{query} {same}")
+        for query in QUERIES
+    ]
+    assert "outcome" in findings(Player(), *fetched)
+
+
+def test_what_hosts_and_formats_add_is_no_new_result():
+    def found(tool, result):
+        return findings(Player(), *((tool, {"of": "x"}, result(n)) for n in range(5)))
+
+    assert "repeat" in found(
+        "Glob", lambda n: f'{{"filenames": ["/a.js"], "durationMs": {10 + n}, "numFiles": 1}}'
+    )
+    assert "repeat" in found("run_query", lambda n: f"(0 rows)\nTime: 0.{310 + n} ms")
+    assert "repeat" in found("run_query", lambda n: f'{{"execution_id": "{n:08x}", "rows": [[1]]}}')
+    assert "repeat" in found("make", lambda n: f"/bin/bash: line {62215 + n}: javac: command not found")
+    assert found("job", lambda n: f'{{"percent": {10 + n}, "durationMs": 7}}') == []
+    assert found("queue", lambda n: f"{40 - n} waiting") == []
+
+
+def test_statements_are_told_by_what_follows_their_comments():
+    rows = [
+        ("execute_sql", {"sql": f"\n-- step {n}\n/* of {n} */ INSERT INTO t VALUES ({n})"}, "No results")
+        for n in range(8)
+    ]
+    assert findings(Player(), *rows) == []
+    looks = [
+        ("execute_sql", {"sql": f"-- step {n}\nSELECT {name}"}, "No results")
+        for n, name in enumerate(QUERIES)
+    ]
+    assert "outcome" in findings(Player(), *looks)
+
+
 def test_one_error_at_another_line_is_the_same_error():
     steps = [
         ("run_query", {"sql": f"SELECT {name}"}, f"Error near line {n}, column {n * n}: no such table", True)

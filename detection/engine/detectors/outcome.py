@@ -138,8 +138,10 @@ class Outcome(BaseDetector):
         """Continue the loop on a further call of a tool that keeps returning the same result."""
         if policy.values["outcome_method"] != "fingerprint":
             return QUIET
-        series = own.get(record.tool) or own.get(_HOST)
-        if series is None or series.get("tool", record.tool) != record.tool:
+        series = own.get(record.tool) or next(
+            (one for name, one in own.items() if name != "texts" and one.get("tool") == record.tool), None
+        )
+        if series is None:
             return QUIET
         # A poll is expected to return the same, but not to fail.
         if policy.traits.tool_class == "poll" and not series["failed"]:
@@ -152,12 +154,7 @@ class Outcome(BaseDetector):
         """Judge a call by its result."""
         if policy.values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
-        if not outcome.is_evidence or (policy.traits.tool_class == "poll" and outcome.is_plain):
-            return QUIET
-        if policy.traits.tool_class == "poll" and record.status != ERROR:
-            own.pop(record.tool, None)
-            return QUIET
-        if outcome.trouble and policy.values["outage_enabled"]:
+        if not _counts(own, record, outcome, policy):
             return QUIET
         # It is the host that refuses, whichever tool is called.
         name = _HOST if outcome.is_refused else record.tool
@@ -179,7 +176,7 @@ class Outcome(BaseDetector):
             if policy.values["result_aware"] and policy.traits.reads and outcome.finds_nothing:
                 series["found_nothing"] = True
             if outcome.is_refused:
-                series["tool"] = record.tool
+                series["tool"], series["refusal"] = record.tool, True
             drop_oldest(own, _MAX_TOOLS)
             return _judge(series, run, record, policy)
         series["calls"] += 1
@@ -201,7 +198,7 @@ class Outcome(BaseDetector):
         series["round"] = record.round
         series["new_results"], series["sketch"] = run.new_results, record.sketch
         series["failed"] = record.status == ERROR
-        if outcome.is_refused:
+        if name != record.tool or "tool" in series:
             series["tool"] = record.tool
         own[name] = series
         drop_oldest(own, _MAX_TOOLS)
@@ -229,6 +226,15 @@ class Outcome(BaseDetector):
         own.clear()
 
 
+def _counts(own: dict[str, Any], record: Record, outcome: ResultOutcome, policy: Policy) -> bool:
+    """Return whether a result belongs to a series; of a poll, only an error does, and anything else ends the series."""
+    if not outcome.is_evidence or (outcome.trouble and policy.values["outage_enabled"]):
+        return False
+    if policy.traits.tool_class == "poll" and record.status != ERROR and not outcome.is_plain:
+        own.pop(record.tool, None)
+    return policy.traits.tool_class != "poll" or (record.status == ERROR and not outcome.is_plain)
+
+
 def _in_tenths(count: float) -> float:
     """Return a sum of fifths without its rounding error."""
     return count if type(count) is int or count % 1 == 0 else round(count, 1)
@@ -238,6 +244,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     values = policy.values
     count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowance("outcome")
+    is_shared = bool(series.get("refusal"))
     limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
     similar_limit = values["outcome_max_similar"] + allowance
     is_advisory = False
@@ -253,8 +260,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     else:
         # Different searches that all find nothing may be an honest sweep.
         is_advisory = series.get("found_nothing", False)
-    is_refusal = "tool" in series
-    calls = [one for one in run.records if one.result == result and (is_refusal or one.tool == record.tool)]
+    calls = [one for one in run.records if one.result == result and (is_shared or one.tool == record.tool)]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     finding = Finding(
@@ -262,7 +268,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
         count=int(count),
         limit=limit,
         confidence=0.9 if failed else 0.8,
-        loop_id=loop_identity("outcome", (_HOST if is_refusal else record.tool, result)),
+        loop_id=loop_identity("outcome", ("" if is_shared else record.tool, result)),
         call_keys=tuple(keys),
         seqs=evidence(calls),
         first_seq=series["first"],
@@ -271,7 +277,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
             record.tool,
             advisory=is_advisory,
             calls=series["calls"] if series["calls"] != count else None,
-            refusal=is_refusal,
+            refusal=series.get("refusal"),
         ),
     )
     return Reading(int(count), limit, finding)
