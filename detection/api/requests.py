@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 from django.http import HttpRequest
 
 from detection.request_context import IdentifiedRequest
-from detection.services.audit import Actor
+from detection.services.audit import KEY_PREFIX, Actor
 from detection.services.keys import Principal
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def as_api_request(request: HttpRequest) -> ApiRequest:
 def actor_of(request: ApiRequest) -> Actor:
     """Return the caller as the audit log names it."""
     return Actor(
-        f"key:{request.principal.public_id}",
+        f"{KEY_PREFIX}{request.principal.public_id}",
         address=request.client_address,
         request_id=request.request_id,
     )

@@ -64,6 +64,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "did": incident_text.did(incident, newest),
         "is_session_stopped": _is_session_stopped(incident),
         "is_silence": detector_for(incident.kind).is_silence,
+        "is_run_limit": detector_for(incident.kind).is_run_limit,
         "detections_of": _counted_detections(incident),
         "did_chip": incident_text.did_chip(incident, newest),
         # Its label has ended it; removing the label is what can still be done.
@@ -146,7 +147,8 @@ def _setting_url(incident: Incident, name: str) -> str:
 def _counted_detections(incident: Incident) -> str:
     """Return what the detection number counts, by the settings at that time."""
     scope = incident.policy.get("escalation_scope", {}).get("value", "loop")
-    return "all loops of the run" if scope == "session" else "this loop"
+    what = "limit" if detector_for(incident.kind).is_run_limit else "loop"
+    return "all loops of the run" if scope == "session" else f"this {what}"
 
 
 def _strip(project: str, incident: Incident, related: Sequence[IncidentRow]) -> Strip | None:

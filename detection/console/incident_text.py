@@ -204,10 +204,23 @@ def progress(
     return "allowed" if is_allowed and is_quiet else "active"
 
 
+_LIMIT_ENDS = f"This ends after {QUIET_CALLS} calls within the limit, or with its session."
+_PROGRESS_OF_LIMITS = {
+    "active": f"The limit is reached. {_LIMIT_ENDS}",
+    "stopped": f"Its session is stopped. {_LIMIT_ENDS}",
+    "allowed": f"Its held call was allowed, and the limit was not reached again. {_LIMIT_ENDS}",
+    "recovered": "Further calls kept within the limit.",
+    "ended": "The session ended at the limit, or this was labelled.",
+}
+
+
 def progress_words(word: str, kind: str) -> str:
     """Return the explanation of a word of `progress` for incidents of a detector."""
+    detector = detector_for(kind)
+    if detector.is_run_limit:
+        return _PROGRESS_OF_LIMITS[word]
     end = f"It ends after {QUIET_CALLS} calls without the loop, or with its session."
-    if detector_for(kind).is_silence:
+    if detector.is_silence:
         end = "It ends with the next sign of life, or with its session."
     return {
         "active": f"The loop has not ended. {end}",

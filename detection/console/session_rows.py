@@ -38,12 +38,16 @@ class SessionLine:
     meter_label: str
     is_behind: bool
     stopped_by: str
+    is_at_limit: bool
 
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the live list."""
     state = shown_state(session.state, session.last_event_at, now)
     chip, word = CHIPS[state]
+    is_at_limit = detector_for(session.meter_kind).is_run_limit and session.meter_count >= session.meter_limit
+    if state == SessionState.LOOPING and is_at_limit:
+        word = "At a limit"
     place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state == SessionState.STOPPED or now - session.last_event_at > QUIET_AFTER
@@ -62,6 +66,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
         behind,
         _stopped_by(session) if state == SessionState.STOPPED else "",
+        is_at_limit,
     )
 
 

@@ -82,9 +82,9 @@ def left(seconds: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a counted amount with its unit, seconds as a time: ``9 min``, ``1,200 tokens``."""
+    """Return a counted amount with its unit, seconds as a time: ``9 min``, ``1,200 tokens``, ``1 call``."""
     words = figure(value, unit)
-    return words if unit in OF_UNIT else f"{words} {unit}"
+    return words if unit in OF_UNIT else f"{words} {unit.removesuffix('s') if value == 1 else unit}"
 
 
 def figure(value: float, unit: str) -> str:

@@ -12,7 +12,7 @@ from string import Template
 from detection.engine import durations
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
-from detection.engine.detectors.base import NAMES_ONLY, calls_in_window
+from detection.engine.detectors.base import NAMES_ONLY, SMALLER_STEPS, calls_in_window
 from detection.engine.policy import Policy
 from detection.engine.tool_classes import ToolClass
 
@@ -20,7 +20,9 @@ MAX_TOOL_CHARACTERS = 128
 """Length of a tool name in a message."""
 
 _INSTEAD = "Change the inputs, use another tool, or answer with what you know."
-AFTER_STOP = "Break the request into smaller steps, or try another approach."
+
+_MARKS = (".", "!", "?", "…", "。", "！", "？")
+"""What ends a sentence."""
 
 CLOSINGS = ("skipped", "expired", "expired_stop", "denied")
 """Names of the templates for held calls that are not approved: denied by a person, expired, or denied by the judge."""
@@ -43,8 +45,8 @@ TEMPLATES: Mapping[str, str] = {
     "skipped": "The call was not run: an operator skipped it. $sentence. " + _INSTEAD,
     "expired": "The call was not run: $decider did not approve it in time. $sentence. " + _INSTEAD,
     "expired_stop": "The run was stopped: $decider did not approve the call in time. $sentence. "
-    + AFTER_STOP,
-    "denied": "The run was stopped. $sentence, and no justification was accepted. " + AFTER_STOP,
+    + SMALLER_STEPS,
+    "denied": "The run was stopped. $sentence, and no justification was accepted. " + SMALLER_STEPS,
     "stop": (
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Adjust the inputs or the "
         "strategy, or break the request into smaller steps."
@@ -170,7 +172,7 @@ def message(
         return ""
     pause = f" {pause_note(pause_seconds)}" if pause_seconds else ""
     what = detector.describe(finding, in_seconds=True) + (
-        ", again after guidance to try another way" if after_guidance else ""
+        ", again after guidance to try another way" if after_guidance and not detector.is_run_limit else ""
     )
     return (
         Template(template)
@@ -198,6 +200,7 @@ def closing(
     name: str,
     summary: str,
     *,
+    kind: str,
     tool: str,
     count: int,
     limit: int,
@@ -212,17 +215,29 @@ def closing(
         One of `CLOSINGS`.
     summary : str
         The finding in words, as the approval has it.
-    tool, count, limit
+    kind, tool, count, limit
         Of the finding.
     decider : str
         Who did not decide in time.
     templates : mapping, optional
         Templates by name instead of the defaults.
     """
-    template = (templates or {}).get(name) or TEMPLATES[name]
+    detector = detector_for(kind)
+    template = (templates or {}).get(name) or detector.templates.get(name) or TEMPLATES[name]
     return Template(template).safe_substitute(
-        sentence=summary, decider=decider, tool=_shown(tool), count=count, limit=limit
+        sentence=summary,
+        advice=detector.advice,
+        decider=decider,
+        tool=_shown(tool),
+        count=count,
+        limit=limit,
     )
+
+
+def as_sentence(text: str) -> str:
+    """Return what a person or a model wrote with a mark at its end, so that more can follow."""
+    text = text.strip()
+    return text if not text or text.rstrip("\"')”’»").endswith(_MARKS) else f"{text}."
 
 
 def pause_note(seconds: int) -> str:

@@ -19,10 +19,10 @@ from django.utils import timezone
 
 from detection.engine import commands, fold, wire_shapes
 from detection.engine.calls import Call, Finding, Result, Step, Verdict
+from detection.engine.detectors.base import SMALLER_STEPS
 from detection.engine.identity import Keyer
 from detection.engine.judge import Digest
 from detection.engine.memory import BLOCKING, State
-from detection.engine.messages import AFTER_STOP
 from detection.engine.policy import (
     ENVIRONMENT,
     FIELDS,
@@ -197,7 +197,7 @@ def after_decision(decision: str, message: str) -> Json:
         "executed": is_allowed,
         "stopped": decision == "stop",
         "outcome": "continue" if is_allowed else "stop",
-        "guidance": AFTER_STOP in message or "Guidance: " in message,
+        "guidance": SMALLER_STEPS in message or "Guidance: " in message,
     }
 
 

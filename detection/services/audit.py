@@ -29,6 +29,13 @@ class Actor:
 
 
 SYSTEM = Actor("system")
+KEY_PREFIX = "key:"
+_NOBODY_BY_NAME = frozenset({"", "command", "command line", "system"})
+
+
+def shown_to_agents(name: str) -> str:
+    """Return the author of a change as agents may read it: people have names, ids of keys are not for agents."""
+    return "an operator" if name.startswith(KEY_PREFIX) or name in _NOBODY_BY_NAME else name
 
 
 _STATES = frozenset({"opened", "ended", "woke"})

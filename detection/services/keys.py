@@ -80,7 +80,7 @@ class Principal:
     @property
     def actor(self) -> Actor:
         """The principal as the audit log names it."""
-        return Actor(f"key:{self.public_id}")
+        return Actor(f"{audit.KEY_PREFIX}{self.public_id}")
 
 
 class PrincipalCache:

@@ -26,6 +26,7 @@ from detection.console.statistics_links import Link
 from detection.console.timeline import Timeline
 from detection.engine import durations
 from detection.engine.detectors import detector_for
+from detection.engine.messages import as_sentence
 from detection.filtering import language
 from detection.selectors.strips import Strip, cells_of, small
 
@@ -53,6 +54,7 @@ for _name in ("span", "milliseconds", "figure", "amount"):
 
 register.filter("integration_words", integration_words)
 register.filter("progress_words", incident_text.progress_words)
+register.filter("as_sentence", as_sentence)
 
 
 @register.filter

@@ -57,7 +57,8 @@ def test_an_answer_decides_and_a_second_one_is_a_conflict(api, with_scopes, held
 def test_a_stop_answers_the_held_call_and_stops_the_session(api, held):
     stopped = api.post(f"/approvals/{held['id']}/decision", {"choice": "stop"}).json()
     assert (stopped["state"], stopped["decision"], stopped["choice"]) == ("decided", "stop", "stop")
-    assert f"This session was stopped by {stopped['decided_by']} in LoopGuard." in stopped["message"]
+    assert "This session was stopped by an operator in LoopGuard." in stopped["message"]
+    assert stopped["decided_by"].startswith("key:")
     session = api.get("/sessions/s-1").json()
     assert (session["state"], session["stopped"]["kind"]) == ("stopped", "person")
     assert session["stopped"]["by"] == stopped["decided_by"]
@@ -227,3 +228,26 @@ def test_the_calls_that_a_list_of_messages_ends_with_are_held_together(api):
         assert decisions == ["allow", "allow", "hold", "hold", "hold"]
     (approval,) = api.get("/approvals").json()["items"]
     assert approval["held_calls"] == 3
+
+
+@pytest.mark.parametrize("choice", [{"choice": "allow_once"}, {"choice": "raise", "raise_by": 3}, {"choice": "exempt"},
+                                    {"choice": "disable"}, {"choice": "skip"}, {"choice": "stop"}])  # fmt: skip
+def test_no_agent_reads_the_id_of_a_key(api, held, choice):
+    decided = api.post(f"/approvals/{held['id']}/decision", choice).json()
+    assert decided["decided_by"].startswith("key:")
+    assert decided["decided_by"].removeprefix("key:") not in decided["message"]
+    assert "operator" in decided["message"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "shown"),
+    [("budget emergency", "Reason given: budget emergency. No"), ("Stop it!", "Reason given: Stop it! No"),
+     ("It said “enough.”", "Reason given: It said “enough.” No"), ("", "LoopGuard. No"), ("  ", "LoopGuard. No")],
+)  # fmt: skip
+def test_a_stop_gives_its_reason_as_a_sentence_and_no_key(api, reason, shown):
+    api.call()
+    api.post("/sessions/s-1/stop", {"reason": reason})
+    message = api.call().json()["verdicts"][0]["message"]
+    assert message.startswith("This session was stopped by an operator in LoopGuard.")
+    assert shown in message
+    assert "key:" not in message

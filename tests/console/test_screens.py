@@ -310,7 +310,7 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
     incident = Incident.objects.get(session_name="spending")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     assert "3 counted, limit 3 calls" in shown
-    assert "In the loop 1 call," in shown
+    assert "At the limit 1 call," in shown
 
 
 def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(world):

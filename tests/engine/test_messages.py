@@ -79,8 +79,8 @@ def test_a_spent_extension_names_the_limit_in_force():
     verdicts = [player.call("t", {"n": number}).verdict for number in range(8, 13)]
 
     assert [one.decision for one in verdicts] == ["allow", "allow", "allow", "stop", "stop"]
-    assert "12 of its limit of 11 rounds" in verdicts[3].message
-    assert "13 of its limit of 11 rounds" in verdicts[4].message
+    assert "reached its limit of 11 rounds" in verdicts[3].message
+    assert "reached its limit of 11 rounds" in verdicts[4].message
 
 
 @pytest.mark.parametrize(

@@ -58,3 +58,15 @@ def test_a_run_continues_after_it_was_resumed(world: World, shape, is_stream):
     actions.resume(world.project.pk, "s-1", SYSTEM)
     agent.say("go on")
     assert agent.turn().calls
+
+
+@forms_in_turns
+def test_an_answer_that_a_limit_ends_names_it_and_no_loop(world: World, shape, is_stream):
+    values = {
+        "session_budget_enabled": True, "session_budget_max_calls": 3, "session_budget_ladder": ["stop"],
+    }  # fmt: skip
+    overrides.save_override(world.project.pk, PROJECT, values, SYSTEM, "for the test")
+    world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"{len(world.model.asked)}")])
+    last = Agent(world, shape, is_stream).run()
+    assert "This session has reached its limit of 2 calls. The session was stopped." in last.text
+    assert "loop" not in last.text.lower()

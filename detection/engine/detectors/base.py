@@ -97,6 +97,9 @@ class Example:
 NAMES_ONLY: Final = "names_only"
 """Detail of findings where calls were compared by their tools alone, so that nothing is known of their arguments."""
 
+SMALLER_STEPS: Final = "Break the request into smaller steps, or try another approach."
+"""Advice for a run that was stopped."""
+
 FAILS_AGAIN: Final = "It fails the same way each time: find the cause, try another way, or report what fails."
 """Advice for calls whose results are all errors."""
 
@@ -141,7 +144,8 @@ class BaseDetector:
     error_advice : str
         The same where all results were errors; empty if `advice` suits these, too.
     templates : mapping of str to str
-        Message templates by rung that replace the defaults, whatever the class of the tool.
+        Message templates by rung or name of `messages.CLOSINGS` that replace the defaults, whatever the class of the
+        tool.
     again : str
         The subject of a sentence about the next detection, such as "The same call again".
     again_by_name : str

@@ -20,8 +20,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import ObservedCall, ObservedUsage
-from detection.engine.detectors.base import Example, Reading
-from detection.engine.detectors.limits import LimitDetector, add, add_call, fetch, limit_settings
+from detection.engine.detectors.base import SMALLER_STEPS, Example, Reading
+from detection.engine.detectors.limits import (
+    LimitDetector,
+    add,
+    add_call,
+    fetch,
+    limit_settings,
+    limit_templates,
+)
 from detection.engine.field import ladder, number, switch
 from detection.engine.memory import PENDING, Record, RunState
 
@@ -41,8 +48,9 @@ class Budget(LimitDetector):
     unit = "of the budget"
     sentence = "The run used *$used of $allowed*"
     recurrence = "Runs spend their whole budget: *$detail*"
-    message = "this run has reached $used of its limit of $allowed"
+    message = "this run has reached its limit of $allowed"
     advice = "Finish with what you have, or break the request into smaller steps."
+    templates = limit_templates(SMALLER_STEPS)
     presets = ("standard", "justified")
     key_settings = ("budget_ladder", "budget_max_calls", "budget_max_rounds")
     limit_setting = "budget_max_rounds"

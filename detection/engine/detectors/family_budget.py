@@ -39,7 +39,7 @@ class FamilyBudget(LimitDetector):
     unit = "of the limit of the family"
     sentence = "The sessions of the family used *$used of $allowed*"
     recurrence = "Families of sessions reach a limit: *$detail*"
-    message = "the agents of this task have together reached $used of their limit of $allowed"
+    message = "the agents of this task have together reached their limit of $allowed"
     advice = "Finish with what you have: only a person can raise this limit."
     again = "Every further call"
     key_settings = ("family_budget_ladder", "family_budget_max_calls", "family_budget_max_cost_usd")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detection.engine.calls import Finding, ObservedCall, ObservedUsage
@@ -28,6 +28,26 @@ Limit = tuple[str, str, float]
 """Unit, account and value."""
 
 
+def limit_templates(after_stop: str) -> Mapping[str, str]:
+    """Return the message templates of limits: a limit is no loop, and no other inputs help.
+
+    Parameters
+    ----------
+    after_stop
+        What is left to do when nothing more runs, as sentences.
+    """
+    return {
+        "warn": "[WARNING: $what. $advice]",
+        "delay": "The call was not run. $sentence. $advice",
+        "chance": "The call was not run. $sentence. $advice $next",
+        "skipped": "The call was not run: an operator skipped it. $sentence. $advice",
+        "expired": "The call was not run: $decider did not approve it in time. $sentence. $advice",
+        "expired_stop": f"The run was stopped: $decider did not approve the call in time. $sentence. {after_stop}",
+        "denied": f"The run was stopped. $sentence, and no justification was accepted. {after_stop}",
+        "stop": f"$sentence. The session was stopped. {after_stop}",
+    }
+
+
 class LimitDetector(BaseDetector):
     """Base class of the detectors that compare what is used with limits.
 
@@ -39,6 +59,7 @@ class LimitDetector(BaseDetector):
         The share of a limit at which operators get a notice: `{kind}_notice_share`.
     """
 
+    templates = limit_templates("Only a person can raise this limit.")
     units: ClassVar[tuple[str, ...]] = ("calls", "seconds", "tokens", COST)
     notice_setting: ClassVar[str] = ""
     is_run_limit = True

@@ -41,7 +41,7 @@ class SessionBudget(LimitDetector):
     unit = "of the limit"
     sentence = "The session used *$used of $allowed*"
     recurrence = "Sessions reach a limit of their whole life: *$detail*"
-    message = "this session has reached $used of its limit of $allowed"
+    message = "this session has reached its limit of $allowed"
     advice = "Finish with what you have: only a person can raise this limit."
     again = "Every further call"
     presets = ("standard",)

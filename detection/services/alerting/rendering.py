@@ -54,6 +54,7 @@ _HEADLINES = {
     AlertEventType.APPROVAL_CLOSED: "Approval closed",
     AlertEventType.JUDGE_DISABLED: "Judge disabled",
 }
+_HEADLINES_OF_LIMITS = {"escalated": "Stricter at a limit", "ended": "No longer at a limit"}
 _HEADLINES_OF_SILENCE = {"opened": "Stalled", "ended": "No longer stalled"}
 _WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
@@ -106,15 +107,19 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
             "an instruction in its data. The judge is disabled for a day, and calls that wait for it are denied. "
             f"{_where(facts)}"
         )
-    is_silence = detector_for(facts["kind"]).is_silence
+    detector = detector_for(facts["kind"])
+    is_silence = detector.is_silence
     if is_silence and event_type == "opened":
         end = f"the limit is {durations.exact(facts['limit'])}"
     elif is_silence and event_type == "ended":
         end = plain(facts["note"])
     elif event_type in ("opened", "escalated", "woke"):
-        end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} (limit {facts['limit']})"
+        figure = _used(facts) if detector.is_run_limit else f"limit {facts['limit']}"
+        end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} ({figure})"
     elif event_type == AlertEventType.STILL_OPEN:
         end = f"unacknowledged since {_utc(facts['opened_at']):%d %b %H:%M} UTC"
+    elif event_type == "ended" and detector.is_run_limit:
+        end = "further calls kept within it" if facts["recovered"] else "the session ended at it"
     elif event_type == "ended":
         end = "the agent recovered" if facts["recovered"] else "the agent did not recover"
     else:
@@ -124,8 +129,15 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
 
 def _headline(event_type: str, facts: Mapping[str, Any]) -> str:
     headline = _HEADLINES.get(event_type, event_type)
-    is_silence = detector_for(str(facts.get("kind", ""))).is_silence
-    return _HEADLINES_OF_SILENCE.get(event_type, headline) if is_silence else headline
+    detector = detector_for(str(facts.get("kind", "")))
+    if detector.is_run_limit:
+        return detector.headline if event_type == "opened" else _HEADLINES_OF_LIMITS.get(event_type, headline)
+    return _HEADLINES_OF_SILENCE.get(event_type, headline) if detector.is_silence else headline
+
+
+def _used(facts: Mapping[str, Any]) -> str:
+    detail = facts["detail"]
+    return f"{durations.figure(detail.get('used', facts['count']), facts['unit'])} used"
 
 
 def _where(facts: Mapping[str, Any]) -> str:

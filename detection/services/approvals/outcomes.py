@@ -12,6 +12,7 @@ from detection.engine.fields import FIELDS
 from detection.engine.memory import State
 from detection.models import Approval, ApprovalState, Choice, JudgeCall, JudgeOutcome, Session
 from detection.models.approvals import DONE, Decider
+from detection.services import audit
 from detection.services.audit import SYSTEM
 
 Templates = Mapping[str, str]
@@ -69,7 +70,8 @@ def person_outcome(
 ) -> ApprovalOutcome:
     """Return the outcome of a person's choice; `templates` are the project's own by name."""
     if choice in ALLOWING:
-        message = f"{by} {DONE[choice].format(by=raise_by)}."
+        message = f"{audit.shown_to_agents(by)} {DONE[choice].format(by=raise_by)}."
+        message = message[:1].upper() + message[1:]
         return ApprovalOutcome("allow", message, reason, by, choice, raise_by)
     return ApprovalOutcome("block", _closing("skipped", approval, templates), reason, by, choice)
 
@@ -92,7 +94,7 @@ def judge_outcome(
     The agent receives the guidance of an acceptance. Reasons and denials are for people only.
     """
     if call.outcome == JudgeOutcome.ACCEPTED and call.rounds_granted:
-        guidance = f" Guidance: {call.guidance}" if call.guidance else ""
+        guidance = f" Guidance: {messages.as_sentence(call.guidance)}" if call.guidance else ""
         unit = "rounds" if detector_for(approval.kind).is_run_limit else "calls"
         return ApprovalOutcome(
             "allow",
@@ -108,6 +110,7 @@ def _closing(name: str, approval: Approval, templates: Templates) -> str:
     return messages.closing(
         name,
         approval.summary,
+        kind=approval.kind,
         tool=approval.tool,
         count=approval.count,
         limit=approval.limit,

@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from detection import clock
-from detection.engine import interventions
+from detection.engine import interventions, messages
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
@@ -63,9 +63,9 @@ def stop_locked(
 
 def stopped_message(session: Session) -> str:
     """Return the message that a person stopped the session, as the user of the agent reads it."""
-    reason = f" Reason given: {session.stop_reason}" if session.stop_reason else ""
+    reason = f" Reason given: {messages.as_sentence(session.stop_reason)}" if session.stop_reason else ""
     return (
-        f"This session was stopped by {session.stopped_by or 'an operator'} in LoopGuard.{reason} "
+        f"This session was stopped by {audit.shown_to_agents(session.stopped_by)} in LoopGuard.{reason} "
         "No further tool call is allowed until someone resumes it."
     )
 

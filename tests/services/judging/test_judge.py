@@ -123,12 +123,12 @@ def test_the_judge_gets_the_request_of_the_run_the_limit_and_the_error(judged, a
     for number in range(LIMIT):
         call = agent.call(arguments=json.dumps({"n": number}), round=f"r-{number}", run="two")
         verdict = agent.asks(call).verdicts[0]
-    assert verdict.message.startswith("The call is on hold. This run has reached 6 of its limit of 5 rounds.")
+    assert verdict.message.startswith("The call is on hold. This run has reached its limit of 5 rounds.")
     judge_consultation.consult_judge(verdict.approval["id"])
     content = running.requests[0]["messages"][1]["content"]
     assert "Original request: <data>Read all of them.</data>" in content
     assert "Limit: 5 rounds. Reached: 6 rounds" in content
-    assert "Error: This run has reached 6 of its limit of 5 rounds." in content
+    assert "Error: This run has reached its limit of 5 rounds." in content
     assert JudgeCall.objects.get().rounds_granted == 2
 
 
