@@ -99,6 +99,7 @@ def react(
     *,
     at: float,
     round_hash: int = 0,
+    warned: tuple[int, str] | None = None,
     after_result: bool = False,
 ) -> Reaction:
     """Take the next rung for a finding, if it is time for one.
@@ -118,9 +119,12 @@ def react(
         Server time of the current call in Unix seconds; the session as a whole has no records with times.
     round_hash : int
         Hash of the round of the call, 0 without one.
+    warned : tuple of int and str, optional
+        The latest warning of the run before this step; without it, also one of this step counts.
     after_result : bool
         The call has already run, so it can only be warned about. Anything stricter is left to the next call of the
-        loop, where the detector fires again. With `outcome_method = literal` the run is stopped after the result.
+        loop, where the detector fires again; meanwhile it is warned about each time that its count has doubled. With
+        `outcome_method = literal` the run is stopped after the result.
 
     Returns
     -------
@@ -134,9 +138,9 @@ def react(
     run.loops[finding.loop_id] = loop
     if len(run.loops) > MAX_LOOPS:
         drop_oldest(run.loops, MAX_LOOPS)
-    ladder = rungs(policy, finding.kind)
+    ladder, warned = rungs(policy, finding.kind), warned or run.warned
     if finding.detail.get("advisory"):
-        return _advise(run, loop, finding, ladder, values["rung_gap_calls"])
+        return _advise(run, loop, finding, ladder, values["rung_gap_calls"], warned)
     _decay(run, loop, finding, values)
     level, is_step = _level(run, loop, round_hash, by_session=values["escalation_scope"] == "session")
     if loop.pause_ends and at >= loop.pause_ends:
@@ -152,8 +156,8 @@ def react(
         if only_warns and not finding.detail.get("refusal"):
             rung = "warn"
         elif after_result and values["outcome_method"] == "fingerprint":
-            return Reaction(finding, None, level)
-    if rung == "warn" and not _warn(run, finding, values["rung_gap_calls"]):
+            return _remind(run, loop, finding, policy, level, warned)
+    if rung == "warn" and not _warn(run, finding, values["rung_gap_calls"], warned):
         return Reaction(finding, None, level)
     run.detections += is_step
     if not round_hash or loop.round != round_hash:
@@ -220,20 +224,33 @@ def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any
         loop.level, loop.ordinal, loop.rung, loop.round, loop.before, loop.delays = 0, 0, "", 0, "", 0
 
 
-def _advise(run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int) -> Reaction:
+def _remind(
+    run: RunState, loop: Loop, finding: Finding, policy: Policy, level: int, warned: tuple[int, str]
+) -> Reaction:
+    """Warn again about a loop whose count has doubled, without a step: what is due waits for a call of the loop."""
+    is_due = not policy.reads_plainly and finding.count >= 2 * loop.count
+    if not is_due or not _warn(run, finding, policy.values["rung_gap_calls"], warned):
+        return Reaction(finding, None, level)
+    loop.count = finding.count
+    return Reaction(finding, "warn", level)
+
+
+def _advise(
+    run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int, warned: tuple[int, str]
+) -> Reaction:
     """React to an advisory finding: warn once, and again when the count has doubled."""
     if loop.count and finding.count < 2 * loop.count and run.ordinal - loop.ordinal < finding.count:
         return Reaction(finding, None, loop.level)
     rung: Rung = "observe" if set(ladder) == {"observe"} or finding.detail.get("notice") else "warn"
-    loop.count, loop.ordinal = finding.count, run.ordinal
-    if rung == "warn" and not _warn(run, finding, gap):
+    if rung == "warn" and not _warn(run, finding, gap, warned):
         return Reaction(finding, None, loop.level)
+    loop.count, loop.ordinal = finding.count, run.ordinal
     return Reaction(finding, rung, loop.level)
 
 
-def _warn(run: RunState, finding: Finding, gap: int) -> bool:
+def _warn(run: RunState, finding: Finding, gap: int, warned: tuple[int, str]) -> bool:
     """Return whether to warn the agent: not if another detector has just warned about some of these calls."""
-    ordinal, loop_id = run.warned
+    ordinal, loop_id = warned
     latest = run.loops.get(loop_id)
     if (
         gap > 1
@@ -245,6 +262,29 @@ def _warn(run: RunState, finding: Finding, gap: int) -> bool:
         return False
     run.warned = (run.ordinal, finding.loop_id)
     return True
+
+
+def one_per_loop(reactions: Sequence[Reaction]) -> list[Reaction]:
+    """Return the strictest reaction to each loop, the strictest of all first.
+
+    Findings are about one loop if the calls of one lie within those of the other, or at least half are shared.
+    """
+    kept: list[Reaction] = []
+    for one in sorted(reactions, key=_precedence, reverse=True):
+        if _stands_alone(one.finding) or not any(
+            _is_same_loop(one.finding, other.finding) for other in kept if not _stands_alone(other.finding)
+        ):
+            kept.append(one)
+    return kept
+
+
+def _precedence(one: Reaction) -> tuple[int, bool, int, int]:
+    """Put the strictest first; among equals one with a rung, what has reacted most often, or the first by rank."""
+    return STRENGTH[one.decision], one.rung is not None, one.number, -RANK[one.finding.kind]
+
+
+def _stands_alone(finding: Finding) -> bool:
+    return BY_KIND[finding.kind].stands_alone or bool(finding.detail.get("family"))
 
 
 def strictest(reactions: Sequence[Reaction]) -> Reaction:
@@ -296,7 +336,7 @@ def reset_loop(run: RunState, loop_id: str) -> Loop | None:
 
 
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
-    """Return one finding per loop, by rank.
+    """Return one finding per loop, by rank, where the detectors of a loop share one ladder.
 
     A spent run limit is not a loop and is always kept, and calls of other sessions of a family are not this session's
     loop.
@@ -306,12 +346,17 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     for finding in findings:
         if BY_KIND[finding.kind].is_run_limit or finding.detail.get("family"):
             kept.append(finding)
-        elif not any(_is_same_loop(finding, other) for other in loops):
+        elif not any(_lies_within(finding, other) for other in loops):
             kept.append(finding)
             loops.append(finding)
     return kept
 
 
 def _is_same_loop(one: Finding, other: Finding) -> bool:
+    keys, others = set(one.call_keys), set(other.call_keys)
+    return _lies_within(one, other) or 2 * len(keys & others) >= max(len(keys), len(others))
+
+
+def _lies_within(one: Finding, other: Finding) -> bool:
     keys, others = set(one.call_keys), set(other.call_keys)
     return keys <= others or others <= keys

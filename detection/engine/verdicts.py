@@ -13,6 +13,7 @@ from detection.engine.reactions import (
     DECISION_OF,
     ENDINGS,
     distinct,
+    one_per_loop,
     react,
     reset_after,
     rung_after,
@@ -37,6 +38,9 @@ def decide(
     """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
     if not findings:
         return Verdict(meter=meter)
+    # Where all detections share one ladder, a loop takes one step of it.
+    has_own_ladders = not policy.reads_plainly and policy.values["escalation_scope"] == "loop"
+    warned = run.warned if has_own_ladders else None
     reactions = [
         react(
             _owner(state, run, finding),
@@ -44,10 +48,13 @@ def decide(
             policy,
             at=run.records[-1].at,
             round_hash=record.round,
+            warned=warned,
             after_result=after_result,
         )
-        for finding in distinct(findings)
+        for finding in (findings if has_own_ladders else distinct(findings))
     ]
+    if has_own_ladders and len(reactions) > 1:
+        reactions = one_per_loop(reactions)
     decisive = strictest(reactions)
     finding, ending = decisive.finding, next((one for one in ENDINGS if one == decisive.rung), None)
     reuses = _reusable(state, run, record, policy) if ending == "reuse" and not after_result else None

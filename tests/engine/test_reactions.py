@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from detection.engine import Guard, interventions
@@ -272,3 +274,115 @@ def test_an_answer_is_given_again_only_if_nothing_may_have_changed_since(values,
     verdict = player.call("read_file", {"path": "a"}, run="a").verdict
     assert verdict.rung == "reuse"
     assert (verdict.ending, verdict.reuses) == (("reuse", latest) if is_reused else (None, None))
+
+
+def edits(player, calls, *, tool="edit_file", text="Error: old text not found"):
+    """The same edit with one more space each time, which fails each time."""
+    given = []
+    for number in range(calls):
+        arguments = {"path": "a.py", "old": "def total():" + " " * number, "new": "def total(x):"}
+        verdict = player.step(tool, arguments, text, is_error=True)
+        given.append((verdict.decision, verdict.finding.kind if verdict.rung else ""))
+    return given
+
+
+def test_a_warning_about_similar_calls_does_not_hide_what_stops_them():
+    given = edits(Player(), 20)
+    assert [place for place, (decision, _) in enumerate(given, 1) if decision == "warn"] == [4, 7]
+    assert [decision for decision, _ in given[9:]] == ["block", *["stop"] * 10]
+    assert {kind for _, kind in given if kind} == {"outcome"}
+
+
+def test_each_detector_climbs_its_own_ladder_at_its_own_pace():
+    player = Player(outcome_ladder="warn", similar_ladder=["warn", "block", "stop"])
+    given = edits(player, 20)
+    assert next(one for one in given if one[0] in ("block", "stop")) == ("block", "similar")
+    assert given[3] == ("warn", "outcome")
+
+
+def test_a_loop_that_two_detectors_find_is_one_finding():
+    player = Player()
+    for number in range(12):
+        arguments = {"path": "a.py", "old": "def total():" + " " * number}
+        call = player.call("edit_file", arguments).verdict
+        verdicts = [call, player.answer("Error: old text not found", is_error=True).verdict]
+        assert all(len(one.findings) <= 1 for one in verdicts)
+
+
+def test_a_spent_limit_is_no_part_of_the_loop_in_its_calls():
+    player = Player(budget_max_calls=10, budget_ladder="warn")
+    verdicts = []
+    for number in range(10):
+        arguments = {"path": "a.py", "old": "x" + " " * number}
+        verdicts.append(player.call("edit_file", arguments).verdict)
+        player.answer("Error: old text not found", is_error=True)
+    assert {one.kind for one in verdicts[-1].findings} == {"budget", "outcome"}
+    assert verdicts[-1].decision == "block"
+
+
+def test_detections_that_share_one_ladder_take_one_step_per_call():
+    player = Player(escalation_scope="session", graduated_rungs=["warn", "warn", "warn", "stop"])
+    numbers = []
+    for number in range(9):
+        verdict = player.step("edit_file", {"old": "x" + " " * number}, "Error: not found", is_error=True)
+        numbers += [verdict.detection_number] if verdict.rung else []
+    assert numbers == [*range(1, len(numbers) + 1)]
+
+
+def broken(player, calls, tools=None):
+    """A sweep through tools of which none is connected; the reactions by call, from 1."""
+    said = {}
+    for number in range(1, calls + 1):
+        name = tools[number % len(tools)] if tools else f"tool_{number}"
+        verdict = player.step(name, {"of": number}, "not connected", is_error=True)
+        if verdict.rung:
+            said[number] = verdict.decision
+    return said
+
+
+def test_a_loop_of_new_calls_is_never_silent_for_long():
+    player = Player()
+    said = broken(player, 45)
+    limit = player.policy.get("stagnation_max_calls")
+    assert min(said) <= limit + 1
+    places = sorted(said)
+    assert all(later <= max(earlier + 3, 2 * earlier) for earlier, later in pairwise(places))
+
+
+def test_far_beyond_the_limit_a_new_call_is_blocked_and_the_next_one_may_show_another_way():
+    player = Player()
+    said = broken(player, 22)
+    assert said[22] == "block"
+    assert "block" not in [said[place] for place in said if place < 20]
+    verdict = player.step("another_tool", {}, "connected: 17 rows")
+    assert verdict.decision == "allow"
+    assert [player.step(f"work_{n}", {"n": n}, f"row {n * n}").decision for n in range(6)] == ["allow"] * 6
+
+
+def test_a_new_write_or_message_is_not_blocked_however_long_nothing_was_new():
+    player = Player()
+    broken(player, 21)
+    assert (
+        player.call("write_file", {"path": "report.md", "content": "what fails"}).verdict.decision == "allow"
+    )
+    assert player.call("send_message", {"text": "nothing is connected"}).verdict.decision == "allow"
+
+
+def test_a_loop_that_was_warned_about_is_not_reminded_at_every_result():
+    said = broken(Player(), 17)
+    assert len(said) <= 3
+
+
+def test_one_call_with_other_work_in_between_is_advised_against_and_never_blocked():
+    player = Player()
+    for number in range(30):
+        verdict = player.step("get_status", {"of": "build"}, "state: green, 3 workers")
+        assert verdict.decision in ("allow", "warn")
+        player.step("read_page", {"page": f"{number} {number * number}"}, f"text {number * 31} of it")
+
+
+@pytest.mark.parametrize("values", [{"once_per_round": False}, {"identity": "raw"}])
+def test_settings_that_count_as_known_systems_do_keep_one_ladder_for_each_loop(values):
+    given = edits(Player(**values), 20)
+    assert "warn" in dict(given)
+    assert not {"block", "stop"} & {decision for decision, _ in given}

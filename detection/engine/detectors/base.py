@@ -168,6 +168,8 @@ class BaseDetector:
     is_run_limit : bool
         The finding is about the run as a whole: it never stands in for a loop among the same calls, and extensions
         grant rounds instead of calls.
+    stands_alone : bool
+        What it finds is no loop that another detector may find in the same calls, so both react.
     spans_session : bool
         It counts over the whole session: `own` and the escalation of its loops belong to no run, and no message of the
         user resets them. `run` is still the run of the call in hand.
@@ -220,6 +222,7 @@ class BaseDetector:
     own_type: ClassVar[type[dict[str, Any]] | type[Kept]] = dict
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False
+    stands_alone: ClassVar[bool] = False
     spans_session: ClassVar[bool] = False
     judges_texts: ClassVar[bool] = False
     spans_tools: ClassVar[bool] = False

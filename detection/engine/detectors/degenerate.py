@@ -53,6 +53,7 @@ class Degenerate(BaseDetector):
     limit_setting = "degenerate_max_words"
     spans_session = True
     judges_texts = True
+    stands_alone = True
     describes_results = False
     settings = (
         switch(

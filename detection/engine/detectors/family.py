@@ -67,6 +67,7 @@ class FamilyRepeat(BaseDetector):
     limit_setting = "family_max_repeats"
     spans_session = True
     spans_family = True
+    stands_alone = True
     only_warns_fallible = True
     settings = (
         switch(

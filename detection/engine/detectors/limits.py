@@ -63,6 +63,7 @@ class LimitDetector(BaseDetector):
     units: ClassVar[tuple[str, ...]] = ("calls", "seconds", "tokens", COST)
     notice_setting: ClassVar[str] = ""
     is_run_limit = True
+    stands_alone = True
     judges_arguments = False
     describes_results = False
 

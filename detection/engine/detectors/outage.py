@@ -58,6 +58,7 @@ class Outage(BaseDetector):
     presets = ("standard",)
     spared_classes = ("fallible",)
     judges_arguments = False
+    stands_alone = True
     key_settings = ("outage_ladder", "outage_max_errors")
     limit_setting = "outage_max_errors"
     describes_results = False

@@ -12,7 +12,8 @@ results, a bare "ok", the placeholder of a picture and receipts of writes do not
 (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once. A
 different result of the tool, a successful change elsewhere, or several new results of other tools end the series; a
 message of the user ends one without errors. What the host refuses to run is one series, whichever tools are called, and
-escalates for a shell, too: the command never ran.
+escalates for a shell, too: the command never ran. One and the same call with other work in between is a scattered
+repeat and only advised against.
 
 - **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
   blocked, and so are tools of the class `fallible`, such as a shell.
@@ -263,6 +264,9 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     calls = [one for one in run.records if one.result == result and (is_shared or one.tool == record.tool)]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
+    if len(keys) == 1 and not policy.reads_plainly:
+        # One and the same call with other work in between is a scattered repeat, which is never blocked.
+        is_advisory = True
     finding = Finding(
         kind="outcome",
         count=int(count),

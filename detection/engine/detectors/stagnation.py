@@ -13,7 +13,8 @@ searches in ever new words that all find nothing ("[]", "No results for …") is
 arguments stay the same, such as one search for several days, do not count. A file that is read in parts, all of it, and
 then once more in other parts, is advised against at the `stagnation_max_passes`-th pass, unless something was changed
 or the context compacted in between. If the client never reports results, a call is new if it was not made before, and
-the limit is doubled.
+the limit is doubled. Before it runs, a call is judged if it belongs to those that brought nothing or, beyond four times
+the limit, if it neither writes nor says something: one for each further result.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
@@ -50,6 +51,8 @@ if TYPE_CHECKING:
 _MAX_KEYS = 12
 _UNKNOWN_FACTOR = 2
 _NEW_ERROR = 0.6
+# Beyond this multiple of the limit, a call need not be known to be judged before it runs.
+_FAR_BEYOND = 4
 _POLL = 0.25
 _HALF = 0.5
 # A command line searches in small steps: honest recorded runs had five empty answers in a row.
@@ -119,9 +122,10 @@ class Stagnation(BaseDetector):
                 return QUIET
             _count(own, record)
             return _judge(own, run, record, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
-        if record.key not in own.get("keys", ()):
+        limit = policy.values["stagnation_max_calls"]
+        if record.key not in own.get("keys", ()) and not _is_far_beyond(own, run, record, policy, limit):
             return QUIET
-        return _judge(own, run, record, policy.values["stagnation_max_calls"])
+        return _judge(own, run, record, limit)
 
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
@@ -181,6 +185,21 @@ class Stagnation(BaseDetector):
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting again from zero."""
         own.clear()
+
+
+def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: Policy, limit: int) -> bool:
+    """Return whether even a new call belongs to a stagnation, because those before it brought nothing for so long.
+
+    One call for each further result: the call after a blocked one may show that the agent has found another way. What
+    writes or says something may end the stagnation.
+    """
+    is_far = own.get("count", 0.0) >= (limit + run.allowance("stagnation")) * _FAR_BEYOND * _ENOUGH
+    if not is_far or policy.reads_plainly or record.effect in ("write", "message", "note"):
+        return False
+    if own.get("judged") == own["calls"]:
+        return False
+    own["judged"] = own["calls"]
+    return True
 
 
 def _count(own: dict[str, Any], record: Record, *, poll: bool = False, once: bool = False) -> None:

@@ -60,6 +60,7 @@ class Stalled(BaseDetector):
     advice = "Check whether the tool or the agent is still running."
     limit_setting = "stalled_other_seconds"
     is_silence = True
+    stands_alone = True
     describes_results = False
     limits: ClassVar[tuple[str, ...]] = (
         "stalled_read_seconds", "stalled_change_seconds", "stalled_shell_seconds", "stalled_other_seconds",

@@ -74,6 +74,7 @@ class Talk(BaseDetector):
     limit_setting = "talk_max_texts"
     spans_session = True
     judges_texts = True
+    stands_alone = True
     describes_results = False
     settings = (
         switch(

@@ -51,7 +51,17 @@ def outcome(run: History, policy: Policy) -> Expected | None:
         limit = min(limit, near_limit)
     # Different searches that all find nothing may be an honest sweep.
     is_sweep = near < near_limit and current.tool in READERS and series[0].text.startswith("No results")
-    return Expected("outcome", int(count), limit, "errors" if failed else "equal", advisory=is_sweep)
+    words = "errors" if failed else "equal"
+    return Expected(
+        "outcome", int(count), limit, words, advisory=is_sweep or _is_one_call(run, series, policy)
+    )
+
+
+def _is_one_call(run: History, series: list[Past], policy: Policy) -> bool:
+    """Whether the results are those of one call only, other calls in between: a scattered repeat."""
+    remembered = run.past[-policy.memory_calls :]
+    keys = {one.key for one in remembered if one.tool == run.current.tool and one.answer == series[0].answer}
+    return not policy.reads_plainly and len(keys | {run.current.key}) == 1
 
 
 def _refused(run: History, series: list[Past], counted: list[Past]) -> int:

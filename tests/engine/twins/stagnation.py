@@ -8,6 +8,7 @@ from tests.engine.twins.history import READERS, History, Past
 from tests.engine.twins.similarity import shared
 
 _HALF = 0.5
+_SAYS_OR_WRITES = ("change", "message")
 
 
 def stagnation(run: History, policy: Policy) -> Expected | None:
@@ -56,16 +57,24 @@ def _without_news(run: History, policy: Policy) -> Expected | None:
     if not answers:
         return _by_keys(run, 2 * limit)
     idle = _idle(run, answers, policy)
-    if run.is_after_result:
-        if current not in idle:
-            return None
-    elif current.key not in list(dict.fromkeys(one.key for one in idle))[-12:]:
+    if run.is_after_result and current not in idle:
         return None
     count = sum(max(_weight(one) for one in together) for together in _rounds(idle))
+    if not run.is_after_result and _is_new(current, idle):
+        since = max((one.result_place or 0 for one in idle), default=0)
+        judged = [one for one in run.past[:-1] if one.place > since and _is_new(one, idle)]
+        is_first = not any(one.kind_of_tool not in _SAYS_OR_WRITES for one in judged)
+        if count + 1e-9 < 4 * limit or current.kind_of_tool in _SAYS_OR_WRITES or not is_first:
+            return None
     if count + 1e-9 < limit:
         return None
     results = "errors" if current.status == "error" else "equal"
     return Expected("stagnation", int(count + 0.5), limit, results, min(12, len({one.key for one in idle})))
+
+
+def _is_new(call: Past, idle: list[Past]) -> bool:
+    """Whether a call is none of those that brought nothing."""
+    return call.key not in list(dict.fromkeys(one.key for one in idle))[-12:]
 
 
 def _idle(run: History, answers: list[Past], policy: Policy) -> list[Past]:
