@@ -25,7 +25,7 @@ DECISIONS: tuple[Decision, ...] = ("allow", "warn", "block", "hold", "stop")
 
 
 class ObservedEvent(Protocol):
-    """What `fold.observe` takes: `Call`, `Result`, `Message`, `Usage`, `End`, `Heartbeat`, or a stored event.
+    """What `fold.observe` takes: `Call`, `Result`, `Message`, `Usage`, `End`, `CallHeartbeat`, or a stored event.
 
     An event of the type `message` or `compaction` has a `message`, which is None for instructions of the system.
     """
@@ -221,7 +221,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Heartbeat:
+class CallHeartbeat:
     """A call still runs: the one with the sequence number `closes`."""
 
     type: ClassVar[str] = "heartbeat"

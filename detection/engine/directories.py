@@ -30,7 +30,7 @@ _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _OPTION_NAMES = tuple(option for row in _ROWS for option in row.get("options", ()))
 _OPTIONS = "|".join(map(re.escape, _OPTION_NAMES))
 _PATH = r"(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'|([^\s\"';&|<>]{1,400}))"
-_GOES = re.compile(rf"\s*(?:cd|pushd)\s+{_PATH}\s*(?:&&|;|\n)")
+_GOES = re.compile(rf"\s{{0,8}}(?:cd|pushd)\s{{1,8}}{_PATH}[ \t]{{0,8}}(?:&&|;|\n)")
 _IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:{_OPTIONS})[ =]{_PATH}")
 _MAX_COMMAND_CHARS = 1000
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from detection.engine import hooks, silence, verdicts
 from detection.engine.calls import (
     Arguments,
-    Heartbeat,
+    CallHeartbeat,
     Message,
     ObservedCall,
     ObservedEnd,
@@ -95,7 +95,7 @@ def observe(
         case "end":
             observe_end(state, cast("ObservedEnd", event), policy)
         case "heartbeat":
-            heartbeat = cast("Heartbeat", event)
+            heartbeat = cast("CallHeartbeat", event)
             silence.observe_heartbeat(state, heartbeat.closes, heartbeat.at)
     return Step()
 

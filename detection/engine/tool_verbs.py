@@ -28,7 +28,7 @@ _MOVES, _OWN_STATE = _words("moves"), _words("plans")
 _READ_VERBS = LOOKS | _words("checks")
 _NOUNS = "|".join(sorted(_words("things"), key=len, reverse=True))
 _GLUED = re.compile(
-    f"({'|'.join(sorted(_READ_VERBS | WRITE_VERBS | MESSAGE_VERBS, key=len, reverse=True))})(?:{_NOUNS})s?"
+    rf"\A({'|'.join(sorted(_READ_VERBS | WRITE_VERBS | MESSAGE_VERBS, key=len, reverse=True))})(?:{_NOUNS})s?"
 )
 
 # The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`, or a tool that dispatches.

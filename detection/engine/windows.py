@@ -39,7 +39,7 @@ _MAX_SEQS, _MAX_KEYS = 12, 6
 _MIN_PARTS = 3
 """Parts of a pass: who reads a file in two parts, and again in two others, has not read it for long."""
 _NEARLY_ALL = 0.8
-"""A pass of three parts that begins half a part later leaves out a sixth."""
+"""A pass of three parts that begins half a part later omits a sixth."""
 _REST = 2000
 """Lines that a call without an end reads at most: what the tools of coding agents return at once."""
 

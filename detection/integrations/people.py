@@ -18,7 +18,7 @@ MAX_GAPS: Final = 19
 _HEAD_CHARACTERS: Final = 6_000
 _LAST_CHARACTERS: Final = 4_000
 _FORMS: Final = [
-    (re.compile(rf"\s*(?:{one.pattern})", re.IGNORECASE | re.DOTALL),
+    (re.compile(rf"(?:{one.pattern})", re.IGNORECASE | re.DOTALL),
      re.compile(one.after, re.IGNORECASE | re.MULTILINE) if one.after else None)
     for one in PROGRAM_TEXTS
 ]  # fmt: skip
@@ -72,7 +72,7 @@ def is_program_text(text: str, before: str = "") -> bool:
     before
         Text of the message of the model that it follows; empty if there is none, or it is not known.
     """
-    head = text[:_HEAD_CHARACTERS]
+    head = text.lstrip()[:_HEAD_CHARACTERS]
     return any(
         pattern.match(head) and (after is None or after.search(before[-_LAST_CHARACTERS:]))
         for pattern, after in _FORMS

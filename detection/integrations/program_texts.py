@@ -36,7 +36,7 @@ class ProgramText:
 
 
 TEXT_ACTION: Final = (
-    r"^\s*(?:action|tool call|calling tools?|function call)s?\s*:"
+    r"^[ \t]{0,8}(?:action|tool call|calling tools?|function call)s?[ \t]{0,8}:"
     r"|<(?:code|tool_call|function_call|invoke)\b|```"
 )
 """How a model calls a tool in a protocol of plain text."""
@@ -44,7 +44,7 @@ TEXT_ACTION: Final = (
 PROGRAM_TEXTS: Final = (
     ProgramText(
         "agents that read actions from plain text",
-        r"(?:\[?step \d+\]?\s*)?(?:call id: \S+\s+)?\[?(?:observations?|tool (?:output|response|results?)|"
+        r"(?:\[?step \d+\]?\s{0,8})?(?:call id: \S{1,80}\s{1,8})?\[?(?:observations?|tool (?:output|response|results?)|"
         r"(?:function|command|execution|action|code) (?:output|results?))\b[^\n:]{0,80}:",
         (
             "Observation: 0 hits",
@@ -64,7 +64,7 @@ PROGRAM_TEXTS: Final = (
     ),
     ProgramText(
         "mini-swe-agent, Cline and others: the error of a tool call",
-        r"\[?(?:tool|function)(?:[ _-]call(?:ing)?)? (?:call )?(?:error|failed|failure)\b\]?\s*:",
+        r"\[?(?:tool|function)(?:[ _-]call(?:ing)?)? (?:call )?(?:error|failed|failure)\b\]?\s{0,8}:",
         (
             "Tool call error: No tool calls found in the response.",
             "Tool call error:\n\n<error>\nNo tool calls found\n</error>",
@@ -79,7 +79,7 @@ PROGRAM_TEXTS: Final = (
     ),
     ProgramText(
         "mini-swe-agent",
-        r"<returncode>|format error:\s*<error>|please always provide exactly one action\b",
+        r"<returncode>|format error:\s{0,8}<error>|please always provide exactly one action\b",
         (
             "<returncode>1</returncode>\n<output>\nno such file\n</output>",
             "Format error:\n\n<error>\nno action\n</error>",
@@ -138,7 +138,7 @@ PROGRAM_TEXTS: Final = (
     ProgramText(
         "Instructor and Pydantic AI: an answer that did not validate",
         r"correct your json only response\b|recall the function correctly, fix the errors\b|"
-        r"validation (?:error found:|feedback:)|\d+ validation errors?:\s*```json|"
+        r"validation (?:error found:|feedback:)|\d{1,6} validation errors?:\s{0,8}```json|"
         r"plain text responses are not permitted\b",
         (
             "Validation Error found:\n1 validation error for User\nRecall the function correctly, fix the errors",

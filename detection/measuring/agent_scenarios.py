@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from detection.engine import fold, silence
-from detection.engine.calls import Call, End, Finding, Heartbeat, Message, Result, Step
+from detection.engine.calls import Call, CallHeartbeat, End, Finding, Message, Result, Step
 from detection.engine.family import FamilyState
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING, State
@@ -102,7 +102,7 @@ class _Player:
     def _play_event(self, index: int, at: float, entry: dict[str, Any]) -> None:
         tool, args = entry["tool"], entry.get("args", {})
         if tool == "@heartbeat":
-            fold.observe(self._state, Heartbeat(at, entry["call"]), self._policy, self._keyer)
+            fold.observe(self._state, CallHeartbeat(at, entry["call"]), self._policy, self._keyer)
         elif tool == "@end":
             end = End(at, "completed", index, name(entry.get("run")))
             fold.observe(self._state, end, self._policy, self._keyer)

@@ -13,7 +13,7 @@ from detection.measuring.differences import Played
 
 
 @dataclass(frozen=True, slots=True)
-class Scenario:
+class WrittenScenario:
     """A scenario with its format: a known system's, or an agent's situation."""
 
     format: Literal["system", "agent"]
@@ -25,7 +25,7 @@ class Scenario:
         return str(self.document["id"])
 
 
-def read(path: Path) -> list[Scenario]:
+def read(path: Path) -> list[WrittenScenario]:
     """Return the scenarios of a file.
 
     Raises
@@ -40,13 +40,13 @@ def read(path: Path) -> list[Scenario]:
     lists = document if isinstance(document, dict) else {"scenarios": document}
     scenarios = [one for name in ("scenarios", "extra") for one in lists.get(name) or []]
     if scenarios and all(isinstance(one, dict) and "system" in one for one in scenarios):
-        return [Scenario("system", one) for one in scenarios]
+        return [WrittenScenario("system", one) for one in scenarios]
     if scenarios and all(isinstance(one, dict) and "ideal" in one for one in scenarios):
-        return [Scenario("agent", one) for one in scenarios]
+        return [WrittenScenario("agent", one) for one in scenarios]
     raise ValueError(f"{path}: not a scenario file; its format is {lists.get('format')!r}")
 
 
-def play_in_engine(scenarios: Iterable[Scenario]) -> list[Played]:
+def play_in_engine(scenarios: Iterable[WrittenScenario]) -> list[Played]:
     """Play scenarios in this process, without an installation."""
     players = {"system": seed_scenarios.play, "agent": agent_scenarios.play}
     return [players[one.format](one.document) for one in scenarios]

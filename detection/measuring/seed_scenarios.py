@@ -149,7 +149,7 @@ def compared(scenario: Json, got: Json) -> Played:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Detected:
+class SeedDetection:
     """One detection, as the engine and the API name it."""
 
     kind: str
@@ -170,7 +170,7 @@ def kind_in_their_words(system: str, kind: str, scope: str) -> str:
     return kinds.get(f"{kind} {scope}") or kinds.get(kind, kind)
 
 
-def in_their_words(system: str, detected: Detected) -> Json:
+def in_their_words(system: str, detected: SeedDetection) -> Json:
     """Return a detection in the terms of the system."""
     got: Json = {
         "kind": kind_in_their_words(system, detected.kind, detected.scope),
@@ -246,7 +246,7 @@ class Settings:
     model, session
         Those of its model, and of each session from its start.
     environment
-        Those of environment variables. Invalid ones are left out: the original system ignored them.
+        Those of environment variables. Invalid ones are skipped: the original system ignored them.
     """
 
     own: Json
@@ -259,12 +259,12 @@ def settings_of(scenario: Json) -> Settings:
     """Return the settings of a scenario."""
     system, config = scenario["system"], scenario.get("config", {})
     translate = _TRANSLATE[system]
-    tiers = [
+    by_scope = [
         translate(config[name]) if isinstance(config.get(name), dict) else {}
         for name in ("server", "model", "session")
     ]
-    own = {"preset": _preset(system, config), **translate(config), **tiers[0]}
-    return Settings(own, tiers[1], tiers[2], _environment(config.get("env", {})))
+    own = {"preset": _preset(system, config), **translate(config), **by_scope[0]}
+    return Settings(own, by_scope[1], by_scope[2], _environment(config.get("env", {})))
 
 
 def _overrides(given: Settings) -> list[ScopedValues]:
@@ -555,7 +555,7 @@ class _Game:
             return
         level, _, fields = line
         level_name = logging.getLevelName(level)
-        detected = Detected(
+        detected = SeedDetection(
             kind=finding.kind,
             scope=finding.detail.get("scope", ""),
             rung=verdict.rung,

@@ -110,6 +110,10 @@ def test_the_counter_finds_what_the_real_matcher_finds(where):
         assert (place, end) == (found.span() if found else (None, None))
 
 
+COMPILES = {("detection/engine/tables/__init__.py", "compiled")}
+"""Functions whose callers keep what they return in attributes of modules."""
+
+
 def test_patterns_are_compiled_where_the_count_sees_them():
     """A pattern inside a function would escape the count above."""
     hidden = []
@@ -119,6 +123,8 @@ def test_patterns_are_compiled_where_the_count_sees_them():
             continue
         for function in ast.walk(ast.parse(source)):
             if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            if (str(path.relative_to(ROOT)), function.name) in COMPILES:
                 continue
             hidden += [
                 f"{path.relative_to(ROOT)}:{node.lineno}"

@@ -19,6 +19,7 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_PG_BIN": "only for `up`",
     "LOOPGUARD_WEB_PROCESSES": "only for `up`",
     "LOOPGUARD_WORKER_THREADS": "only for `up`",
+    "LOOPGUARD_TEST_CLOCK": "only for tests",
     "NO_COLOR": "only for `up`",
     "XDG_DATA_HOME": "only for `up`",
 }

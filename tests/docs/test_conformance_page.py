@@ -17,7 +17,7 @@ ROWS = re.findall(r"^\| (F\d{3}-\d{2}) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", PAGE
 UNFINISHED = ("partly", "missing")
 STATES = ("works", "different on purpose", *UNFINISHED)
 OWN_FILE = "api/test_known_systems.py"
-DOORS = (
+ENTRY_POINTS = (
     "api/", "gateway/", "hosts/", "consumers/", "console/", "browser/", "admin/", "management/", "demo/", "supervisor/",
     "engine/test_library.py",
 )  # fmt: skip
@@ -48,7 +48,7 @@ def problems_of(state: str, evidence: str) -> list[str]:
     ]
     missing = [name for name in tests if name.split("::")[1] not in functions_of(name.split("::")[0])]
     missing += [name for name in named if re.fullmatch(r"\d{3}-\d{2}", name) and name not in scenarios()]
-    if not any(name.startswith(DOORS) for name in tests):
+    if not any(name.startswith(ENTRY_POINTS) for name in tests):
         missing.append("no test that comes in as a client or a person does")
     if state not in STATES:
         missing.append(f"unknown state {state!r}")

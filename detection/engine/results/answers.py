@@ -19,16 +19,17 @@ _MAX_EMPTY_CHARS = 400
 _MAX_JSON_CHARS = 2048
 
 
-def _pattern(says: str, *, plain: bool = False) -> re.Pattern[str]:
-    found = tables.rows("answers", says=says)
-    return tables.pattern(row for row in found if row.get("plain") or not plain)
+def _pattern(says: str, *, plain: bool = False, at_start: bool = False) -> re.Pattern[str]:
+    found = (row for row in tables.rows("answers", says=says) if row.get("plain") or not plain)
+    return tables.pattern(found, at_start=at_start)
 
 
-_BEGINS_FAILED, _PLAIN_BEGINS_FAILED = _pattern("begins_failed"), _pattern("begins_failed", plain=True)
+_BEGINS_FAILED = _pattern("begins_failed", at_start=True)
+_PLAIN_BEGINS_FAILED = _pattern("begins_failed", plain=True, at_start=True)
 _NOT_OF_PROGRAMS = tables.pattern(
-    row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"
+    (row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"), at_start=True
 )
-_FAILURE, _REFUSAL = _pattern("failure"), _pattern("refusal")
+_FAILURE, _REFUSAL = _pattern("failure", at_start=True), _pattern("refusal", at_start=True)
 _REFUSAL_PARTS = tables.parts(tables.rows("answers", says="refusal"))
 _PENDINGS = tuple(
     (tables.parts([row]), re.compile(row["pattern"])) for row in tables.rows("answers", says="pending")
@@ -51,7 +52,7 @@ _FRAMES = tuple(
     for row in tables.table(name)
     if "frame" in row
 )
-_DECLINED, _DONE = _pattern("declined"), _pattern("done")
+_DECLINED, _DONE = _pattern("declined"), _pattern("done", at_start=True)
 _DECLINED_PARTS = tables.parts(tables.rows("answers", says="declined"))
 
 _NOTHING = frozenset(("", "[]", "{}", "()", "null", "none", '""', "''", "[[]]"))
@@ -67,7 +68,7 @@ _VALUE = re.compile(
     r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
-_FIGURES = re.compile(r"[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
+_FIGURES = re.compile(r"(?<![\w~])[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
 _ONLY_MASKED = re.compile(r"[\s~\W]*")
 
 

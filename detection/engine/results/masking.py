@@ -95,7 +95,7 @@ _Labels = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
 
 
 def _labels_of(found: Iterable[Mapping[str, Any]]) -> _Labels:
-    return tuple((tuple(row["parts"]), re.compile(row["text"])) for row in found if "text" in row)
+    return tuple((tuple(row["parts"]), tables.compiled(row["text"])) for row in found if "text" in row)
 
 
 _PLAIN_ROWS = [row for row in _ROWS if row.get("plain")]

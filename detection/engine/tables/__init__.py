@@ -44,9 +44,21 @@ def words(name: str, column: str = "words", **wanted: str) -> tuple[str, ...]:
     return tuple(word for row in rows(name, **wanted) for word in row[column])
 
 
-def pattern(found: Iterable[Mapping[str, Any]]) -> re.Pattern[str]:
-    """Return one pattern for the patterns of these rows; upper and lower case are the same."""
-    return re.compile("(?i)" + "|".join(f"(?:{row['pattern']})" for row in found))
+def pattern(found: Iterable[Mapping[str, Any]], *, at_start: bool = False) -> re.Pattern[str]:
+    """Return one pattern for the patterns of these rows; upper and lower case are the same.
+
+    Parameters
+    ----------
+    at_start : bool
+        It only matches at the beginning of a text, so that no other place is tried.
+    """
+    either = "|".join(f"(?:{row['pattern']})" for row in found)
+    return compiled(rf"(?i)\A(?:{either})" if at_start else f"(?i){either}")
+
+
+def compiled(text: str) -> re.Pattern[str]:
+    """Return a pattern of a row. Modules keep it in an attribute, where a test counts its steps."""
+    return re.compile(text)
 
 
 def parts(found: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -9,9 +9,9 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.measuring.differences import Played
-from detection.measuring.doors.installation import InstallationError
-from detection.measuring.doors.playing import DOORS, play_on_installation
-from detection.measuring.scenario_files import Scenario, play_in_engine, read
+from detection.measuring.entry_points.installation import InstallationError
+from detection.measuring.entry_points.playing import ENTRY_POINTS, play_on_installation
+from detection.measuring.scenario_files import WrittenScenario, play_in_engine, read
 
 
 class Command(BaseCommand):
@@ -31,7 +31,9 @@ class Command(BaseCommand):
         parser.add_argument("--url", help="address of a running installation; needs --key")
         parser.add_argument("--key", help="key with all scopes, of a project without settings of its own")
         parser.add_argument(
-            "--through", choices=[*DOORS], help="interface that the scenarios go through (default: guard)"
+            "--through",
+            choices=[*ENTRY_POINTS],
+            help="interface that the scenarios go through (default: guard)",
         )
         parser.add_argument(
             "--clock",
@@ -92,7 +94,7 @@ class Command(BaseCommand):
                 raise CommandError(f"--{name.replace('_', '-')} needs --url and --key.", returncode=2)
 
     def _played(
-        self, scenarios: list[Scenario], options: dict[str, Any]
+        self, scenarios: list[WrittenScenario], options: dict[str, Any]
     ) -> tuple[list[Played], dict[str, list[str]]]:
         if not options["url"]:
             return play_in_engine(scenarios), {}

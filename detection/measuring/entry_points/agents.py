@@ -7,9 +7,9 @@ from typing import Any
 
 from detection.measuring import agent_scenarios as agents
 from detection.measuring.differences import Played
-from detection.measuring.doors.installation import Json, Refused
-from detection.measuring.doors.sessions import GuardedSession, ReportedSession, sent_call, sent_result
-from detection.measuring.doors.stage import Stage
+from detection.measuring.entry_points.installation import Json, Refused
+from detection.measuring.entry_points.sessions import GuardedSession, ReportedSession, sent_call, sent_result
+from detection.measuring.entry_points.stage import Stage
 
 _EVENTS: dict[str, Json] = {
     "@message": {"type": "message", "role": "assistant"},
@@ -34,7 +34,7 @@ def obstacle(scenario: Json, stage: Stage) -> str:
     return ""
 
 
-class GuardPlay:
+class AgentGuardPlay:
     """A scenario on its way through the guard; `played` is set when it is over."""
 
     _led: type[GuardedSession] = GuardedSession
@@ -147,7 +147,7 @@ def obstacle_of_reports(scenario: Json, stage: Stage) -> str:
     return obstacle(scenario, stage)
 
 
-class ReportPlay(GuardPlay):
+class AgentReportPlay(AgentGuardPlay):
     """A scenario whose calls are reported; the incidents and decisions that workers store are compared."""
 
     _led = ReportedSession

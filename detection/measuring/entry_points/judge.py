@@ -27,7 +27,7 @@ class ScriptedJudge:
         self._requests: dict[str, list[Json]] = {}
         judge = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class JudgeHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 reply = judge._reply(body)
@@ -43,7 +43,7 @@ class ScriptedJudge:
             def log_message(self, *_: Any) -> None:
                 """Write nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), JudgeHandler)
         self._server.daemon_threads = True
 
     def expect(self, mark: str, replies: list[Any]) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 from detection.measuring import seed_scenarios as seeds
 from detection.measuring.differences import Played
-from detection.measuring.doors.installation import Json, Refused
-from detection.measuring.doors.sessions import GuardedSession, ReportedSession, sent_call, sent_result
-from detection.measuring.doors.stage import Stage
+from detection.measuring.entry_points.installation import Json, Refused
+from detection.measuring.entry_points.sessions import GuardedSession, ReportedSession, sent_call, sent_result
+from detection.measuring.entry_points.stage import Stage
 
 _UNSEEN = {
     "tracked": "asks how many calls the engine remembers, which no interface tells",
@@ -55,7 +55,7 @@ def _span(scenario: Json) -> float:
     return max(times, default=0.0) - min(times, default=0.0)
 
 
-class GuardPlay:
+class SeedGuardPlay:
     """A scenario on its way through the guard; `played` is set when it is over.
 
     Parameters
@@ -170,7 +170,7 @@ class GuardPlay:
         finding = verdict["finding"]
         if finding is None or verdict["rung"] is None or verdict["duplicate"]:
             return
-        detected = seeds.Detected(
+        detected = seeds.SeedDetection(
             kind=finding["kind"],
             scope=verdict["policy"].get("repeat_scope", {}).get("value", ""),
             rung=verdict["rung"],
@@ -216,7 +216,7 @@ class GuardPlay:
             choice = next(self._choices, "keep_enabled")
             if choice in seeds.CHOICES:
                 decided = session.decide(approval["id"], seeds.CHOICES[choice])
-            else:  # nobody is asked: the time for an answer passes
+            else:  # no answer: the time for one passes
                 seconds = _seconds_between(session.approval(approval["id"]))
                 self._later += seconds + 1
                 yield self._now + seconds + 1
@@ -268,7 +268,7 @@ def obstacle_of_reports(scenario: Json, stage: Stage) -> str:
     return obstacle(scenario, stage)
 
 
-class ReportPlay(GuardPlay):
+class SeedReportPlay(SeedGuardPlay):
     """A scenario whose calls are reported; the incidents that workers store are compared.
 
     A worker stores of each incident its detector, how often it was detected, and its last count, and of each call its
@@ -320,16 +320,18 @@ class ReportPlay(GuardPlay):
         if wanted != kinds and (None not in wanted or sum(wanted.values()) != sum(kinds.values())):
             yield f"incidents: expected {dict(wanted)}, got {kinds}"
         # Findings about results stand with no call, and those that change nothing leave the call as it is.
-        told = [
+        expected = [
             one["i"]
             for one in self._expected
             if one["kind"] not in _OF_RESULTS and one["action"] != "continue"
         ]
         # The other calls of a response share the decision about one of them.
-        rounds = {self._round_of(index) for index in told} - {None}
-        got["decided"] = [one for one in got["decided"] if one in told or self._round_of(one) not in rounds]
-        if told != got["decided"]:
-            yield f"decided calls: expected {told}, got {got['decided']}"
+        rounds = {self._round_of(index) for index in expected} - {None}
+        got["decided"] = [
+            one for one in got["decided"] if one in expected or self._round_of(one) not in rounds
+        ]
+        if expected != got["decided"]:
+            yield f"decided calls: expected {expected}, got {got['decided']}"
         last = {_WINDOWED.get(one["kind"], one["kind"]): one for one in self._expected}
         for name, one in last.items():
             if "count" in one and name in counts and counts[name] != one["count"]:

@@ -6,8 +6,8 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from detection.measuring.doors.installation import Json
-from detection.measuring.doors.stage import MODEL, Stage
+from detection.measuring.entry_points.installation import Json
+from detection.measuring.entry_points.stage import MODEL, Stage
 
 _EVALUATED_WITHIN_SECONDS = 60.0
 _DECIDED_WITHIN_SECONDS = 60.0
@@ -150,7 +150,7 @@ class ReportedSession(GuardedSession):
 
 
 def sent_call(call_id: str, entry: Json, usage: Json | None = None, **more: Any) -> Json:
-    """Return a call as the API takes it; names that are None are left out."""
+    """Return a call as the API takes it; names that are None are omitted."""
     given = {"call_id": call_id, "tool": entry["tool"], "arguments": entry.get("args"), **more}
     if usage:
         given["usage"] = {"input_tokens": usage.get("tokens", 0), "cost_usd": usage.get("cost_usd", 0.0)}

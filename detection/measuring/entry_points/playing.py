@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detection.measuring.differences import Played
-from detection.measuring.doors import agents, gateway, seeds
-from detection.measuring.doors.clocks import Clock, RealClock, TestClock, play_together
-from detection.measuring.doors.installation import Installation
-from detection.measuring.doors.judge import ScriptedJudge
-from detection.measuring.doors.stage import Stage
-from detection.measuring.scenario_files import Scenario
+from detection.measuring.entry_points import agents, gateway, seeds
+from detection.measuring.entry_points.clocks import Clock, RealClock, TestClock, play_together
+from detection.measuring.entry_points.installation import Installation
+from detection.measuring.entry_points.judge import ScriptedJudge
+from detection.measuring.entry_points.stage import Stage
+from detection.measuring.scenario_files import WrittenScenario
 
 
 class _Play(Protocol):
@@ -25,16 +25,16 @@ class _Play(Protocol):
         """Play."""
 
 
-_Door = dict[str, tuple[Callable[[Any, Stage], str], Callable[[Any, Stage], _Play]]]
+_EntryPoint = dict[str, tuple[Callable[[Any, Stage], str], Callable[[Any, Stage], _Play]]]
 """By the format of a scenario: what says why it cannot be played, and what plays it."""
-DOORS: dict[str, _Door] = {
+ENTRY_POINTS: dict[str, _EntryPoint] = {
     "guard": {
-        "system": (seeds.obstacle, seeds.GuardPlay),
-        "agent": (agents.obstacle, agents.GuardPlay),
+        "system": (seeds.obstacle, seeds.SeedGuardPlay),
+        "agent": (agents.obstacle, agents.AgentGuardPlay),
     },
     "events": {
-        "system": (seeds.obstacle_of_reports, seeds.ReportPlay),
-        "agent": (agents.obstacle_of_reports, agents.ReportPlay),
+        "system": (seeds.obstacle_of_reports, seeds.SeedReportPlay),
+        "agent": (agents.obstacle_of_reports, agents.AgentReportPlay),
     },
     "gateway": {
         "system": (gateway.obstacle, gateway.GatewayPlay),
@@ -44,7 +44,7 @@ DOORS: dict[str, _Door] = {
 
 
 def play_on_installation(
-    scenarios: Sequence[Scenario],
+    scenarios: Sequence[WrittenScenario],
     url: str,
     key: str,
     *,
@@ -61,7 +61,7 @@ def play_on_installation(
     url, key
         Its address, and a key of a project without settings of its own.
     through
-        One of `DOORS`.
+        One of `ENTRY_POINTS`.
     clock_file
         The file of its test clock; without it, pauses are real.
     judge_port
@@ -96,7 +96,7 @@ def play_on_installation(
             skipped: dict[str, list[str]] = {}
             plays: list[_Play] = []
             for scenario in scenarios:
-                obstacle, play = DOORS[through][scenario.format]
+                obstacle, play = ENTRY_POINTS[through][scenario.format]
                 reason = obstacle(scenario.document, stage)
                 if reason:
                     skipped.setdefault(reason, []).append(scenario.id)

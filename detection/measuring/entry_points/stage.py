@@ -10,12 +10,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from detection.measuring.doors.clocks import Clock
-from detection.measuring.doors.installation import Installation, InstallationError, Refused, own_settings
-from detection.measuring.doors.judge import ScriptedJudge
+from detection.measuring.entry_points.clocks import Clock
+from detection.measuring.entry_points.installation import (
+    Installation,
+    InstallationError,
+    Refused,
+    own_settings,
+)
+from detection.measuring.entry_points.judge import ScriptedJudge
 
 if TYPE_CHECKING:
-    from detection.measuring.doors.gateway import ScriptedModel
+    from detection.measuring.entry_points.gateway import ScriptedModel
 
 Json = dict[str, Any]
 

@@ -18,9 +18,9 @@ import httpx
 
 from detection.measuring import seed_scenarios as seeds
 from detection.measuring.differences import Played
-from detection.measuring.doors.installation import InstallationError, Json, Refused
-from detection.measuring.doors.seeds import obstacle as obstacle_of_calls
-from detection.measuring.doors.stage import MODEL, Stage
+from detection.measuring.entry_points.installation import InstallationError, Json, Refused
+from detection.measuring.entry_points.seeds import obstacle as obstacle_of_calls
+from detection.measuring.entry_points.stage import MODEL, Stage
 
 _TIMEOUT_SECONDS = 30.0
 _WITHHOLDING = frozenset(("break", "chance", "terminate", "halt", "stop"))
@@ -42,7 +42,7 @@ class ScriptedModel:
         self._numbers = itertools.count(1)
         model = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class ModelHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 answer = json.dumps(model._answer(body)).encode()
@@ -55,7 +55,7 @@ class ScriptedModel:
             def log_message(self, *_: Any) -> None:
                 """Write nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), ModelHandler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
