@@ -23,6 +23,7 @@ def test_the_form_has_every_setting_that_its_scope_may_contain():
         "family_budget_enabled",
         "family_enabled",
         "handoff_enabled",
+        "spawns_enabled",
         "stalled_enabled",
         "stalled_run_seconds",
         "judge_temperature",

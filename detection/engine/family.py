@@ -1,8 +1,8 @@
 """State shared by the sessions of one family: a session, the sessions it started, and so on.
 
 A service loads the family of a session before it folds, and stores it afterwards; the detectors `family`,
-`family_budget` and `handoff` read and change it. Everything in it is bounded, so that it costs the same however many
-calls the family makes.
+`family_budget`, `handoff` and `spawns` read and change it. Everything in it is bounded, so that it costs the same
+however many calls the family makes.
 """
 
 from __future__ import annotations
@@ -15,10 +15,12 @@ import orjson
 
 from detection.engine.memory import MAX_RESULTS, RecentHashes, drop_oldest, hash_of
 
-VERSION = 1
+VERSION = 2
 MAX_MEMBERS = 200
 """Further sessions of the family are judged individually."""
 MAX_CALLS, MAX_TOOLS, MAX_HANDOFFS = 128, 32, 64
+MAX_PROMPTS, MAX_RECENT_SPAWNS = 256, 200
+_MINUTE = 60.0
 _KEY_CHARACTERS, _RESULT_CHARACTERS = 16, 8
 
 
@@ -73,6 +75,80 @@ class Stretch:
 
 
 @dataclass(slots=True)
+class AgentTree:
+    """The sub-agents of a family.
+
+    Attributes
+    ----------
+    total : int
+        How many were started.
+    children : dict of str to list of int
+        By hash of the session that started them: those that its calls started, and the sessions that name it.
+    prompts : dict of str to int
+        How many of them got a prompt, by its hash.
+    started_at : list of float
+        When the latest ones were started, in Unix seconds.
+    has_begun : bool
+        Whether the session at the top has started one.
+    """
+
+    total: int = 0
+    children: dict[str, list[int]] = field(default_factory=dict)
+    prompts: dict[str, int] = field(default_factory=dict)
+    started_at: list[float] = field(default_factory=list)
+    has_begun: bool = False
+
+    def add_spawns(self, session: str, prompts: list[str], at: float) -> int:
+        """Count the sub-agents that a call of a session starts; return how often the most frequent prompt was given."""
+        self._started(session, 0, len(prompts), at)
+        most = 0
+        for prompt in prompts:
+            key = _label(" ".join(prompt.lower().split()))
+            count = self.prompts.pop(key, 0) + 1
+            self.prompts[key], most = count, max(most, count)
+        drop_oldest(self.prompts, MAX_PROMPTS)
+        return most
+
+    def add_session(self, parent: str, at: float) -> bool:
+        """Count a session that names this parent; return whether no call was seen that started it."""
+        started, sessions = self.children.get(parent, (0, 0))
+        is_unseen = sessions >= started
+        self._started(parent, 1, 1, at, is_unseen=is_unseen)
+        return is_unseen
+
+    def _started(self, parent: str, which: int, count: int, at: float, *, is_unseen: bool = True) -> None:
+        counts = self.children.pop(parent, [0, 0])
+        counts[which] += count
+        self.children[parent] = counts
+        drop_oldest(self.children, MAX_MEMBERS)
+        if is_unseen:
+            self.total += count
+            self.started_at = [*self.started_at, *[at] * count][-MAX_RECENT_SPAWNS:]
+
+    def children_of(self, session: str) -> int:
+        """Return how many sub-agents a session has started."""
+        return max(self.children.get(session, (0,)))
+
+    def within_a_minute(self, at: float) -> int:
+        """Return how many sub-agents were started within the minute before a time."""
+        return sum(1 for one in self.started_at if at - one < _MINUTE)
+
+    def add(self, other: AgentTree) -> None:
+        """Take over what was counted below another session at the top."""
+        self.total += other.total
+        self.children = other.children | self.children
+        for prompt, count in other.prompts.items():
+            self.prompts[prompt] = self.prompts.get(prompt, 0) + count
+        self.started_at = sorted([*self.started_at, *other.started_at])[-MAX_RECENT_SPAWNS:]
+
+    def begin_anew(self) -> None:
+        """Forget all but the total, because the user spoke to the session at the top."""
+        self.children.clear()
+        self.prompts.clear()
+        self.started_at.clear()
+
+
+@dataclass(slots=True)
 class FamilyState:
     """One family, and the session of it that is folded.
 
@@ -95,6 +171,12 @@ class FamilyState:
         Fingerprints of results.
     noticed : dict
         Limits that operators got a notice about, by unit.
+    tree : AgentTree
+        The sub-agents.
+    level : int
+        Generations between the session in hand and the one at the top, which has 0.
+    has_joined : bool
+        Whether the session in hand has just become a member.
     """
 
     name: str = ""
@@ -106,9 +188,14 @@ class FamilyState:
     handoffs: list[Stretch] = field(default_factory=list)
     seen: RecentHashes = field(default_factory=RecentHashes)
     noticed: dict[str, float] = field(default_factory=dict)
+    tree: AgentTree = field(default_factory=AgentTree)
+    level: int = 0
+    has_joined: bool = False
     _member: int = -1
 
-    def enter(self, session: str, parent: str, member: str, used: tuple[int, int, float]) -> bool:
+    def enter(
+        self, session: str, parent: str, member: str, used: tuple[int, int, float], level: int = 0
+    ) -> bool:
         """Start to process a session, with its lifetime usage; return False if the family is full.
 
         Totals are replaced, not added up, so that nothing counts twice and usage from before the session joined the
@@ -116,7 +203,8 @@ class FamilyState:
         """
         if member not in self.usage and len(self.usage) >= MAX_MEMBERS:
             return False
-        self.session, self.parent = _label(session), _label(parent)
+        self.session, self.parent, self.level = _label(session), _label(parent), level
+        self.has_joined = member not in self.usage
         self.usage[member] = [*used]
         self._member = 1 << [*self.usage].index(member)
         return True
@@ -190,6 +278,7 @@ class FamilyState:
         for member, used in other.usage.items():
             if member in self.usage or len(self.usage) < MAX_MEMBERS:
                 self.usage.setdefault(member, used)
+        self.tree.add(other.tree)
         # Members are bits by position, which differ; the evidence begins anew.
         self.begin_anew()
 
@@ -207,6 +296,7 @@ class FamilyState:
                 ],
                 "s": b64encode(self.seen.packed).decode(),
                 "n": self.noticed,
+                "t": [getattr(self.tree, name) for name in AgentTree.__slots__],
             }
         )
 
@@ -226,6 +316,7 @@ def load(name: str, data: bytes) -> FamilyState:
         handoffs=[Stretch(*row) for row in body["h"]],
         seen=RecentHashes(b64decode(body["s"])),
         noticed=body["n"],
+        tree=AgentTree(*body["t"]),
     )
 
 

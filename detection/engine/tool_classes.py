@@ -16,6 +16,7 @@ from typing import Literal
 
 from detection.engine import tables
 from detection.engine.directories import ARGUMENTS_OF
+from detection.engine.spawning import starts_agents
 from detection.engine.task_lists import TOOLS
 from detection.engine.tool_verbs import (
     LOOKS,
@@ -62,6 +63,8 @@ class ToolTraits:
         Arguments that may name the directory in which a call runs; empty for tools that run in none.
     keeps_list : bool
         Whether the tool keeps the agent's own list of tasks, see `task_lists`.
+    starts_agents : bool
+        Whether calls of the tool start sub-agents, see `spawning`.
     """
 
     tool_class: ToolClass = "other"
@@ -72,6 +75,7 @@ class ToolTraits:
     input_argument: str = ""
     directory_arguments: tuple[str, ...] = ()
     keeps_list: bool = False
+    starts_agents: bool = False
 
     @property
     def neutral(self) -> bool:
@@ -147,7 +151,15 @@ def shipped_traits(tool: str) -> ToolTraits:
     directory = ARGUMENTS_OF.get("shell" if is_shell else name, ())
     keeps_list = bare_name(tool) in TOOLS or name in TOOLS
     return ToolTraits(
-        found, (), volatile, reads, is_shell, _INPUT_ARGUMENTS.get(name, ""), directory, keeps_list
+        found,
+        (),
+        volatile,
+        reads,
+        is_shell,
+        _INPUT_ARGUMENTS.get(name, ""),
+        directory,
+        keeps_list,
+        starts_agents(tool),
     )
 
 

@@ -64,6 +64,7 @@ class _Player:
         self._states = {"": self._state}
         self._used: dict[str, tuple[int, int, float]] = {}
         self._family = FamilyState("top")
+        self._levels: dict[str, int] = {}
         self._sent: list[Call] = []
         self._last_at = 0.0
         self.reactions: list[dict[str, Any]] = []
@@ -95,7 +96,9 @@ class _Player:
             is_call = not entry["tool"].startswith("@")
             used = calls + is_call, tokens + usage.get("tokens", 0), cost + usage.get("cost_usd", 0.0)
             self._used[session] = used
-            is_member = self._family.enter(session, str(entry.get("parent", "")), session, used)
+            parent = str(entry.get("parent", ""))
+            level = self._levels[session] = self._levels.get(parent, 0) + 1 if parent else 0
+            is_member = self._family.enter(session, parent, session, used, level)
             state.family = self._family if is_member else None
         return state
 

@@ -49,7 +49,7 @@ def test_twelve_identical_calls_in_four_children_are_found_under_the_ladder_of_t
 
 
 def test_the_same_twelve_calls_pass_while_families_are_off(api):
-    fleet = Fleet(api)
+    fleet = Fleet(api, spawns_enabled=False)
     assert {fleet.asks(f"child-{n // 3}")["decision"] for n in range(12)} <= {"allow", "warn"}
     assert fleet.found("family") == []
     assert not SessionFamily.objects.exists()
@@ -173,7 +173,7 @@ def test_parents_that_become_known_late_that_are_missing_or_that_form_a_circle(a
 
 def test_more_levels_than_are_counted_and_more_sessions_cost_no_call(api, monkeypatch):
     monkeypatch.setattr("detection.engine.family.MAX_MEMBERS", 4)
-    fleet = Fleet(api, family_enabled=True)
+    fleet = Fleet(api, family_enabled=True, spawns_enabled=False)
     for n in range(12):
         assert fleet.asks(f"level-{n}", parent=f"level-{n - 1}")["decision"] == "allow"
     for n in range(12):

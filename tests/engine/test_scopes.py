@@ -3,7 +3,7 @@
 import pytest
 
 from detection.engine.errors import PolicyError
-from detection.engine.scopes import ENVIRONMENT, PROJECT, SCOPE_KINDS, SERVER, SESSION, Scope
+from detection.engine.scopes import ENVIRONMENT, PROJECT, SCOPE_KINDS, SERVER, SESSION, TOP_SESSION, Scope
 
 AGENT, BACKEND, TOOL = Scope.of("triage"), Scope.of(backend="openai"), Scope("tool", pattern="search_*")
 MODEL = Scope.of(backend="openai", model="gpt-5")
@@ -12,7 +12,9 @@ SCOPES = (ENVIRONMENT, SERVER, PROJECT, AGENT, BACKEND, MODEL, TOOL, SESSION)
 
 def test_a_narrower_scope_has_a_higher_rank():
     assert [scope.kind for scope in SCOPES] == [*SCOPE_KINDS]
-    assert [scope.rank for scope in SCOPES] == [*range(len(SCOPES))]
+    ranks = [scope.rank for scope in SCOPES]
+    assert ranks == sorted(set(ranks))
+    assert PROJECT.rank < TOP_SESSION.rank < AGENT.rank
 
 
 @pytest.mark.parametrize(

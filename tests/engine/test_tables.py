@@ -18,6 +18,7 @@ from detection.engine.open_calls import key_and_arguments
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
 from detection.engine.shell_commands import intent_of_line, program_of
+from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.tool_verbs import intent_of, moves_on, words_of
 from tests.engine.play import Player
@@ -259,3 +260,13 @@ def test_names_of_fields_are_written_in_one_form():
         assert list(map(masking.form_of, row.get("fields", ()))) == list(row.get("fields", ()))
     for row in tables.table("json_answers"):
         assert list(map(masking.form_of, row["fields"])) == list(row["fields"])
+
+
+@pytest.mark.parametrize("row", tables.table("spawns"))
+def test_spawns_match_their_examples(row):
+    for one in row["match"]:
+        assert prompts_of(one["tool"], one["arguments"]) == one["prompts"], one
+        assert prompts_of(one["tool"], json.dumps(one["arguments"])) == one["prompts"], one
+        assert starts_agents(one["tool"]), one
+    for one in row["no_match"]:
+        assert prompts_of(one["tool"], one["arguments"]) == [], one

@@ -27,6 +27,7 @@ REGISTERED = (
     "handoff.Handoff",
     "family.FamilyRepeat",
     "family_budget.FamilyBudget",
+    "spawns.Spawns",
     "stalled.Stalled",
 )
 """Module and class of every detector, by rank: of equally strict findings the first decides the verdict."""

@@ -17,6 +17,7 @@ from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.sql.pipeline import Statement, Writes, fetch, send
 
 _SWITCHES = ("family_enabled", "family_budget_enabled", "handoff_enabled")
+"""Of the detectors that look at every call of a family."""
 _CREATE = (
     "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '')"
     " ON CONFLICT (project_id, name) DO NOTHING"
@@ -53,22 +54,33 @@ def is_watched(policy: Policy) -> bool:
     return any(values[name] for name in _SWITCHES)
 
 
-def lock(session: Session, ancestors: Ancestors | None) -> LockedFamily | None:
+def grows(session: Session, tool: str, policy: Policy) -> bool:
+    """Return whether a call may show a new sub-agent: it starts one, or it is the first call of one.
+
+    Only with such a call is a family locked that no detector watches otherwise.
+    """
+    if not policy.values["spawns_enabled"]:
+        return False
+    is_first = bool(session.parent_external_id) and not session.call_count
+    return is_first or policy.for_tool(tool).traits.starts_agents
+
+
+def lock(session: Session, ancestors: Ancestors | None, *, starts: bool = False) -> LockedFamily | None:
     """Lock the family of a locked session, of which `ancestors` are known.
 
     Returns
     -------
     LockedFamily or None
-        None for a session without a parent of which no child is known, for one whose ancestors form a circle, and for
-        one too far below the top. Costs one round trip, and once a second one for what the ancestors of its first child
-        have used.
+        None for a session without a parent of which no child is known, unless it `starts` one, for one whose ancestors
+        form a circle, and for one too far below the top. Costs one round trip, and once a second one for what the
+        ancestors of its first child have used.
     """
     line = _line(session, ancestors)
     if not line:
         return None
     project_id, top = session.project_id, line[-1]
     find = Statement(_LOCK, (project_id, line), binary=True)
-    if len(line) == 1:
+    if len(line) == 1 and not starts:
         (rows,) = send(find)
     else:
         _, rows = send(Statement(_CREATE, (project_id, top)), find)

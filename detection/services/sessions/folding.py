@@ -181,8 +181,9 @@ class Folding:
 
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
-        if families.is_watched(policy):
-            locked.enter_family(1, event.tokens, event.cost_usd)
+        grows = families.grows(locked.session, event.tool, policy)
+        if grows or families.is_watched(policy):
+            locked.enter_family(1, event.tokens, event.cost_usd, starts=grows)
         before = None
         if log.is_enabled_for(logging.DEBUG):
             before = pruning.remembered(locked.tracker, event, policy, locked.keyer)

@@ -124,22 +124,28 @@ class LockedSession:
         self._tracker.exempt = list(self.session.exempt_tools)
         return outcomes
 
-    def enter_family(self, calls: int = 0, tokens: int = 0, cost_usd: float = 0.0) -> None:
+    def enter_family(
+        self, calls: int = 0, tokens: int = 0, cost_usd: float = 0.0, *, starts: bool = False
+    ) -> None:
         """Let the engine's state see the family of the session, which is locked the first time.
 
         Parameters
         ----------
         calls, tokens, cost_usd
             What the event in hand uses beyond what the session counts already.
+        starts
+            Whether the session may begin a family with it.
         """
         session = self.session
-        if not self._is_family_known:
+        if not self._is_family_known or (starts and self._family is None):
             self._is_family_known = True
-            self._family = None if session.is_imported else families.lock(session, self.ancestors)
+            self._family = (
+                None if session.is_imported else families.lock(session, self.ancestors, starts=starts)
+            )
         used = session.call_count + calls, session.token_count + tokens, float(session.cost_usd) + cost_usd
         family = self._family.family if self._family else None
         if family and not family.enter(
-            session.external_id, session.parent_external_id, str(session.pk), used
+            session.external_id, session.parent_external_id, str(session.pk), used, self.level
         ):
             family = None
         self.tracker.family = family
@@ -166,6 +172,11 @@ class LockedSession:
         if parent != self.session.parent_external_id:
             parent, known = self._ancestors = self.session.parent_external_id, ancestors_of(self.session)
         return known
+
+    @property
+    def level(self) -> int:
+        """Generations between this session and the one at the top."""
+        return len(self.ancestors.names) - 1 if self.ancestors else 0
 
     @property
     def top(self) -> Top | None:
