@@ -264,6 +264,21 @@ def _warn(run: RunState, finding: Finding, gap: int, warned: tuple[int, str]) ->
     return True
 
 
+def unclaimed(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without those about identical calls that a detector of identical calls has found as well.
+
+    Its ladder is the setting for just these calls: where a person lets them run, nothing else stops them.
+    """
+    exact = [one for one in findings if BY_KIND[one.kind].is_exact and not one.detail.get("advisory")]
+    if not exact:
+        return [*findings]
+    return [
+        one
+        for one in findings
+        if one in exact or _stands_alone(one) or not any(_lies_within(one, other) for other in exact)
+    ]
+
+
 def one_per_loop(reactions: Sequence[Reaction]) -> list[Reaction]:
     """Return the strictest reaction to each loop, the strictest of all first.
 

@@ -18,6 +18,7 @@ from detection.engine.reactions import (
     reset_after,
     rung_after,
     strictest,
+    unclaimed,
 )
 
 Templates = Mapping[str, str] | None
@@ -51,7 +52,7 @@ def decide(
             warned=warned,
             after_result=after_result,
         )
-        for finding in (findings if has_own_ladders else distinct(findings))
+        for finding in (unclaimed(findings) if has_own_ladders else distinct(findings))
     ]
     if has_own_ladders and len(reactions) > 1:
         reactions = one_per_loop(reactions)

@@ -100,6 +100,12 @@ HOSTS: Final[Mapping[str, Host]] = {
 }
 
 
+def can_end_run(integration: str) -> bool:
+    """Return whether a stop ends the run of a session with this integration; else its calls are refused one by one."""
+    host = HOSTS.get(integration.removeprefix("hooks/")) if integration.startswith("hooks/") else None
+    return host is None or action_of(host.shape, "stop") == "end"
+
+
 def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
     """Return the shell command of a hook: it succeeds without output if LoopGuard is unreachable, slow or rejects it.
 

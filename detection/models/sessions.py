@@ -8,6 +8,8 @@ from django.db.models import Value
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
+from detection.engine.detectors import detector_for
+from detection.integrations.hosts import can_end_run
 from detection.models.projects import Project
 from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
 
@@ -200,6 +202,19 @@ class Session(models.Model):
     def is_stopped_by_person(self) -> bool:
         """Whether a person stopped the session and it was not resumed."""
         return self.stopped_by_kind == StoppedByKind.PERSON
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether detection stopped a session in a loop whose host cannot end a run: all its calls are refused.
+
+        It lasts until the session ends, a person resumes it, or its user asks for something else. A limit that is
+        reached refuses calls by itself, until it is raised.
+        """
+        return (
+            self.stopped_by_kind == StoppedByKind.DETECTION
+            and not can_end_run(self.integration)
+            and not detector_for(self.stopped_by).is_run_limit
+        )
 
 
 class TrackerState(models.Model):

@@ -158,6 +158,19 @@ def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
     assert "tool-loop-ttl must be" in shown
 
 
+@pytest.mark.parametrize(
+    ("integration", "words"),
+    [
+        ("hooks/codex", "Its host cannot end a run"),
+        ("hooks/claude-code", "It stays stopped until it makes a call"),
+    ],
+)
+def test_the_page_of_a_stopped_session_says_what_its_host_can_do(world, integration, words):
+    stopped = {"stopped_by_kind": "detection", "stopped_at": timezone.now(), "stopped_by": "repeat"}
+    Session.objects.filter(pk=world.session.pk).update(state="stopped", integration=integration, **stopped)
+    assert words in text(world.client.get(f"{world.base}/sessions/s-1"))
+
+
 def test_an_exemption_is_shown_on_the_session_page_and_undone_there(world):
     with locked_session(world.session.pk) as locked:
         interventions.exempt(locked.tracker, "search_web")

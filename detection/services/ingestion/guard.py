@@ -282,15 +282,19 @@ def _verdict(
 ) -> CallVerdict:
     locked = folding.locked
     policy = locked.policy_for(row)
-    if row.type == EventType.CALL and locked.session.is_stopped_by_person:
+    is_stopped = locked.session.is_stopped_by_person or locked.session.is_refused
+    if row.type == EventType.CALL and is_stopped:
         folding.mark_stopped(row)
         message = stopped_message(locked.session)
-        row.verdict = {"message": message, "by": "operator", "delivered": True}
+        by = "operator" if locked.session.is_stopped_by_person else "detection"
+        row.verdict = {"message": message, "by": by, "delivered": True}
         return CallVerdict(row.call_id, "stop", message, None, None, explain(policy, row.tool, None))
     step = folding.fold(row)
     if step is None:
         return CallVerdict(row.call_id, "allow", policy=explain(policy, row.tool, None))
     verdict = _verdict_of_step(folding, row, step, policy)
+    if verdict.decision == "stop" and locked.session.is_refused and "stop" not in folding.templates.by_rung:
+        verdict = replace(verdict, message=stopped_message(locked.session))
     if row.type == EventType.CALL and verdict.decision == "hold":
         policy = policy.for_tool(row.tool)
         if step.duplicate:

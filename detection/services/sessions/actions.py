@@ -62,7 +62,16 @@ def stop_locked(
 
 
 def stopped_message(session: Session) -> str:
-    """Return the message that a person stopped the session, as the user of the agent reads it."""
+    """Return the message that a session is stopped, as the user of the agent reads it.
+
+    Where detection stopped it and the host cannot end the run, it does not say that anything has ended.
+    """
+    if session.is_refused:
+        reason = messages.as_sentence(f"{session.stop_reason[:1].upper()}{session.stop_reason[1:]}")
+        return (
+            f"The call was not run. {reason} Every further call is refused until someone resumes the session in "
+            "LoopGuard or its user asks for something else. Finish now: say what you have, and what is missing."
+        )
     reason = f" Reason given: {messages.as_sentence(session.stop_reason)}" if session.stop_reason else ""
     return (
         f"This session was stopped by {audit.shown_to_agents(session.stopped_by)} in LoopGuard.{reason} "

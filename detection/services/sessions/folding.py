@@ -19,7 +19,7 @@ from detection.engine.calls import Step
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, call_flags
-from detection.models.session_state import note_verdict
+from detection.models.session_state import clear_stop, note_verdict
 from detection.models.sessions import OTLP
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, event_records, families, pruning
@@ -251,6 +251,8 @@ class Folding:
 
     def _fold_message(self, event: EventRecord) -> Step:
         locked = self.locked
+        if event.type == EventType.MESSAGE and event.is_of_user and locked.session.is_refused:
+            clear_stop(locked.session)
         if event.type == EventType.MESSAGE and event.is_of_user and event.content:
             out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content, top=locked.top)
             event.reply = "\n".join(out.lines)
@@ -302,7 +304,7 @@ class Folding:
         session.silence_check_at = min(due, session.silence_check_at or due)
 
     def mark_stopped(self, event: EventRecord) -> None:
-        """Mark a call as stopped because a person stopped the session; the engine does not count it."""
+        """Mark a call as stopped because its session is; the engine does not count it."""
         event.decision, event.flags = "stop", call_flags.STOPPED
         self._count(event)
 

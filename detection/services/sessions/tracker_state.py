@@ -133,7 +133,7 @@ def _note_used(state: State, session: Session, policy_for: Callable[[EventRecord
 
 
 def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> Step:
-    if event.verdict is not None and event.verdict.get("by") == "operator":
+    if event.verdict is not None and event.verdict.get("by"):
         return Step()
     step = fold.observe(state, event, policy, keyer)
     if event.type == EventType.CALL:

@@ -252,8 +252,8 @@ class SessionReplay:
 
     def _fold_call(self, event: EventRecord, policy: Policy) -> None:
         self._session.call_count += 1
-        if event.verdict is not None and event.verdict.get("by") == "operator":
-            return  # of a session that a person had stopped
+        if event.verdict is not None and event.verdict.get("by"):
+            return  # of a session that was stopped
         step = fold.observe(self._state, event, policy, self._keyer)
         verdict = step.verdict
         if verdict.decision == "hold" and verdict.finding is not None:

@@ -1,0 +1,75 @@
+"""A stop where the host cannot end a run: its calls are refused one by one, and nothing says that it has ended."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from detection.models import Session, SessionState
+from detection.services.sessions.evaluation import evaluate
+from tests.api.test_hooks import HookedAgent, is_denied
+
+OTHER = {"tool_input": {"command": "cat other.txt"}}
+CANNOT_END = ("codex", "copilot", "opencode")
+CAN_END = ("claude-code", "gemini-cli")
+
+
+HOOK_BODY = {
+    "codex": {
+        "session_id": "019a",
+        "turn_id": "t2",
+        "transcript_path": None,
+        "cwd": "/src",
+        "model": "gpt-5",
+    },
+    "copilot": {"session_id": "c1", "timestamp": "2026-11-22T12:05:00.000Z", "cwd": "/src"},
+    "opencode": {"session_id": "ses_1"},
+}
+
+
+def stuck(api, host):
+    """An agent that repeats its call until that stops the session."""
+    agent = HookedAgent(api, host)
+    for _ in range(12):
+        answer = agent.before()
+        if Session.objects.filter(state=SessionState.STOPPED).exists():
+            return agent, answer
+        if not is_denied(host, answer):
+            agent.after()
+    raise AssertionError("nothing stopped it")
+
+
+@pytest.mark.parametrize("host", CANNOT_END)
+def test_every_call_is_refused_and_no_message_says_that_the_session_is_stopped(api, host):
+    agent, first = stuck(api, host)
+    answers = [first, *(agent.before(**OTHER) for _ in range(3))]
+    assert all(is_denied(host, one) for one in answers)
+    assert not any(re.search("session (is |was )?stopped", str(one), re.IGNORECASE) for one in answers)
+    assert all("refused" in str(one) for one in answers)
+    assert Session.objects.get().state == SessionState.STOPPED
+
+
+@pytest.mark.parametrize("host", CAN_END)
+def test_where_the_host_ends_the_run_a_call_outside_the_loop_is_allowed_as_before(api, host):
+    agent, first = stuck(api, host)
+    assert first["continue"] is False
+    assert not is_denied(host, agent.before(**OTHER))
+    assert Session.objects.get().state != SessionState.STOPPED
+
+
+@pytest.mark.parametrize("host", CANNOT_END)
+def test_a_person_resumes_it(api, host):
+    agent, _ = stuck(api, host)
+    assert api.post(f"/sessions/{Session.objects.get().external_id}/resume").status_code == 200
+    assert not is_denied(host, agent.before(**OTHER))
+
+
+@pytest.mark.parametrize("host", CANNOT_END)
+def test_another_task_of_its_user_is_not_refused(api, host):
+    agent, _ = stuck(api, host)
+    name = {"opencode": "chat.message"}.get(host, "UserPromptSubmit")
+    body = {"hook_event_name": name, "prompt": "Write the report now."}
+    agent.send({**HOOK_BODY[host], **body})
+    evaluate(Session.objects.get().pk)
+    assert not is_denied(host, agent.before(**OTHER))
