@@ -386,3 +386,10 @@ def test_settings_that_count_as_known_systems_do_keep_one_ladder_for_each_loop(v
     given = edits(Player(**values), 20)
     assert "warn" in dict(given)
     assert not {"block", "stop"} & {decision for decision, _ in given}
+
+
+@pytest.mark.parametrize("mode", ["observe", "warn"])
+def test_identical_calls_that_a_person_lets_run_are_stopped_by_nothing_else(mode):
+    player = Player(mode=mode)
+    decisions = {player.step("search", {"q": "a"}, "0 hits").decision for _ in range(40)}
+    assert decisions <= {"allow", "warn"}
