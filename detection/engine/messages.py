@@ -83,19 +83,24 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
         "Do not send it again: wait for a reply, or continue without one and say what you could not find out."
     ),
     "fallible": _of_class(
-        "Read the output of the earlier calls and find the cause, then try something that addresses it, or report what "
-        "fails."
+        "Use the output of the earlier calls. Change something before you run it again, or report what you have."
     ),
 }
 """Default message templates by tool class and rung, for repeats; `TEMPLATES` has the others."""
 
-_READ_TEMPLATES: Mapping[str, Mapping[str, str]] = {
-    "unknown": _of_class("Do not repeat it: look for something else, or answer with what you know."),
-    "errors": _of_class(
+_RESULT_TEMPLATES: Mapping[tuple[ToolClass, str], Mapping[str, str]] = {
+    # The agent has nothing of these reads yet.
+    ("read", "unknown"): _of_class("Do not repeat it: look for something else, or answer with what you know."),
+    ("read", "errors"): _of_class(
         "The same call brings the same error: find its cause, look for something else, or report what fails."
     ),
+    # Only what fails has a cause to be found.
+    ("fallible", "errors"): _of_class(
+        "Read the output of the earlier calls and find the cause, then try something that addresses it, or report what "
+        "fails."
+    ),
 }
-"""Templates for reads whose results are not known or were errors: the agent has nothing of them yet."""
+"""Templates by tool class and by what is known of the results, where these need other advice than `CLASS_TEMPLATES`."""
 
 _TEMPLATES_BY_NAME: Mapping[str, str] = _of_class(
     "Other arguments do not help: use another tool, or answer with what you know.",
@@ -162,9 +167,7 @@ def message(
     if names_only and detector.is_exact:
         defaults = {**TEMPLATES, **_TEMPLATES_BY_NAME}
     elif is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
-        of_class = CLASS_TEMPLATES.get(tool_class, {})
-        if tool_class == "read":
-            of_class = _READ_TEMPLATES.get(finding.results, of_class)
+        of_class = _RESULT_TEMPLATES.get((tool_class, finding.results)) or CLASS_TEMPLATES.get(tool_class, {})
         defaults = {**TEMPLATES, **of_class}
     defaults = {**defaults, **detector.templates}
     template = (templates or {}).get(rung or "") or defaults.get(rung or "")

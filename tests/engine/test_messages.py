@@ -141,7 +141,7 @@ CLASS_LOOPS = {
     "read": ("use it, look for something else", ["Change the inputs"]),
     "change": ("check what the earlier calls did", ["Change the inputs"]),
     "message": ("Do not send it again", ["Change the inputs"]),
-    "fallible": ("find the cause", ["Change the inputs"]),
+    "fallible": ("Use the output of the earlier calls", ["Change the inputs", "the cause"]),
 }
 
 
