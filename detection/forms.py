@@ -56,7 +56,8 @@ def form_field(field: Field) -> forms.Field:
         attributes = {"list": "ladders", "autocomplete": "off", "spellcheck": "false"}
         return forms.CharField(max_length=200, widget=forms.TextInput(attrs=attributes), **more)
     is_time = field.unit in durations.OF_UNIT
-    attributes = {} if is_time else {"inputmode": "numeric" if field.type == "int" else "decimal"}
+    has_words = is_time or field.auto is not None
+    attributes = {} if has_words else {"inputmode": "numeric" if field.type == "int" else "decimal"}
     # The engine checks the range and says what is wrong; the browser only helps.
     return forms.CharField(max_length=24, widget=forms.TextInput(attrs=attributes), **more)
 

@@ -30,7 +30,7 @@ from detection.engine.calls import DECISIONS, Call, Message, Result  # noqa: E40
 from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
 from detection.engine.detectors.base import Example  # noqa: E402
 from detection.engine.family import FamilyState  # noqa: E402
-from detection.engine.field import number_text  # noqa: E402
+from detection.engine.field import AUTO, number_text  # noqa: E402
 from detection.engine.fields import FIELDS, LADDERS, RUNGS, Field  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
 from detection.engine.memory import State  # noqa: E402
@@ -148,7 +148,8 @@ def _allowed(one: Field) -> str:
     if one.type == "ladder":
         return "a ladder's name, or rungs"
     unit = f" {one.unit}" if one.unit else ""
-    return f"{number_text(one.minimum)} to {number_text(one.maximum)}{unit}"
+    word = f", or `{AUTO}`" if one.auto is not None else ""
+    return f"{number_text(one.minimum)} to {number_text(one.maximum)}{unit}{word}"
 
 
 def _value(value: Any) -> str:

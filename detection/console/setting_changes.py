@@ -129,7 +129,7 @@ def _changes(
         old, new = before[name], after[name]
         is_changed = formatting.setting_value(old) != formatting.setting_value(new)
         if is_changed:
-            weaker = is_weaker(field, old, new)
+            weaker = is_weaker(field, field.effective(before), field.effective(after))
             (rows if name in named else by_preset).append(
                 SettingChange(
                     field.label,

@@ -145,9 +145,11 @@ def apply(
         raise CommandError(f"{shown_name(error.field)} {error.message}.") from None
 
 
-def _raised(field: Field, before: float, by: str) -> float:
+def _raised(field: Field, before: float | str, by: str) -> float:
     """Return a limit raised by an amount as written; a setting without a limit stays without one."""
     name = shown_name(field.name)
+    if isinstance(before, str):
+        raise CommandError(f"{name} is {before}, so it cannot be raised: set a number.")
     try:
         amount = float(by) if field.type == "float" else int(by)
     except ValueError:

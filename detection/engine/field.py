@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from detection.engine.errors import PolicyError
 from detection.engine.scopes import SCOPE_KINDS, ScopeKind
@@ -37,6 +37,9 @@ LADDER_ALIASES: Mapping[str, str] = MappingProxyType(
 )
 
 MAX_LADDER_RUNGS = 12
+
+AUTO: Final = "auto"
+"""The word instead of a number that follows other settings, see `Field.auto`."""
 
 FieldType = Literal["bool", "int", "float", "choice", "ladder"]
 
@@ -75,6 +78,8 @@ class Field:
         Further names that overrides and commands accept.
     scopes : tuple of str
         Kinds of scope whose overrides may contain it.
+    auto : callable or None
+        Returns the number that `AUTO` stands for under all values; None where the word is not allowed.
     """
 
     name: str
@@ -92,6 +97,7 @@ class Field:
     zero_is_off: bool = True
     aliases: tuple[str, ...] = ()
     scopes: tuple[ScopeKind, ...] = SCOPE_KINDS
+    auto: Callable[[Mapping[str, Any]], int] | None = None
 
     def clean(self, value: Any) -> Any:
         """Return the value in its canonical form.
@@ -102,6 +108,11 @@ class Field:
             When it is of the wrong type or out of range.
         """
         return _CLEANERS[self.type](self, value)
+
+    def effective(self, values: Mapping[str, Any]) -> Any:
+        """Return the value of the setting among all values, a number instead of `AUTO`."""
+        value = values[self.name]
+        return self.auto(values) if self.auto is not None and value == AUTO else value
 
 
 def number_text(value: float) -> str:
@@ -120,9 +131,13 @@ def _clean_bool(field: Field, value: Any) -> bool:
     raise PolicyError(field.name, "must be true or false")
 
 
-def _clean_number(field: Field, value: Any) -> int | float:
+def _clean_number(field: Field, value: Any) -> int | float | str:
     whole = field.type == "int"
     allowed = f"between {number_text(field.minimum)} and {number_text(field.maximum)}"
+    if field.auto is not None:
+        if isinstance(value, str) and value.strip().lower() == AUTO:
+            return AUTO
+        allowed += f", or {AUTO}"
     number: int | float = math.nan
     if not isinstance(value, bool):
         try:

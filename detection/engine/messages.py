@@ -90,7 +90,9 @@ CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
 
 _RESULT_TEMPLATES: Mapping[tuple[ToolClass, str], Mapping[str, str]] = {
     # The agent has nothing of these reads yet.
-    ("read", "unknown"): _of_class("Do not repeat it: look for something else, or answer with what you know."),
+    ("read", "unknown"): _of_class(
+        "Do not repeat it: look for something else, or answer with what you know."
+    ),
     ("read", "errors"): _of_class(
         "The same call brings the same error: find its cause, look for something else, or report what fails."
     ),

@@ -11,11 +11,12 @@ from types import MappingProxyType
 from typing import Any
 
 from detection.engine.detectors import DETECTORS
+from detection.engine.field import AUTO
 
 _STANDARD: dict[str, Any] = {
     "mode": "block_then_stop",
     "graduated_rungs": ("warn", "warn", "block", "stop"),
-    "repeat_warn_at": 3,
+    "repeat_warn_at": AUTO,
     "result_aware": True,
 }
 

@@ -43,7 +43,7 @@ def weakened(before: Policy, after: Policy, named: frozenset[str]) -> list[str]:
         name
         for name, field in FIELDS.items()
         if before.values[name] != after.values[name]
-        and is_weaker(field, before.values[name], after.values[name])
+        and is_weaker(field, field.effective(before.values), field.effective(after.values))
     ]
     own = [name for name in weaker if name in named]
     return own if len(own) == len(weaker) else ["preset", *own]

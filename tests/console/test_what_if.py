@@ -50,10 +50,10 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
 
 def test_an_incident_that_a_change_finds_at_another_call_names_both_limits(world):
     answer = tried(
-        world, {"scope": "session", "session": "s-1", "set_repeat_warn_at": "4", "set_max_repeats": "6"}
+        world, {"scope": "session", "session": "s-1", "set_repeat_warn_at": "3", "set_max_repeats": "6"}
     )
     words = text(world.client.get(answer["Location"]))
-    assert "3 → 4 warn at call 3 → warn at call 4" in words
+    assert "4 → 3 warn at call 4 → warn at call 3" in words
     assert "limit 5 → 6" in words
 
 

@@ -105,7 +105,7 @@ counts = st.integers(2, 6)
 @given(
     run=runs(messages=True),
     limit=counts,
-    warn_at=st.sampled_from((0, 2, 3)),
+    warn_at=st.sampled_from((0, 2, 3, "auto")),
     changing=counts,
     ttl=st.sampled_from((60, 120)),
 )

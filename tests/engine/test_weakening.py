@@ -37,6 +37,30 @@ def test_a_change_of_one_setting_weakens_detection_or_not(name, old, new, weaker
     assert is_weaker(FIELDS[name], old, new) is weaker
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "weaker"),
+    [
+        ({"repeat_warn_at": "auto"}, {"repeat_warn_at": 3}, []),
+        ({"repeat_warn_at": 3}, {"repeat_warn_at": "auto"}, []),
+        ({"repeat_warn_at": "auto"}, {"repeat_warn_at": 4}, ["repeat_warn_at"]),
+        ({"max_repeats": 9}, {"max_repeats": 9, "repeat_warn_at": 3}, []),
+        (
+            {"max_repeats": 9, "repeat_warn_at": 3},
+            {"max_repeats": 9, "repeat_warn_at": "auto"},
+            ["repeat_warn_at"],
+        ),
+        (
+            {"max_repeats": 4, "repeat_warn_at": "auto"},
+            {"max_repeats": 8, "repeat_warn_at": "auto"},
+            ["max_repeats"],
+        ),
+    ],
+)
+def test_a_word_weakens_detection_as_the_number_that_it_stands_for(before, after, weaker):
+    named = frozenset(before) | frozenset(after)
+    assert weakened(resolve([(PROJECT, before)]), resolve([(PROJECT, after)]), named) == weaker
+
+
 def test_every_ordered_choice_lists_all_its_words():
     for field in FIELDS.values():
         assert not field.strictest_first or set(field.strictest_first) == set(field.choices)

@@ -331,6 +331,16 @@ class RemovedDetector(BaseDetector):
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
 
 
+def is_within_repeats(count: float, key: str, run: RunState, policy: Policy, limit: str) -> bool:
+    """Return whether so many calls of one key are within the limit of identical calls, which alone decides then.
+
+    The setting `limit`, that of the detector that asks, decides where someone has set it.
+    """
+    values = policy.values
+    is_within = bool(values["repeat_enabled"]) and count < values["max_repeats"] + run.allowance(key)
+    return is_within and policy.sources[limit].startswith("preset:")
+
+
 def calls_in_window(finding: Finding) -> int:
     """Return how many calls were looked at, the one in hand included; 0 where calls do not bound the window."""
     if not finding.window_calls:

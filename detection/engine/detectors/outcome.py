@@ -13,7 +13,7 @@ results, a bare "ok", the placeholder of a picture and receipts of writes do not
 different result of the tool, a successful change elsewhere, or several new results of other tools end the series; a
 message of the user ends one without errors. What the host refuses to run is one series, whichever tools are called, and
 escalates for a shell, too: the command never ran. One and the same call with other work in between is a scattered
-repeat and only advised against.
+repeat and only advised against; it is left to `repeat` below `max_repeats`.
 
 - **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
   blocked, and so are tools of the class `fallible`, such as a shell.
@@ -38,6 +38,7 @@ from detection.engine.detectors.base import (
     Reading,
     detail,
     evidence,
+    is_within_repeats,
 )
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import encoded, loop_identity
@@ -246,7 +247,8 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowance("outcome")
     is_shared = bool(series.get("refusal"))
-    limit = values["outcome_max_errors" if failed else "outcome_max_results"] + allowance
+    limit_name = "outcome_max_errors" if failed else "outcome_max_results"
+    limit = values[limit_name] + allowance
     similar_limit = values["outcome_max_similar"] + allowance
     is_advisory = False
     if count < limit and series["similar"] < similar_limit:
@@ -257,7 +259,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
             return Reading(int(count), limit)
         is_advisory, count, limit = True, series["refused"], refusals + allowance
     elif series["similar"] >= similar_limit:
-        limit = min(limit, similar_limit)
+        limit, limit_name = min(limit, similar_limit), "outcome_max_similar"
     else:
         # Different searches that all find nothing may be an honest sweep.
         is_advisory = series.get("found_nothing", False)
@@ -265,6 +267,8 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     if len(keys) == 1 and not policy.reads_plainly:
+        if is_within_repeats(count, record.key, run, policy, limit_name):
+            return Reading(int(count), limit)
         # One and the same call with other work in between is a scattered repeat, which is never blocked.
         is_advisory = True
     finding = Finding(

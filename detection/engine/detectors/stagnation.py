@@ -14,7 +14,8 @@ arguments stay the same, such as one search for several days, do not count. A fi
 then once more in other parts, is advised against at the `stagnation_max_passes`-th pass, unless something was changed
 or the context compacted in between. If the client never reports results, a call is new if it was not made before, and
 the limit is doubled. Before it runs, a call is judged if it belongs to those that brought nothing or, beyond four times
-the limit, if it neither writes nor says something: one for each further result.
+the limit, if it neither writes nor says something: one for each further result. One call again and again is left to
+`repeat` below `max_repeats`.
 
 - **False alarms:** work that tries one thing in several ways before one of them succeeds.
 - **Tuning:** raise `stagnation_max_calls` for agents that read the same things often. The default reaction warns twice,
@@ -37,6 +38,7 @@ from detection.engine.detectors.base import (
     Reading,
     detail,
     fill,
+    is_within_repeats,
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
@@ -121,11 +123,11 @@ class Stagnation(BaseDetector):
                 own.clear()
                 return QUIET
             _count(own, record)
-            return _judge(own, run, record, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
+            return _judge(own, run, record, policy, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
         limit = policy.values["stagnation_max_calls"]
         if record.key not in own.get("keys", ()) and not _is_far_beyond(own, run, record, policy, limit):
             return QUIET
-        return _judge(own, run, record, limit)
+        return _judge(own, run, record, policy, limit)
 
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
@@ -160,7 +162,7 @@ class Stagnation(BaseDetector):
             return QUIET
         own["refusal"] = own.get("refusal", True) and outcome.is_refused
         _count(own, record, poll=policy.traits.tool_class == "poll", once=policy.values["once_per_round"])
-        return _judge(own, run, record, policy.values["stagnation_max_calls"])
+        return _judge(own, run, record, policy, policy.values["stagnation_max_calls"])
 
     def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
         """Return the finding in words, without arguments."""
@@ -301,10 +303,12 @@ def _pass(
     return Reading(found.number, limit, finding)
 
 
-def _judge(own: dict[str, Any], run: RunState, record: Record, limit: int) -> Reading:
+def _judge(own: dict[str, Any], run: RunState, record: Record, policy: Policy, limit: int) -> Reading:
     limit += run.allowance("stagnation")
-    count = own.get("count", 0.0)
+    count, known = own.get("count", 0.0), own.get("keys", ())
     if count < limit * _ENOUGH:
+        return Reading(int(count), limit)
+    if len(known) == 1 and is_within_repeats(count, known[0], run, policy, "stagnation_max_calls"):
         return Reading(int(count), limit)
     keys, rounded = tuple(own["keys"]), int(count + 0.5)
     # The identity stays the same when further calls join the loop.

@@ -451,6 +451,7 @@ def raised_settings(incident: Incident, amount: int, *, reached: int | None = No
     reached = incident.count if reached is None else reached
     detector = detector_for(incident.kind)
     then = {name: setting.get("value") for name, setting in incident.policy.items()}
+    then = {name: FIELDS[name].effective(then) if name in FIELDS else value for name, value in then.items()}
     if detector.is_run_limit:
         name = detector.raised_setting(str(incident.evidence.get("detail", {}).get("unit", "")))
         names = [name] if name in FIELDS else []

@@ -200,7 +200,7 @@ class _Learner:
             values = {
                 name: value
                 for name, value in raised_settings(highest, limit).items()
-                if policy.values[name] < value and not _is_off(name, policy)
+                if FIELDS[name].effective(policy.values) < value and not _is_off(name, policy)
             }
             avoided = sum(one <= limit for one in needed)
             kept = sum(incident.count >= limit for incident in loops)
@@ -278,7 +278,7 @@ def _by_kind(incidents: Iterable[Incident]) -> Iterator[tuple[str, list[Incident
 
 def _is_off(name: str, policy: Policy) -> bool:
     """Return whether a limit is 0 and thereby off: any other value would turn it on."""
-    return FIELDS[name].zero_is_off and not policy.values[name]
+    return FIELDS[name].zero_is_off and not FIELDS[name].effective(policy.values)
 
 
 def _needed(incident: Incident) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import pairwise
 
@@ -76,7 +77,7 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     same, known, changes, last, paced = _since_last_change(run, streak)
     poll = run.current.kind_of_tool == "poll"
     limit = policy.get("poll_max_repeats" if poll else "max_repeats")
-    warn_at = policy.get("poll_warn_at" if poll else "repeat_warn_at")
+    warn_at = policy.get("poll_warn_at") if poll else _first_warning(policy)
     words = _WORDS[last.status] if last is not None else "unknown"
     whole = int(same + 1e-9)
     if same + 1e-9 >= limit:
@@ -91,6 +92,15 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     if steady and paced + 1e-9 >= many and run.current.kind_of_tool not in ("poll", "read"):
         return Expected("repeat", len(streak), many, "changing", advisory=True)
     return None
+
+
+def _first_warning(policy: Policy) -> int:
+    """When the early warning comes: as set, or at three quarters of the limit but not before the third call."""
+    if policy.get("repeat_warn_at") != "auto":
+        return policy.get("repeat_warn_at")
+    limit = policy.get("max_repeats")
+    early = min(math.ceil(0.75 * limit), limit - 1)
+    return early if early >= 3 else 0
 
 
 def _is_compared(one: Past, streak: list[Past]) -> bool:
@@ -109,7 +119,9 @@ def _moves(texts: list[str]) -> bool:
 def _nearly(run: History, policy: Policy) -> Expected | None:
     """Compare neighbouring results of one streak, from its second call on."""
     current, streak = run.current, _streak(run, policy)
-    warn_at, share = policy.get("repeat_warn_at"), policy.get("repeat_near_ratio")
+    warn_at, share = _first_warning(policy), policy.get("repeat_near_ratio")
+    if policy.get("repeat_warn_at") == "auto" and not warn_at:
+        warn_at = policy.get("max_repeats")
     if current not in streak or not warn_at or share == 1 or current.kind_of_tool == "poll":
         return None
     alike, near, last, before = 0, False, None, None

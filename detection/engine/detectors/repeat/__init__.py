@@ -18,9 +18,9 @@ once it was made `max_repeats_changing` times, except for tools that read or pol
 only rises or only falls, such as 10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
-count `repeat_warn_at`, and for tools that read, one call later. Results are nearly identical if at least the share
-`repeat_near_ratio` of their words is the same and they differ in more than numbers and a word or two, which would be a
-changing state. Calls that scroll or page do not count.
+count `repeat_warn_at`, at the limit where `auto` gives no early warning, and for tools that read, one call later.
+Results are nearly identical if at least the share `repeat_near_ratio` of their words is the same and they differ in
+more than numbers and a word or two, which would be a changing state. Calls that scroll or page do not count.
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
 the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats`
@@ -58,6 +58,7 @@ from detection.engine.detectors.repeat import (
     whole_run,
     window,
 )
+from detection.engine.detectors.repeat.first_warning import of_limit
 from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.field import choice, number, ratio, switch
 from detection.engine.memory import ERROR, Record, RunState
@@ -102,7 +103,9 @@ class Repeat(BaseDetector):
         ),
         number(
             "repeat_warn_at", 0, 0, 1000, "First warning for identical calls",
-            "Warns on the n-th identical call if all earlier results are known and identical. 0 turns this off.",
+            "Warns on the n-th identical call if all earlier results are known and identical. 0 turns this off; `auto` "
+            "is three quarters of `max_repeats`, rounded up, and no warning below 3.",
+            auto=of_limit,
         ),
         choice(
             "repeat_scope", "consecutive", ("consecutive", "window", "run"), "Which calls count",

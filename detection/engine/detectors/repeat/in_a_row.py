@@ -9,6 +9,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat import changing
 from detection.engine.detectors.repeat.finding import finding_about
+from detection.engine.detectors.repeat.first_warning import first_warning
 from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.identity import structured
 from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState
@@ -88,7 +89,7 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Rea
         return Reading(calls, limit, finding)
     is_poll = policy.traits.tool_class == "poll"
     limit = (values["poll_max_repeats"] if is_poll else values["max_repeats"]) + allowance
-    warn_at = (values["poll_warn_at"] if is_poll else values["repeat_warn_at"]) + allowance
+    warn_at = (values["poll_warn_at"] if is_poll else first_warning(values)) + allowance
     changing_limit = values["max_repeats_changing"] + allowance
     counted = int(streak.count + _ROUNDING)
     results = _results_of(streak)

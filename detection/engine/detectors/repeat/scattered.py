@@ -1,5 +1,7 @@
 """The same call with the same result, other calls in between. This is advised against and never blocked.
 
+Calls in a row have their own limit, which decides as long as it is the higher one.
+
 Among the last calls, only those since the last change count. Over the whole run, the limit is one higher and changes do
 not matter, because they did not change the result.
 """
@@ -8,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detection.engine.detectors.base import QUIET, Reading, detail
+from detection.engine.detectors.base import QUIET, Reading, detail, is_within_repeats
 from detection.engine.detectors.repeat.finding import finding_about
 from detection.engine.detectors.repeat.state import RepeatState, count
 from detection.engine.memory import ERROR, Record, RunState
@@ -39,13 +41,17 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
         if other.key == key and other.result == result and not other.is_obsolete:
             recent += 1
     allowance = run.allowance(key)
+    in_a_row = own.streak.calls if own.streak is not None and own.streak.key == key else 0
     results = "errors" if record.status == ERROR else "equal"
-    for found, limit, window_calls in (
-        (recent, values["scattered_repeats"], window),
-        (in_run, values["scattered_run_repeats"], None),
+    for found, setting, window_calls in (
+        (recent, "scattered_repeats", window),
+        (in_run, "scattered_run_repeats", None),
     ):
+        limit = values[setting]
         if limit and window_calls is None and record.status == ERROR:
             limit -= 1
+        if in_a_row >= found and is_within_repeats(found, key, run, policy, setting):
+            continue
         if limit and found >= limit + allowance:
             limit += allowance
             details = detail(record.tool, advisory=True, scope="scattered")

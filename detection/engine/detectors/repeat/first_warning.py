@@ -1,0 +1,24 @@
+"""When identical calls get their first warning: at `repeat_warn_at`, or in proportion to the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from detection.engine.field import AUTO
+
+_FEWEST = 3
+"""Two identical calls are too common to warn about: nearly every healthy run has them."""
+
+
+def first_warning(values: Mapping[str, Any]) -> int:
+    """Return the number of identical calls that are warned about; 0 for no early warning."""
+    warn_at = values["repeat_warn_at"]
+    return of_limit(values) if warn_at == AUTO else int(warn_at)
+
+
+def of_limit(values: Mapping[str, Any]) -> int:
+    """Return three quarters of the limit, rounded up and below it, or 0 if that is too early: 3 of 4, 38 of 50."""
+    limit: int = values["max_repeats"]
+    warn_at = min(-(-3 * limit // 4), limit - 1)
+    return warn_at if warn_at >= _FEWEST else 0
