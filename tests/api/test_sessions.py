@@ -80,7 +80,7 @@ def test_the_detail_lists_the_limits_that_are_nearly_used(api):
     (notice,) = api.get("/sessions/s-1").json()["limit_notices"]
     assert notice.pop("at") <= timezone.now().isoformat()
     assert (notice.pop("seq"), notice.pop("call_number")) == (9, 8)
-    assert notice == {"kind": "budget", "unit": "calls", "used": 8.0, "limit": 10.0, "tool": "tool-7"}
+    assert notice == {"kind": "budget", "unit": "calls", "used": 8.0, "limit": 9.0, "tool": "tool-7"}
     assert api.get("/sessions/s-1").json()["incidents"] == []
 
 

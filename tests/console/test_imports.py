@@ -5,6 +5,7 @@ from io import BytesIO
 import pytest
 from django.test import Client
 
+from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.models import Incident, Role, Session, TranscriptImport
 from detection.services.incidents import exceptions
@@ -175,9 +176,9 @@ def import_cycle(operator, project, *then):
 
 
 def test_incidents_say_which_arguments_their_results_had_and_why_nobody_reacted(operator, project):
-    """Of a cycle, the identical errors of one command are found too, after the cycle was warned about."""
+    """Of a cycle, the identical calls of one tool are found too, after the cycle was warned about."""
     import_cycle(operator, project)
-    incident = Incident.objects.get(kind="outcome", tool="Read")
+    incident = Incident.objects.get(kind="repeat", tool="Read")
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
     assert (incident.decision, incident.rung) == ("allow", "")
     assert "returned the same result" in shown
@@ -247,7 +248,7 @@ def test_a_session_that_ends_in_a_loop_names_the_detector_that_found_it_last(ope
     shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}"))
     number = cycle.last_call_number
     said = f"The loop continued until the session ended After call {number}, it was detected as"
-    assert f"{said} Same result every time: {last.tool}" in shown
+    assert f"{said} {detector_for(last.kind).headline}: {last.tool}" in shown
     # The strip leads to what other detectors found.
     page = operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}").content.decode()
     assert f'<a href="/p/{project.slug}/incidents/{last.public_id}" tabindex="-1">' in page
@@ -269,13 +270,9 @@ def test_an_exception_for_a_loop_raises_no_limit_of_its_run(operator, project):
 
 def test_an_exception_from_the_smaller_of_two_incidents_of_a_detector_covers_the_larger(operator, project):
     import_cycle(operator, project, "cat 0.py", "make test", "make test")
-    small, *_ = Incident.objects.filter(kind="outcome").order_by("count")
-    large = max(one.count for one in Incident.objects.all())
+    small, large = Incident.objects.filter(kind="repeat").order_by("count")
+    assert small.count < large.count
     raised = next(option for option in exceptions.options(small) if option.id == "model:raise")
-    assert min(raised.change.values.values()) > large - small.limit
-    assert all(
-        value > one.count
-        for one in Incident.objects.filter(kind="outcome")
-        for name, value in raised.change.values.items()
-        if name.startswith("outcome")
-    )
+    names = {"max_repeats", "scattered_repeats", "scattered_run_repeats"}
+    assert names <= set(raised.change.values)
+    assert all(raised.change.values[name] > large.count for name in names)

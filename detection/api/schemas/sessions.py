@@ -126,7 +126,7 @@ class LimitNoticeSchema(Schema):
     kind: str = Field(description="Detector of the limit.")
     unit: str = Field(description="Unit of the limit: rounds, calls, seconds, tokens or US dollars.")
     used: float = Field(description="Amount used.")
-    limit: float = Field(description="The limit.")
+    limit: float = Field(description="What the limit allows; of rounds and calls, one less than the setting.")
     seq: int = Field(description="Sequence number of the call that crossed the threshold.")
     call_number: int | None = Field(
         description="Number of that call, from 1. Null if it is no longer stored."

@@ -348,7 +348,7 @@ def _notices(session: GuardedSession) -> Iterator[Json]:
             "i": session.calls[notice["call_number"] - 1],
             "kind": "limit_approaching",
             "used": int(notice["used"]),
-            "limit": int(notice["limit"]) - 1,  # those are rounds that pass, this is where it fires
+            "limit": int(notice["limit"]),
         }
 
 
