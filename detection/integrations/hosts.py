@@ -101,7 +101,7 @@ HOSTS: Final[Mapping[str, Host]] = {
 
 
 def can_end_run(integration: str) -> bool:
-    """Return whether a stop ends the run of a session with this integration; else its calls are refused one by one."""
+    """Return whether a stop ends the run of a session with this integration; else its calls are blocked one by one."""
     host = HOSTS.get(integration.removeprefix("hooks/")) if integration.startswith("hooks/") else None
     return host is None or action_of(host.shape, "stop") == "end"
 

@@ -205,7 +205,7 @@ class Session(models.Model):
 
     @property
     def is_refused(self) -> bool:
-        """Whether detection stopped a session in a loop whose host cannot end a run: all its calls are refused.
+        """Whether detection stopped a session in a loop whose host cannot end a run: all its calls are blocked.
 
         It lasts until the session ends, a person resumes it, or its user asks for something else. A limit that is
         reached refuses calls by itself, until it is raised.

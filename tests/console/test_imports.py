@@ -181,7 +181,6 @@ def test_incidents_say_which_arguments_their_results_had_and_why_nobody_reacted(
     incident = Incident.objects.get(kind="repeat", tool="Read")
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
     assert (incident.decision, incident.rung) == ("allow", "")
-    assert "returned the same result" in shown
     assert "with identical arguments" in shown
     assert "It was recorded only, because another detector would have reacted to these calls" in shown
     assert "warn by another detector" in shown
@@ -243,7 +242,9 @@ def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, projec
 
 def test_a_session_that_ends_in_a_loop_names_the_detector_that_found_it_last(operator, project):
     import_cycle(operator, project, "cat 0.py", "make test", "make test")
-    cycle, last = Incident.objects.get(kind="cycle"), Incident.objects.order_by("last_call_number").last()
+    cycle = Incident.objects.get(kind="cycle")
+    latest = max(one.last_call_number for one in Incident.objects.all())
+    last = Incident.objects.filter(last_call_number=latest).order_by("-last_seen_at", "-pk").first()
     assert last.group_id == cycle.group_id
     shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}"))
     number = cycle.last_call_number

@@ -119,19 +119,19 @@ def test_two_policies_are_compared_run_by_run(files):
             "session": "alarmed",
             "label": "healthy",
             "before": "block (repeat)",
-            "after": "allow (repeat)",
+            "after": "allow (outcome, repeat)",
         },
         {
             "source": "own",
             "session": "loop",
             "label": "loop",
             "before": "block (repeat)",
-            "after": "allow (repeat)",
+            "after": "allow (outcome, repeat, stagnation)",
         },
     ]
     text = run(*files, "--compare", "observe")
     assert "runs that differ: 2" in text
-    assert "own  loop  loop: block (repeat) -> allow (repeat)" in text
+    assert "own  loop  loop: block (repeat) -> allow (outcome, repeat, stagnation)" in text
     assert json.loads(run(*files, "--compare", "standard", "--json"))["differences"] == []
 
 

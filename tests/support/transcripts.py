@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from typing import Any
+from zlib import crc32
 
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 
@@ -29,7 +30,7 @@ def claude_code(
         }
         yield {"type": "assistant", **common, "message": message | {"content": [use]}}
         is_error = command.startswith("make")
-        said = "2 failed" if is_error else f"the text of {command}"
+        said = "2 failed" if is_error else f"{crc32(command.encode()):,} lines of text"
         use_id = f"toolu_{number}"
         result = {"type": "tool_result", "tool_use_id": use_id, "content": said, "is_error": is_error}
         yield {"type": "user", **common, "message": {"role": "user", "content": [result]}}
