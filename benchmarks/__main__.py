@@ -14,6 +14,7 @@ from benchmarks import (
     detectors,
     engine,
     fairness,
+    families,
     freezes,
     gateway,
     http,
@@ -43,6 +44,7 @@ PARTS = (
     "screens",
     "revocation",
     "what-if",
+    "families",
 )
 MORE_PARTS = ("scaling",)
 """Measured only when they are named."""
@@ -91,7 +93,12 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
     if "scaling" in parts:
         with Stack() as stack:
             missed += show(scaling.run(stack, options.seconds))
-    for part, measure in (("start", start.run), ("kills", kills.run), ("revocation", revocation.run)):
+    for part, measure in (
+        ("families", partial(families.run, options.seconds)),
+        ("start", start.run),
+        ("kills", kills.run),
+        ("revocation", revocation.run),
+    ):
         if part in parts:
             missed += show(measure())
     if "screens" in parts:

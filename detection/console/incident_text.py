@@ -414,6 +414,7 @@ class EvidenceLine:
     """A call of the evidence, compared with the previous call of its tool."""
 
     seq: int
+    session: str
     at: datetime
     offset: str
     tool: str
@@ -461,6 +462,7 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
         lines.append(
             EvidenceLine(
                 seq=call["seq"],
+                session=call.get("session", incident.session_name),
                 at=at,
                 offset=formatting.since(at - start),
                 tool=tool,

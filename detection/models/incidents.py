@@ -93,6 +93,12 @@ class Incident(models.Model):
     backend = models.CharField(max_length=128, blank=True, default="")
     model = models.CharField(max_length=200, blank=True, default="")
     is_demo = models.BooleanField(default=False)
+    is_of_family = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether it is about a whole family of sessions. It is reported at the session at the top, whose row "
+        "says nothing about it; the evidence names the sessions.",
+    )
 
     loop_id = models.CharField(
         max_length=32, help_text="Identity of the loop: the same calls in other sessions have the same."
@@ -189,7 +195,12 @@ class Incident(models.Model):
             models.UniqueConstraint(
                 fields=("session", "loop_id"),
                 name="one_active_incident_per_loop",
-                condition=models.Q(ended_at__isnull=True),
+                condition=models.Q(ended_at__isnull=True, is_of_family=False),
+            ),
+            models.UniqueConstraint(
+                fields=("project", "session_name", "loop_id"),
+                name="one_active_incident_of_family",
+                condition=models.Q(ended_at__isnull=True, is_of_family=True),
             ),
             models.CheckConstraint(
                 condition=models.Q(status__in=IncidentStatus.values), name="incident_status_known"

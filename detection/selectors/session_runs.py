@@ -89,7 +89,8 @@ _INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident))
 
 def incidents_of_run(session: Session | SessionRow, limit: int) -> list[RunIncident]:
     """List the incidents of a session in the order in which they began; one query."""
-    rows = Incident.objects.filter(session_id=session.id).order_by("first_seq")
+    # What sub-agents did is at no place of the run.
+    rows = Incident.objects.filter(session_id=session.id, first_seq__gt=0).order_by("first_seq")
     stated = Coalesce(KT("evidence__detail__unit"), Value(""), output_field=TextField())
     found = rows.annotate(unit=stated).values_list(*_INCIDENT_FIELDS)[:limit]
     return [RunIncident(*row) for row in found]

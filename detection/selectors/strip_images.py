@@ -81,7 +81,7 @@ def span_of(incident: Incident, cells: Sequence[Cell]) -> tuple[int, int]:
 def cells_around(incident: Incident) -> list[Cell]:
     """Return the calls around the loop, from the session if it still has them, otherwise from the evidence."""
     cells: list[Cell] = []
-    if incident.session is not None:
+    if incident.session is not None and not incident.is_of_family:
         calls = sessions.session_calls(
             incident.session, before_seq=incident.last_seq + 1, limit=CONTEXT_CALLS
         )

@@ -1,9 +1,18 @@
 """Families of sessions, over POST /api/v1/guard and /events: repeats, limits and hand-offs that no single session shows."""
 
-import pytest
+from datetime import timedelta
 
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from detection.console import permalinks
 from detection.models import Incident, LimitNotice, Session, SessionFamily
+from detection.services.maintenance import retention
+from detection.services.sessions import erasure
 from detection.services.sessions.evaluation import evaluate
+from tests.support.agents import OPERATOR
+from tests.support.projects import make_member
 
 GREP = {"tool": "grep", "arguments": {"pattern": "parse_header"}}
 
@@ -44,8 +53,9 @@ def test_twelve_identical_calls_in_four_children_are_found_under_the_ladder_of_t
     assert verdicts.index(first) == 8
     assert "repeated 6 times by the sessions of this family" in first["message"]
     incident = Incident.objects.filter(kind="family").earliest("pk")
-    assert incident.evidence["detail"] == {"tool": "grep", "sessions": 3, "family": True}
-    assert {one[0] for one in fleet.found("family")} == {"child-2", "child-3"}
+    assert incident.evidence["detail"] == {"tool": "grep", "sessions": 4, "family": True}
+    assert fleet.found("family") == [("parent", "grep", 8)]
+    assert incident.evidence["sessions"] == ["child-2", "child-3"]
 
 
 def test_the_same_twelve_calls_pass_while_families_are_off(api):
@@ -101,7 +111,7 @@ def test_limits_count_what_all_sessions_used_also_before_the_family_was_known_an
     api.post("/events", {"session": "child-1", "type": "usage", "usage": {"cost_usd": 0.15}})
     evaluate(Session.objects.get(external_id="child-1").pk)
     assert read("grandchild", parent="child-1") == "stop"  # 1.35
-    assert [one[0] for one in fleet.found("family_budget")] == ["grandchild"]
+    assert [one[0] for one in fleet.found("family_budget")] == ["parent"]
     assert SessionFamily.objects.get().name == "parent"
     assert read("stranger", parent=None) == "allow"
 
@@ -179,3 +189,123 @@ def test_more_levels_than_are_counted_and_more_sessions_cost_no_call(api, monkey
     for n in range(12):
         assert fleet.asks(f"child-{n}")["decision"] == "allow"
     assert len(SessionFamily.objects.get(name="parent").snapshot) < 2000
+
+
+def limited(api, **more):
+    return Fleet(
+        api, family_budget_enabled=True, family_budget_max_calls=6, family_budget_ladder="stop", **more
+    )
+
+
+def read(fleet, session, number, **more):
+    call = {"tool": "read_page", "arguments": {"n": number}}
+    return fleet.asks(session, call, result=f"text {number * 7919}", **more)
+
+
+def test_a_limit_of_a_family_is_one_incident_at_its_top_that_names_the_sub_agents(api):
+    fleet = limited(api)
+    read(fleet, "parent", 0, parent=None)
+    verdicts = [read(fleet, f"child-{n % 4}", n) for n in range(1, 13)]
+    assert [one["decision"] for one in verdicts] == ["allow"] * 4 + ["stop"] * 8
+    assert len({one["incident"] for one in verdicts[4:]}) == 1
+
+    found = api.get(f"/incidents/{verdicts[-1]['incident']}").json()
+    assert (found["session"], found["count"], found["calls_blocked"], found["decision"]) == (
+        "parent",
+        13,
+        8,
+        "stop",
+    )
+    assert sorted(found["evidence"]["sessions"]) == ["child-0", "child-1", "child-2", "child-3"]
+    assert {one["session"] for one in found["evidence"]["calls"]} == {*found["evidence"]["sessions"]}
+    assert Incident.objects.count() == 1
+    assert "loop" not in verdicts[-1]["message"].lower()
+    assert api.get("/incidents", q="session:parent").json()["items"][0]["id"] == found["id"]
+    assert not Session.objects.filter(has_active_incident=True).exists()
+    assert not Session.objects.get(external_id="parent").stopped_at
+
+
+def test_the_others_go_on_after_one_sub_agent_is_stopped(api):
+    fleet = Fleet(api, spawns_max_total=5, spawns_ladder="stop")
+    start = {"tool": "spawn_agent", "arguments": {"message": "Read page 1"}}
+    read(fleet, "lead", 0, parent=None)
+    for n in range(4):
+        read(fleet, f"child-{n}", n, parent="lead")
+    assert fleet.asks("child-0", start, parent="lead")["decision"] == "stop"
+    assert [read(fleet, f"child-{n}", n + 9, parent="lead")["decision"] for n in range(1, 4)] == ["allow"] * 3
+    assert read(fleet, "lead", 30, parent=None)["decision"] == "allow"
+    assert fleet.found("spawns") == [("lead", "spawn_agent", 5)]
+
+
+def test_a_sub_agent_does_not_wait_for_the_session_at_the_top(api):
+    fleet = limited(api)
+    for n in range(5):
+        read(fleet, f"child-{n % 2}", n)
+    top = Session.objects.filter(external_id="parent")
+    assert not top.exists(), "what is reported at a session needs no row of it"
+    read(fleet, "parent", 9, parent=None)
+    before = top.values_list("changed_xid", "state", "last_event_at").get()
+    assert read(fleet, "child-0", 10)["decision"] == "stop"
+    assert top.values_list("changed_xid", "state", "last_event_at").get() == before
+    assert [one[0] for one in fleet.found("family_budget")] == ["parent"]
+
+
+def test_people_resolve_it_and_what_continues_is_another_one(api):
+    fleet = limited(api)
+    verdicts = [read(fleet, f"child-{n % 2}", n) for n in range(7)]
+    first = verdicts[-1]["incident"]
+    assert api.post(f"/incidents/{first}/resolve", {}).status_code == 200
+    second = read(fleet, "child-0", 8)["incident"]
+    assert second != first
+    assert {one.ended_at is None for one in Incident.objects.filter(public_id=first)} == {False}
+
+
+def test_it_ends_when_nobody_was_found_in_it_for_an_hour(api):
+    fleet = limited(api)
+    for n in range(7):
+        read(fleet, f"child-{n % 2}", n)
+    retention.end_abandoned()
+    assert Incident.objects.get().ended_at is None
+    Incident.objects.update(last_seen_at=timezone.now() - timedelta(hours=2))
+    retention.end_abandoned()
+    assert Incident.objects.get().ended_at is not None
+
+
+def test_a_held_call_of_a_sub_agent_belongs_to_the_incident_at_the_top(api):
+    fleet = Fleet(api, family_budget_enabled=True, family_budget_max_calls=4, family_budget_ladder="ask")
+    for n in range(3):
+        read(fleet, f"child-{n}", n)
+    held = read(fleet, "child-1", 5)
+    assert held["decision"] == "hold"
+    approval = api.get("/approvals").json()["items"][0]
+    assert (approval["session"], approval["incident"]) == ("child-1", held["incident"])
+    answer = api.post(f"/approvals/{approval['id']}/decision", {"choice": "allow_once"})
+    assert answer.status_code == 200, answer.text
+    incident = Incident.objects.get()
+    assert (incident.session_name, incident.calls_blocked) == ("parent", 0)
+
+
+def test_the_incident_is_erased_with_a_sub_agent_that_its_evidence_names(api):
+    fleet = limited(api)
+    for n in range(7):
+        read(fleet, f"child-{n % 2}", n)
+    project = Session.objects.get(external_id="child-0").project_id
+    erasure.request_erasure(project, "session", "child-1", OPERATOR)
+    erasure.run_waiting(lambda: False)
+    assert not Incident.objects.exists()
+
+
+def test_its_page_names_the_sub_agents_and_leads_to_their_calls(api):
+    fleet = limited(api)
+    read(fleet, "parent", 0, parent=None)
+    for n in range(1, 9):
+        read(fleet, f"child-{n % 2}", n)
+    incident = Incident.objects.get()
+    client = Client()
+    client.force_login(make_member(incident.project))
+    page = client.get(permalinks.incident_url(incident.project.slug, incident.public_id)).content.decode()
+    assert "Found in" in page
+    for name in incident.evidence["sessions"]:
+        assert f"/sessions/{name}?call=" in page
+    top = client.get(permalinks.session_url(incident.project.slug, "parent") + "?call=0")
+    assert incident.public_id in top.content.decode()

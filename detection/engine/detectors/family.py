@@ -8,7 +8,8 @@ it. Counts identical calls of all of them beyond the first one of each session (
 each are not a loop), and fires at `family_max_repeats`; without known results, at twice as many. Identical errors of
 one tool in a row fire at `family_max_errors`, if at least two sessions had them. A changed result, a successful change
 of any of them, and a message of the user to the session at the top start the count over; calls further apart than
-`family_window_seconds` do not count. The session whose call fires gets the reaction and the incident.
+`family_window_seconds` do not count. The session whose call fires gets the reaction. The incident is one for the whole
+family: that of the session at the top, which names the others, until it was not found for an hour.
 
 Calls of tools of the class `poll` and errors of a provider are not counted. At most 200 sessions of a family are
 counted, and eight levels; sessions whose parents form a circle have no family. A parent may be unknown, or become known

@@ -4,8 +4,8 @@
 
 Fires when the sessions of a family together reach `family_budget_max_calls`, `family_budget_max_tokens` or
 `family_budget_max_cost_usd`, whichever session makes the call. What each of them used in its whole life counts, also
-before it had a family, and nothing resets it. No limit is set by default. At `family_budget_notice_share` of a limit,
-operators get a notice that no agent sees.
+before it had a family, and nothing resets it. The incident is one of the session at the top, and names the others. No
+limit is set by default. At `family_budget_notice_share` of a limit, operators get a notice that no agent sees.
 
 - **False alarms:** large fleets, as with any fixed limit.
 - **Misses:** usage that a session reports after its last call counts when any session of the family makes the next one;

@@ -9,7 +9,7 @@ over and make progress, such as a writer and a reviewer, are not a loop; the rec
 as `transfer_to_billing`, are not progress. A message of the user restarts the count.
 
 In a family the session that started the others is the one that can change course: if it takes part in the lap, its call
-gets the reaction and its page has the incident; otherwise the call that completes the lap.
+gets the reaction; otherwise the call that completes the lap. The incident is one of the session at the top.
 
 - **False alarms:** agents that take turns in waiting for the same state: declare their tool as `poll`.
 - **Misses:** agents without a name within one session; laps of which results are never reported.

@@ -13,7 +13,7 @@ these limits:
 - `spawns_max_per_minute` and `spawns_max_total`: sub-agents of the whole tree. None is set by default.
 
 A message of the user to the session at the top starts all of them over but `spawns_max_total`. The session whose call
-fires gets the reaction; with the default ladder, nothing is held.
+fires gets the reaction, and that at the top the one incident; with the default ladder, nothing is held.
 
 - **False alarms:** several samples of one prompt, whose answers are compared or voted on.
 - **Misses:** prompts that differ by a number or a name, below the limits of size; sessions beyond 200 of one tree.
@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
+from detection.engine.detectors.limits import limit_templates
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
@@ -66,10 +67,8 @@ class Spawns(BaseDetector):
         "Use what the sub-agents of this task have reported, and start another one only for something that none of "
         "them was asked."
     )
-    templates = {
-        "warn": "[WARNING: $what. $advice]",
-        "stop": "The run was stopped: $what. Finish with what the sub-agents have reported.",
-    }
+    templates = limit_templates("Finish with what the sub-agents have reported.")
+    stands_alone = True
     again = "The next sub-agent"
     presets = ("standard",)
     key_settings = ("spawns_ladder", "spawns_max_repeats", "spawns_max_children", "spawns_max_depth")

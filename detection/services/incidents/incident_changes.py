@@ -6,6 +6,7 @@ What changes, and when, belongs to `tracker`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from operator import itemgetter
 from typing import Any
 
 from detection.engine.detectors import detector_for
@@ -204,13 +205,20 @@ class IncidentChanges:
                 incident.evidence["messages"] = [_message_of(found[seq]) for seq in own if seq in found]
                 # It belongs to no call; lists and maps show it at the one before it.
                 incident.first_call_number = incident.last_call_number
-            known = {call["seq"]: call for call in incident.evidence.get("calls", ())}
-            known |= {
-                seq: _evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
+            copies = [
+                _evidence_of(calls[seq], results.get(seq), self._ended_at_seq.get(name))
                 for seq in own
                 if seq in calls
+            ]
+            if incident.is_of_family:
+                copies = [copy | {"session": self._session.external_id} for copy in copies]
+            known = {
+                (call.get("session"), call["seq"]): call
+                for call in (*incident.evidence.get("calls", ()), *copies)
             }
-            incident.evidence["calls"] = [known[seq] for seq in sorted(known)][-EVIDENCE_CALLS:]
+            # Numbers of one session say nothing about the order in a family.
+            order = "at" if incident.is_of_family else "seq"
+            incident.evidence["calls"] = sorted(known.values(), key=itemgetter(order))[-EVIDENCE_CALLS:]
             if detector_for(incident.kind).spans_tools:
                 lap = incident.evidence["calls"][-incident.evidence.get("period", 1) :]
                 incident.tool = cycle_name(call["tool"] for call in lap)

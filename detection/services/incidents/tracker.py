@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from detection import clock
 from detection.engine.calls import DECISIONS, Finding, Step, Verdict
@@ -54,8 +54,19 @@ _FOUND_FIELDS = (
 """Fields of an incident that a finding changes."""
 
 
+class FamilyTop(NamedTuple):
+    """Where the incidents of a family are reported: the session at the top, which may not be stored."""
+
+    session_name: str
+    session_id: int | None
+    agent: str
+
+
 class IncidentTracker:
-    """The active incidents of one session.
+    """The active incidents of one session, and those of its family that it is found in.
+
+    The incidents of a family belong to the session at the top. They are changed under the lock of the family's row,
+    whichever of its sessions is folded, and only time ends them, see `family_incidents`.
 
     A session that is not looping has none, so that healthy calls cost no query.
 
@@ -64,6 +75,8 @@ class IncidentTracker:
     is_guarded
         Whether an agent waits for the verdict. A reported call has already run, so it is not counted as blocked, and
         the incident does not say that it was.
+    family_top
+        Where to report what is found in the family of the session, whose row is locked then; None without one.
 
     Parameters
     ----------
@@ -74,6 +87,8 @@ class IncidentTracker:
     def __init__(self, session: Session, *, is_replay: bool = False) -> None:
         self.session = session
         self.is_guarded = False
+        self.family_top: FamilyTop | None = None
+        self._of_family: dict[str, Incident] = {}
         self._changes = IncidentChanges(session)
         self._active: dict[str, Incident] | None = None if session.has_active_incident else {}
         self._now: tuple[int, datetime] = (session.evaluated_seq, clock.now())
@@ -84,9 +99,15 @@ class IncidentTracker:
     def active(self) -> dict[str, Incident]:
         """Active incidents by loop identity. One query the first time, none for a healthy session."""
         if self._active is None:
-            rows = Incident.objects.filter(session=self.session, ended_at=None).order_by("pk")
+            rows = Incident.objects.filter(session=self.session, ended_at=None, is_of_family=False).order_by(
+                "pk"
+            )
             self._active = {row.loop_id: row for row in rows}
         return self._active
+
+    def incident_of(self, loop_id: str) -> Incident | None:
+        """Return the active incident of a loop that was found in the session or, in this transaction, in its family."""
+        return self._of_family.get(loop_id) or self.active.get(loop_id)
 
     def reload(self) -> None:
         """Read the incidents again: a person changed one in this transaction. Other changes must be saved already."""
@@ -161,7 +182,10 @@ class IncidentTracker:
         for finding in findings:
             if finding.loop_id not in self.active:
                 tool = str(finding.detail["tool"])
-                incident = self._open(finding.seqs[-1], tool, finding, policy, [], about)
+                incident = self._open(
+                    finding.seqs[-1], tool, finding, policy, about, self._group_of(finding, [])
+                )
+                self.active[finding.loop_id] = incident
                 self._found(incident, finding.seqs[-1], finding, Step())
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> Incident | None:
@@ -171,9 +195,13 @@ class IncidentTracker:
             if finding.detail.get("notice"):
                 self._changes.add_notice(self._notice(seq, tool, finding))
                 continue
+            if self.family_top is not None and detector_for(finding.kind).spans_family:
+                self._found_in_family(self.family_top, seq, tool, finding, step, policy, event)
+                continue
             incident = self.active.get(finding.loop_id)
             if incident is None:
-                incident = self._open(seq, tool, finding, policy, in_step, event)
+                incident = self._open(seq, tool, finding, policy, event, self._group_of(finding, in_step))
+                self.active[finding.loop_id] = incident
             else:
                 self._found_again(incident, seq)
             self._found(incident, seq, finding, step)
@@ -182,7 +210,7 @@ class IncidentTracker:
             self._note_progress(seq, in_step, has_run=step.cell.decision not in BLOCKING)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
-        incident = self.active.get(deciding.loop_id) if deciding else None
+        incident = self.incident_of(deciding.loop_id) if deciding else None
         if step.duplicate and self.is_guarded and incident is not None and step.verdict.decision in BLOCKING:
             # A copy of a held call counts once in the loop, and yet it waits like that one.
             incident.calls_blocked += 1
@@ -204,6 +232,46 @@ class IncidentTracker:
             ):
                 evidence["progress"] = seq
                 self._changes.touch(incident, ("evidence",))
+
+    def _found_in_family(
+        self,
+        top: FamilyTop,
+        seq: int,
+        tool: str,
+        finding: Finding,
+        step: Step,
+        policy: Policy,
+        event: EventRecord,
+    ) -> None:
+        """Record a finding about the whole family in the incident at its top, without that session's row."""
+        incident = self._of_family.get(finding.loop_id)
+        if incident is None:
+            # People change it without the lock of the family.
+            incident = (
+                Incident.objects.select_for_update(of=("self",))
+                .filter(
+                    project_id=self.session.project_id,
+                    session_name=top.session_name,
+                    loop_id=finding.loop_id,
+                    ended_at=None,
+                    is_of_family=True,
+                )
+                .first()
+            )
+        if incident is None:
+            incident = self._open(seq, tool, finding, policy, event, None)
+            incident.is_of_family, incident.session_name = True, top.session_name
+            incident.session_id, incident.agent = top.session_id, top.agent or event.agent
+            if not self._is_top(incident):
+                # Its numbers are those of the session at the top.
+                incident.first_seq = incident.last_seq = 0
+        else:
+            self._found_again(incident, seq)
+        self._of_family[finding.loop_id] = incident
+        self._found(incident, seq, finding, step)
+
+    def _is_top(self, incident: Incident) -> bool:
+        return incident.session_name == self.session.external_id
 
     def add_usage(self, usage: EventRecord) -> None:
         """Add the cost of a model response that came after its calls to the first loop that they are in."""
@@ -228,10 +296,14 @@ class IncidentTracker:
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
         decision = verdict.decision if is_deciding else "allow"
-        self._count_calls(incident, seq, finding)
+        if incident.is_of_family:
+            self._count_in_family(incident, seq, finding)
+        else:
+            self._count_calls(incident, seq, finding)
         self._describe(incident, finding)
-        incident.last_seq = max(incident.last_seq, seq)
-        incident.last_call_number = self.session.call_count
+        if not incident.is_of_family or self._is_top(incident):
+            incident.last_seq = max(incident.last_seq, seq)
+            incident.last_call_number = self.session.call_count
         incident.last_seen_at = self._now[1]
         if self.is_guarded:
             incident.was_guarded = True
@@ -245,7 +317,13 @@ class IncidentTracker:
             incident.rung = verdict.rung or incident.rung
         if is_deciding and verdict.rung:
             incident.evidence["detection_number"] = verdict.detection_number
-        if self.is_guarded and is_deciding and verdict.rung and verdict.rung != "observe":
+        if (
+            self.is_guarded
+            and is_deciding
+            and verdict.rung
+            and verdict.rung != "observe"
+            and not incident.is_of_family
+        ):
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
         self._wake(incident, decision)
         self._note_stop(incident, decision)
@@ -300,6 +378,19 @@ class IncidentTracker:
             # The calls before a limit was reached are its context and do not change later.
             self._changes.add_evidence(incident, (*finding.seqs, seq))
 
+    def _count_in_family(self, incident: Incident, seq: int, finding: Finding) -> None:
+        """Count the call in hand, once for all loops that it is in, and name its session."""
+        evidence, name = incident.evidence, self.session.external_id
+        evidence["sessions"] = _joined(evidence.get("sessions"), [name])
+        counted = {seq}.difference(*(_seen(other) for other in self.active.values()))
+        incident.calls_in_loop += 1
+        incident.counted_calls += len(counted)
+        self._changes.add_costs(incident, counted)
+        is_limit = detector_for(finding.kind).is_run_limit
+        own = (call["seq"] for call in evidence.get("calls", ()) if call["session"] == name)
+        # With every finding, the results that came since then.
+        self._changes.add_evidence(incident, (*own, *(() if is_limit else finding.seqs), seq))
+
     def _counted_by_ended(self, since_seq: int) -> set[int]:
         """Return the calls that ended incidents count: a loop that continues after a resolution is a new one.
 
@@ -348,15 +439,15 @@ class IncidentTracker:
         tool: str,
         finding: Finding,
         policy: Policy,
-        in_step: list[Incident],
         event: EventRecord,
+        group_id: str | None,
     ) -> Incident:
-        """Open an incident for a finding; `in_step` are the incidents of the same step so far."""
+        """Open an incident for a finding, in a group of its own if it has none."""
         session, public_id = self.session, new_public_id()
         fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
         incident = Incident(
             public_id=public_id,
-            group_id=self._group_of(finding, in_step) or public_id,
+            group_id=group_id or public_id,
             project_id=session.project_id,
             session=session,
             session_name=session.external_id,
@@ -378,7 +469,6 @@ class IncidentTracker:
             opened_at=self._now[1],
         )
         self._changes.add(incident)
-        self.active[finding.loop_id] = incident
         self._changes.note(incident, "opened")
         self.hints.add(Hint("incident", incident.public_id, "opened"))
         return incident
@@ -469,7 +559,7 @@ class IncidentTracker:
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
         """Record that the latest call got a verdict other than its ladder's."""
         finding = step.verdict.finding
-        incident = self.active.get(finding.loop_id) if finding else None
+        incident = self.incident_of(finding.loop_id) if finding else None
         if incident is not None:
             self._raise_decision(incident, decision, message)
             self._note_stop(incident, decision)
@@ -504,11 +594,13 @@ class IncidentTracker:
                 self._changes.touch(one, ("evidence",))
 
     def _incident_of(self, approval: Approval) -> Incident | None:
-        known = (*self.active.values(), *self._changes.touched)
+        known = (*self.active.values(), *self._of_family.values(), *self._changes.touched)
         for incident in known:
             if incident is approval.incident or (incident.pk and incident.pk == approval.incident_id):
                 return incident
-        return Incident.objects.filter(pk=approval.incident_id).first() if approval.incident_id else None
+        # That of a family is changed by its other sessions, too.
+        rows = Incident.objects.select_for_update(of=("self",))
+        return rows.filter(pk=approval.incident_id).first() if approval.incident_id else None
 
     def _raise_decision(self, incident: Incident, decision: str, message: str) -> None:
         incident.decision = max(decision, incident.decision, key=DECISIONS.index)

@@ -299,8 +299,12 @@ def _require_unresolved(incident: Incident) -> None:
 
 def _has_successor(incident: Incident) -> bool:
     """Whether the loop continued and has another incident by now."""
-    rows = Incident.objects.filter(session=incident.session_id, loop_id=incident.loop_id, ended_at=None)
-    return incident.session_id is not None and rows.exists()
+    rows = Incident.objects.filter(
+        loop_id=incident.loop_id, ended_at=None, is_of_family=incident.is_of_family
+    )
+    if incident.is_of_family:
+        return rows.filter(project_id=incident.project_id, session_name=incident.session_name).exists()
+    return incident.session_id is not None and rows.filter(session=incident.session_id).exists()
 
 
 def wake_due() -> int:

@@ -355,7 +355,7 @@ def _held(
         folding.replace_decision(row, step, "stop", text)
         interventions.close_hold(locked.tracker, finding.loop_id)
         return replace(verdict, decision="stop", message=text, message_by_shape=message_by_shape)
-    incident = locked.incidents.active.get(finding.loop_id)
+    incident = locked.incidents.incident_of(finding.loop_id)
     approval = locked.approvals.request(
         row, finding, policy, incident, decider=decider, awaits_retry=awaits_retry
     )
@@ -409,7 +409,7 @@ def _verdict_of_step(folding: Folding, row: EventRecord, step: Step, policy: Pol
     found = step.verdict.finding
     if found is not None and found.detail.get("notice"):
         found = None  # for operators only: who knows that its limit is close behaves otherwise
-    incident = folding.locked.incidents.active.get(found.loop_id) if found else None
+    incident = folding.locked.incidents.incident_of(found.loop_id) if found else None
     message = step.verdict.message
     said = "block" if step.verdict.rung == "reuse" and step.verdict.ending is None else step.verdict.rung
     message_by_shape = (

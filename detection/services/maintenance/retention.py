@@ -18,7 +18,7 @@ from detection.services.accounts import sign_in_throttle, sign_ins
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
-from detection.services.incidents import bulk_actions, patterns
+from detection.services.incidents import bulk_actions, family_incidents, patterns
 from detection.services.incidents.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.ingestion import transcript_imports
 from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
@@ -58,17 +58,19 @@ def end_abandoned() -> int:
     Returns
     -------
     int
-        Number of sessions. A session that another transaction has locked is not abandoned.
+        Number of sessions, and of incidents of families. A session that another transaction has locked is not
+        abandoned.
     """
     quiet = timezone.now() - ABANDONED_AFTER
     silent_kinds = [one.kind for one in DETECTORS if one.is_silence]
-    loops = Incident.objects.filter(session_id=OuterRef("pk"), ended_at=None).exclude(kind__in=silent_kinds)
+    loops = Incident.objects.filter(session_id=OuterRef("pk"), ended_at=None, is_of_family=False)
+    loops = loops.exclude(kind__in=silent_kinds)
     rows = (
         Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet)
         .filter(Q(last_event_at__lt=timezone.now() - SILENT_FOR) | Exists(loops))
         .exclude(state=SessionState.HELD)
     )
-    total = 0
+    total = family_incidents.end_quiet(quiet, timezone.now())
     for session_id in rows.values_list("pk", flat=True)[:MAX_ABANDONED]:
         with contextlib.suppress(NotFound), locked_session(session_id, wait=False) as locked:
             if locked.session.last_event_at < quiet:

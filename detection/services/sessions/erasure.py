@@ -202,6 +202,12 @@ def _sessions(project_id: int, of: str, name: str) -> QuerySet[Session]:
     return rows.filter(Q(agent=name) | Exists(Incident.objects.filter(session_id=OuterRef("pk"), agent=name)))
 
 
+def _of_families(project_id: int, name: str) -> QuerySet[Incident]:
+    """Return the incidents of families whose evidence names a session: it contains its calls."""
+    rows = Incident.objects.filter(project_id=project_id, is_of_family=True)
+    return rows.filter(evidence__sessions__contains=[name])
+
+
 def _left_incidents(project_id: int, of: str, name: str) -> QuerySet[Incident]:
     """Return the incidents of sessions that retention has removed before."""
     rows = Incident.objects.filter(project_id=project_id, session=None)
@@ -292,7 +298,9 @@ class _ErasureWork:
         with transaction.atomic():
             removed = Counter[str]()
             incidents = Incident.objects.filter(project_id=project_id, session_name=name)
-            incidents = incidents.filter(Q(session=None) | Q(session_id=session_id))
+            incidents = incidents.filter(Q(session=None) | Q(session_id=session_id)) | _of_families(
+                project_id, name
+            )
             about = [*incidents.values_list("public_id", flat=True)]
             loop_ids = [*incidents.values_list("loop_id", flat=True).distinct()]
             erased_mentions.clear_reasons(project_id, about)
@@ -330,6 +338,7 @@ class _ErasureWork:
         """
         project_id = self._row.project_id
         incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)
+        incidents |= _of_families(project_id, name)
         patterns = [*incidents.exclude(pattern=None).values_list("pattern_id", flat=True).distinct()]
         events = AlertEvent.objects.filter(
             Q(incident__in=incidents) | Q(project_id=project_id, facts__session=name)

@@ -22,7 +22,7 @@ from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.selectors.policies import overrides_of
 from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
-from detection.services.incidents.tracker import IncidentTracker
+from detection.services.incidents.tracker import FamilyTop, IncidentTracker
 from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
 from detection.services.sessions import families, read_messages, session_rows, tracker_state
@@ -149,6 +149,7 @@ class LockedSession:
         ):
             family = None
         self.tracker.family = family
+        self.incidents.family_top = self._family_top if family else None
 
     def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules.
@@ -172,6 +173,13 @@ class LockedSession:
         if parent != self.session.parent_external_id:
             parent, known = self._ancestors = self.session.parent_external_id, ancestors_of(self.session)
         return known
+
+    @property
+    def _family_top(self) -> FamilyTop:
+        session, above = self.session, self.ancestors
+        if above is None:
+            return FamilyTop(session.external_id, session.pk, session.agent)
+        return FamilyTop(above.names[-1], above.top_id, above.top.agent)
 
     @property
     def level(self) -> int:

@@ -1,0 +1,42 @@
+"""Ends the incidents of families: the one rule about them that needs no session and no family.
+
+They are found by whichever session of a family is folded, see `tracker`. None of them can tell that the others have
+left the loop, so its incident ends when nobody has been found in it for as long as a session counts as abandoned.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import transaction
+
+from detection.models import Incident, IncidentActivity
+from detection.services import audit
+from detection.services.alerting import outbox
+from detection.services.incidents import lifecycle
+from detection.stream.hints import Hint
+from detection.stream.publisher import publish_after_commit
+
+_BATCH = 1000
+
+
+def end_quiet(before: datetime, at: datetime) -> int:
+    """End the incidents of families that were not found since `before`; return how many."""
+    with transaction.atomic():
+        rows = Incident.objects.select_for_update(skip_locked=True, of=("self",)).filter(
+            is_of_family=True, ended_at=None, last_seen_at__lt=before
+        )
+        ended = [*rows.order_by("pk")[:_BATCH]]
+        activity = []
+        for incident in ended:
+            incident.ended_at, incident.recovered = at, None
+            lifecycle.settle(incident)
+            incident.save(update_fields=["ended_at", "recovered", *lifecycle.STATUS_FIELDS])
+            activity.append(
+                IncidentActivity(incident=incident, actor="system", action="ended", note="not found again")
+            )
+            publish_after_commit(incident.project_id, Hint("incident", incident.public_id, "ended"))
+        IncidentActivity.objects.bulk_create(activity)
+        audit.record_incidents(activity)
+        outbox.record_activity(activity)
+    return len(ended)
