@@ -56,7 +56,7 @@ from detection.engine.shell_commands import program_of
 from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.verdicts import Templates
 from detection.engine.windows import window_of
-from detection.engine.writes import effect_of
+from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain_effect
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 _SLOW_LOOKBACK_CALLS = 8
@@ -219,7 +219,7 @@ def observe_result(
     if record.decision in BLOCKING:
         return _described(run, record, outcome, keyer)
     # Errors are compared by their cause: the same error for another argument is not new.
-    record.status, record.result = outcome.status, (outcome.error_digest or outcome.digest)[:16]
+    record.status, record.result = outcome.status, _compared(record, outcome, policy)[:16]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
     if is_change or outcome.is_value or not outcome.is_evidence:
@@ -246,6 +246,18 @@ def observe_result(
         closes=record.seq,
         faults=faults + more,
     )
+
+
+def _compared(record: Record, outcome: ResultOutcome, policy: Policy) -> str:
+    """Return the digest by which the results of identical calls are compared.
+
+    Every order has another number, but to order the same once more is the same step again.
+    """
+    if outcome.is_receipt and counts_by_receipt(record.effect, policy):
+        return outcome.receipt_digest
+    if record.effect == "command" and outcome.status == OK and not policy.reads_plainly:
+        return outcome.command_digest
+    return outcome.error_digest or outcome.digest
 
 
 def _described(run: RunState, record: Record, outcome: ResultOutcome, keyer: Keyer) -> Step:
@@ -289,8 +301,8 @@ def _outcome_of(
         outcome.digest = keyer.digest(b"place", record.place.to_bytes(4), outcome.digest.encode())
     if outcome.status == ERROR:
         return outcome, False
-    has_changed = record.effect == "write" and (outcome.is_receipt or outcome.status == EMPTY)
-    return outcome, has_changed or record.effect == "command"
+    is_done = outcome.is_receipt or outcome.status == EMPTY or record.effect == "command"
+    return outcome, is_done and record.effect in CHANGES
 
 
 def observe_message(
@@ -372,8 +384,8 @@ def _add_record(
     where = ""
     if values["result_aware"]:
         record.effect = effect_of(policy.traits, arguments)
-        if record.effect == "note" and policy.reads_plainly:
-            record.effect = ""
+        if policy.reads_plainly:
+            record.effect = plain_effect(record.effect)
         if policy.traits.is_shell and not policy.reads_plainly:
             where = place_of(arguments, policy.traits.directory_arguments, cwd)
             # To list one directory after another is a search; the arguments say where, as in any other.
@@ -398,6 +410,8 @@ def _add_record(
     records = run.records
     records.append(record)
     gap = values["slow_gap_seconds"]
+    if counts_by_receipt(record.effect, policy):
+        gap = max(gap, values["write_period_minutes"] * 60)
     # If all calls looked at are recent, none of them can be that long ago.
     if record.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
         earlier = run.recent(record.key, _SLOW_LOOKBACK_CALLS)

@@ -23,6 +23,10 @@ def _verbs(does: str) -> Mapping[str, frozenset[str]]:
 
 
 _CHANGING_PROGRAMS, _CHANGING_VERBS = _programs("changes"), _verbs("changes")
+_SENDING_PROGRAMS, _SENDING_VERBS = _programs("sends"), _verbs("sends")
+_SENDS_ANYWHERE = frozenset(
+    name for row in tables.rows("shell", does="sends") if row.get("anywhere") for name in row["programs"]
+)
 _LOOKING_PROGRAMS, _LOOKING_VERBS = _programs("looks"), _verbs("looks")
 _SEARCHING_PROGRAMS, _SEARCHING_VERBS = _programs("searches"), _verbs("searches")
 _PREPARING_PROGRAMS, _PREFIXES, _SHELLS = map(_programs, ("prepares", "prefixes", "shells"))
@@ -37,16 +41,22 @@ _PROGRAM = re.compile(r"[A-Za-z][\w.+-]{0,31}")
 _VERB = re.compile(r"[a-z][a-z-]{1,19}")
 
 
-ShellIntent = Literal["", "change", "look", "search", "sleep"]
+ShellIntent = Literal["", "change", "look", "nothing", "search", "send", "sleep"]
 
 
 def intent_of_line(arguments: object) -> ShellIntent:
-    """Return the intent of a shell line: it changes something, sleeps, only reads or searches, or is unknown."""
+    """Return the intent of a shell line.
+
+    It changes something here, sends or starts something elsewhere, sleeps, only reads or searches, says nothing (an
+    empty line only asks for what a running command prints), or is unknown.
+    """
     command = _command_of(arguments)
-    if ">" in command and _REDIRECTED.search(command):
-        return "change"
+    if not command or command.isspace():
+        return "nothing" if _gives_line(arguments) else ""
     commands = [words for part in _SEPARATOR.split(command) if (words := _words_of(part))]
-    if any(map(_changes, commands)):
+    if any(map(_sends, commands)):
+        return "send"
+    if (">" in command and _REDIRECTED.search(command)) or any(map(_changes, commands)):
         return "change"
     if "sleep" in command and _SLEEPS.search(command):
         return "sleep"
@@ -85,6 +95,14 @@ def _command_of(arguments: object) -> str:
     return _COMMENTS.sub("", command) if "#" in command else command
 
 
+def _gives_line(arguments: object) -> bool:
+    """Return whether a command line is given, even an empty one, and nothing else that could be meant."""
+    if not isinstance(arguments, dict):
+        return False
+    line = next((arguments[name] for name in _COMMAND_FIELDS if name in arguments), None)
+    return isinstance(line, str) and not line.strip() and not arguments.get("restart")
+
+
 def _words_of(part: str) -> list[str]:
     """Return the first words of a command, starting with its program."""
     words = part.split(None, 8)
@@ -110,6 +128,17 @@ def _searches(words: list[str]) -> bool:
         return any(sign in word for word in words[1:] for sign in "*?[")
     verbs = _SEARCHING_VERBS.get(program)
     return program in _SEARCHING_PROGRAMS if verbs is None else not verbs.isdisjoint(words[1:3])
+
+
+def _sends(words: list[str]) -> bool:
+    program = words[0]
+    if program in _SENDING_PROGRAMS:
+        return True
+    verbs = _SENDING_VERBS.get(program)
+    if verbs is None:
+        return False
+    place = words[1:] if program in _SENDS_ANYWHERE else words[1:4]
+    return not verbs.isdisjoint(place) and not _looks(words)
 
 
 def _changes(words: list[str]) -> bool:

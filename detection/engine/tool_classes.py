@@ -22,6 +22,7 @@ from detection.engine.tool_verbs import (
     LOOKS,
     MESSAGE_VERBS,
     PURE_READS,
+    STEPS,
     bare_name,
     intent_of,
     words_of,
@@ -65,6 +66,8 @@ class ToolTraits:
         Whether the tool keeps the agent's own list of tasks, see `task_lists`.
     starts_agents : bool
         Whether calls of the tool start sub-agents, see `spawning`.
+    steps : bool
+        Whether an identical call does something else each time, by a word of the name: `next`, `pop`, `increment`.
     """
 
     tool_class: ToolClass = "other"
@@ -76,6 +79,7 @@ class ToolTraits:
     directory_arguments: tuple[str, ...] = ()
     keeps_list: bool = False
     starts_agents: bool = False
+    steps: bool = False
 
     @property
     def neutral(self) -> bool:
@@ -160,6 +164,7 @@ def shipped_traits(tool: str) -> ToolTraits:
         directory,
         keeps_list,
         starts_agents(tool),
+        not STEPS.isdisjoint(words),
     )
 
 

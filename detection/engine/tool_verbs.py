@@ -15,6 +15,9 @@ def _words(meaning: str) -> frozenset[str]:
 
 
 MESSAGE_VERBS = _words("sends")
+_SENDS_ANYWHERE = frozenset(
+    word for row in tables.rows("verbs", meaning="sends") if row.get("anywhere") for word in row["words"]
+)
 LOOKS = _words("looks")
 """Verbs and nouns of tools that read or navigate."""
 
@@ -24,7 +27,23 @@ WRITE_VERBS = _words("writes")
 PURE_READS = _words("reads")
 """Verbs that make the class `read`, whose changing results are never warned about."""
 
+_BEGINS = _words("begins")
+STEPS = _words("steps")
+"""Verbs and nouns of tools of which an identical call does something else."""
+
 _MOVES, _OWN_STATE = _words("moves"), _words("plans")
+_LEADS = _words("leads")
+_LEADING_ARGUMENTS = tables.words("verbs", "arguments", meaning="leads")
+_MAKES = _words("makes")
+_DONE = {
+    word: form
+    for row in tables.rows("verbs", meaning="done")
+    for word, form in zip(row["words"], row["forms"], strict=True)
+}
+# What follows is no longer the thing itself: `add_item_to_cart`.
+_NOT_A_THING = frozenset(
+    ("or", "and", "to", "in", "into", "for", "of", "with", "from", "by", "on", "via", "new")
+)
 _READ_VERBS = LOOKS | _words("checks")
 _NOUNS = "|".join(sorted(_words("things"), key=len, reverse=True))
 _GLUED = re.compile(
@@ -56,9 +75,10 @@ def intent_of(words: list[str]) -> Intent:
         words = [glued[1]]
     if not _READ_VERBS.isdisjoint(words):
         return "read"
-    if words[0] in MESSAGE_VERBS:
+    if words[0] in MESSAGE_VERBS or not _SENDS_ANYWHERE.isdisjoint(words):
         return "message"
-    return "" if WRITE_VERBS.isdisjoint(words) else "write"
+    begins = len(words) > 1 and words[0] in _BEGINS
+    return "write" if begins or not WRITE_VERBS.isdisjoint(words) else ""
 
 
 def moves_on(tool: str, arguments: object) -> bool:
@@ -71,3 +91,40 @@ def moves_on(tool: str, arguments: object) -> bool:
         for value in values
         if isinstance(value, str) and len(value) <= _MAX_MOVE_CHARACTERS
     )
+
+
+def leads_on(arguments: object) -> bool:
+    """Return whether an argument says to go one step on, so that an identical call does something else."""
+    if not isinstance(arguments, dict):
+        return False
+    return any(
+        isinstance(value := arguments[name], str) and value.lower() in _LEADS
+        for name in _LEADING_ARGUMENTS
+        if name in arguments
+    )
+
+
+def what_was_made(tool: str, count: int) -> str:
+    """Return what so many calls of a tool made, by its name: "3 orders were placed"; empty if it does not tell."""
+    words = words_of(tool)
+    verb = next((place for place, word in enumerate(words) if word in _MAKES), None)
+    if verb is None:
+        return ""
+    thing: list[str] = []
+    for word in words[verb + 1 :]:
+        if word in _NOT_A_THING:
+            break
+        thing.append(word)
+    if not thing or not all(word.isalpha() for word in thing):
+        return ""
+    done = _DONE.get(words[verb]) or (words[verb] + ("d" if words[verb][-1] == "e" else "ed"))
+    name = " ".join(thing)
+    return f"1 {name} was {done}" if count == 1 else f"{count} {_plural(name)} were {done}"
+
+
+def _plural(noun: str) -> str:
+    if noun[-1] == "s" and noun[-2:] != "ss":
+        return noun
+    if noun[-1] == "y" and noun[-2:-1] not in ("a", "e", "o", "u"):
+        return f"{noun[:-1]}ies"
+    return noun + ("es" if noun[-2:] in ("ss", "sh", "ch") or noun[-1] == "x" else "s")

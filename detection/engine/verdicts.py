@@ -20,6 +20,7 @@ from detection.engine.reactions import (
     strictest,
     unclaimed,
 )
+from detection.engine.writes import CHANGES
 
 Templates = Mapping[str, str] | None
 
@@ -202,7 +203,7 @@ def _reusable(state: State, run: RunState, record: Record, policy: Policy) -> in
 def _may_be_changed(state: State, record: Record) -> bool:
     """Return whether a call that may change something ran after this one, in any run of the session."""
     return any(
-        one.seq > record.seq and one.effect in ("command", "write") and one.decision not in BLOCKING
+        one.seq > record.seq and one.effect in CHANGES and one.decision not in BLOCKING
         for run in state.runs.values()
         for one in run.records
     )

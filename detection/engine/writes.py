@@ -1,29 +1,41 @@
 """Recognises writes: calls that change something, and the receipts they return.
 
 A receipt ("Successfully wrote file a.txt", `{"success": true}`, the changed record with a new id) says that a piece of
-work is done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop.
+work is done. Many pieces of work have the same receipt, so an identical one is no evidence of a loop. The identical
+call again is: its receipt is the same although it has another id, see `counts_by_receipt`. This does not hold for a
+step, such as `increment` or `move north`, which does something else each time.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from detection.engine.shell_commands import intent_of_line
 from detection.engine.tool_classes import ToolTraits
-from detection.engine.tool_verbs import intent_of, words_of
+from detection.engine.tool_verbs import intent_of, leads_on, words_of
 
-Effect = Literal["", "command", "look", "message", "note", "poll", "search", "write"]
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+Effect = Literal["", "command", "look", "message", "note", "poll", "search", "step", "write"]
 """The intent of a call: unknown, a shell command that changes something, reads or searches, a message, a note of the
-agent for itself, a poll, or a write."""
+agent for itself, a poll, a write that goes one step on, or any other write."""
+
+CHANGES = frozenset(("command", "step", "write"))
+"""Effects of calls that change something."""
+
+_COUNTED = frozenset(("message", "write"))
 
 # A command that sleeps first waits for a state that others change.
 _OF_SHELL: Mapping[str, Effect] = {
     "": "",
     "change": "command",
     "look": "look",
+    "nothing": "poll",
     "search": "search",
+    "send": "write",
     "sleep": "poll",
 }
 
@@ -75,9 +87,19 @@ def effect_of(traits: ToolTraits, arguments: object) -> Effect:
         named = _named_action(arguments)
         if named is not None:
             return named
-    if tool_class == "change":
-        return "write"
+    if tool_class == "change" and not traits.starts_agents:
+        return "step" if traits.steps or leads_on(arguments) else "write"
     return "write" if tool_class == "other" and _is_sql_write(arguments) else ""
+
+
+def plain_effect(effect: Effect) -> Effect:
+    """Return the intent of a call as settings see it that count and compare literally."""
+    return "" if effect == "note" else "write" if effect == "step" else effect
+
+
+def counts_by_receipt(effect: str, policy: Policy) -> bool:
+    """Return whether a call sends or changes something, so that its identical call again counts by what it does."""
+    return effect in _COUNTED and not policy.reads_plainly
 
 
 def _named_action(arguments: Mapping[str, object]) -> Effect | None:

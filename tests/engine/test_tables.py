@@ -20,7 +20,7 @@ from detection.engine.results import answers, masking, normalise
 from detection.engine.shell_commands import intent_of_line, program_of
 from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.tool_classes import shipped_traits
-from detection.engine.tool_verbs import intent_of, moves_on, words_of
+from detection.engine.tool_verbs import intent_of, leads_on, moves_on, what_was_made, words_of
 from tests.engine.play import Player
 
 ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
@@ -132,6 +132,7 @@ def test_task_lists_match_their_examples(row):
 
 SHELL = {
     "changes": lambda line: intent_of_line(line) == "change",
+    "sends": lambda line: intent_of_line(line) == "send",
     "looks": lambda line: intent_of_line(line) in ("look", "search"),
     "searches": lambda line: intent_of_line(line) == "search",
     "prepares": lambda line: program_of(line) == "pytest" and "&&" in line,
@@ -164,7 +165,12 @@ VERBS = {
     "looks": lambda tool: intent_of(words_of(tool)) == "read",
     "checks": lambda tool: intent_of(words_of(tool)) == "read",
     "writes": lambda tool: intent_of(words_of(tool)) == "write",
+    "begins": lambda tool: intent_of(words_of(tool)) == "write",
     "sends": lambda tool: intent_of(words_of(tool)) == "message",
+    "steps": lambda tool: shipped_traits(tool).steps,
+    "leads": lambda arguments: leads_on(json.loads(arguments)),
+    "makes": lambda verb: what_was_made(f"{verb}_order", 2) != "",
+    "done": lambda verb: not what_was_made(f"{verb}_order", 2).endswith("ed"),
     "reads": lambda tool: shipped_traits(tool).tool_class == "read",
     "moves": lambda tool: moves_on(tool, {}),
     "plans": lambda tool: not intent_of([*words_of(tool), "write"]),

@@ -129,7 +129,9 @@ def test_what_a_call_intends(known, arguments, effect):
         ("rm a.lock; sleep 1", "change"),
         ("pytest -q", ""),
         ("ls; pytest -q", ""),
-        ("", ""),
+        ("", "nothing"),
+        ("gh issue create --title x", "send"),
+        ("cd a && curl -s -X POST https://x.example/orders > out.json", "send"),
     ],
 )
 def test_what_a_shell_line_does(line, intent):

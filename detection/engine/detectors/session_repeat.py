@@ -36,6 +36,7 @@ from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import EMPTY, ERROR, Record, RunState, drop_oldest, hash_of
 from detection.engine.results import ResultOutcome
+from detection.engine.writes import CHANGES
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 _MAX_PAIRS = 28
 _MAX_RUNS = 8
 _MAX_SEQS = 12
-_WRITES = frozenset(("command", "message", "write"))
+_WRITES = CHANGES | {"message"}
 _OF_ERROR = "!"
 # What is kept of a call and result: the latest turn, its time in minutes since the first call, the number of turns, and
 # sequence numbers.

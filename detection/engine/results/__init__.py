@@ -45,6 +45,8 @@ class CallFacts:
 
 
 _UNKNOWN_CALL = CallFacts()
+# Effects of calls whose results are receipts.
+_RECEIPTS = frozenset(("message", "note", "step", "write"))
 
 
 @dataclass(slots=True)
@@ -117,8 +119,18 @@ class ResultOutcome:
 
     @property
     def receipt_digest(self) -> str:
-        """Fingerprint of a receipt without ids, numbers, times and hashes; computed when it is asked for."""
+        """Fingerprint of a receipt without ids, numbers, times and hashes."""
         return self.keyer.digest(b"receipt", encoded(answers.receipt_of(self.text)))
+
+    @property
+    def command_digest(self) -> str:
+        """Fingerprint of what a command that changes something prints, without hashes and ids."""
+        return self.keyer.digest(b"command", encoded(answers.without_hashes(self.text)))
+
+    @property
+    def given_id(self) -> str:
+        """The id that a receipt gives to what was done, as it is written there."""
+        return answers.id_in(self.raw)
 
 
 def evaluate_result(
@@ -173,7 +185,7 @@ def evaluate_result(
     elif answers.is_acknowledgement(text, plain=plain):
         outcome.is_receipt, outcome.is_evidence = True, False
     outcome.is_value = outcome.status == OK and not outcome.is_picture and answers.is_value(text)
-    if outcome.status == OK and call.effect in ("write", "message", "note") and not answers.is_declined(text):
+    if outcome.status == OK and call.effect in _RECEIPTS and not answers.is_declined(text):
         outcome.is_receipt, outcome.is_evidence = True, False
     return outcome
 

@@ -69,6 +69,20 @@ _VALUE = re.compile(
 )
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
 _FIGURES = re.compile(r"(?<![\w~])[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
+# The same by its label, where it has no digit: `"id": "kXbQzPwa"`, `with id abc-def`.
+_NAMED_IDS = re.compile(
+    r'(?i)((?:"\w{0,40}(?:id|ref|reference|number|hash|sha|token|url|link|etag|cursor)"\s{0,3}:'
+    r'|\b(?:id|ref|reference)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
+)
+_HASHES = re.compile(
+    r"\b[iI][dD]\b[ :=#]{1,3}[\w-]+|\b(?=[0-9a-f]{0,63}?[a-f])(?=[a-f]{0,63}?\d)[0-9a-f]{7,64}\b"
+)
+# What a receipt calls an id, a number or a reference, or a word that looks like one. Nothing secret has these names.
+_GIVEN_ID = re.compile(
+    r'(?i)"(?:\w{0,30}id|\w{0,30}number|ref|reference)"\s{0,3}:\s{0,3}(?:"([\w.:#/-]{1,40})"|(\d{1,20}))'
+    r"|\b(?:id|number|no\.?|ref|reference)\b[ :=#]{1,3}(?=[\w-]{0,40}?\d)([\w-]{1,40})"
+    r"|\b((?-i:[A-Z]{1,8})-\d{1,20})\b|(?<!\w)(#\d{1,12})\b"
+)
 _ONLY_MASKED = re.compile(r"[\s~\W]*")
 
 
@@ -262,4 +276,16 @@ def is_declined(text: str) -> bool:
 
 def receipt_of(text: str) -> str:
     """Return a receipt without what tells it from the next one: ids, numbers, times and hashes."""
-    return _FIGURES.sub("~", text[:_MAX_JSON_CHARS])
+    head = text[:_MAX_JSON_CHARS]
+    return _FIGURES.sub("~", _NAMED_IDS.sub(r"\1~", head))
+
+
+def without_hashes(text: str) -> str:
+    """Return the answer of a command without hashes and ids that are called so; other figures stay."""
+    return _HASHES.sub("~", text) if len(text) <= MAX_HEAD_CHARS else text
+
+
+def id_in(text: str) -> str:
+    """Return the id that a receipt gives to what was done, as it is written there; empty if it names none."""
+    found = _GIVEN_ID.search(text, 0, MAX_HEAD_CHARS)
+    return "" if found is None else next(filter(None, found.groups()), "")

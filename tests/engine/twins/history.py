@@ -146,7 +146,9 @@ def history(observations: Sequence[Observation], policy: Policy) -> History:
         if isinstance(one, Call):
             current = _called(one, place, past, ids, rounds, policy)
         elif isinstance(one, Result):
-            current = _told(one, place, past, seen, changes_count=aware)
+            current = _told(
+                one, place, past, seen, changes_count=aware, by_receipt=aware and not policy.reads_plainly
+            )
         elif aware:
             messages.append(place)
             for earlier in past:
@@ -185,16 +187,24 @@ def _called(
         call_id=call.call_id,
         looks=looks,
     )
+    pause = policy.get("slow_gap_seconds")
+    if counts_by_receipt(one, policy):
+        pause = max(pause, policy.get("write_period_minutes") * 60)
     for earlier in past[-8:][::-1]:
         if earlier.key == key:
-            one.weight = 0.2 if call.at - earlier.at >= policy.get("slow_gap_seconds") else 1.0
+            one.weight = 0.2 if call.at - earlier.at >= pause else 1.0
             break
     past.append(one)
     return one
 
 
+def counts_by_receipt(one: Past, policy: Policy) -> bool:
+    """Whether an identical call counts by what it does: it writes."""
+    return one.kind_of_tool == "change" and policy.get("result_aware") and not policy.reads_plainly
+
+
 def _told(
-    result: Result, place: int, past: list[Past], seen: set[Any], *, changes_count: bool
+    result: Result, place: int, past: list[Past], seen: set[Any], *, changes_count: bool, by_receipt: bool
 ) -> Past | None:
     one = next((one for one in past if one.call_id == result.call_id), None)
     if one is None or one.status != "pending":
@@ -209,7 +219,9 @@ def _told(
     )
     if written:
         one.evidence = False
-    one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else text}"
+    # A receipt with another number is the same receipt.
+    said = re.sub(r"\d+", "~", text) if written and by_receipt and text not in NOTHING else text
+    one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else said}"
     mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
     is_unseen = mark not in seen
     one.new = is_unseen or (one.status == "ok" and text in PICTURES)

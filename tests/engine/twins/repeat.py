@@ -8,7 +8,7 @@ from itertools import pairwise
 
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
-from tests.engine.twins.history import READERS, History, Past
+from tests.engine.twins.history import READERS, History, Past, counts_by_receipt
 
 _WORDS = {"error": "errors", "empty": "empty", "ok": "equal"}
 
@@ -53,6 +53,9 @@ def _streak(run: History, policy: Policy) -> list[Past]:
     """Equal calls in a row, the newest last. A change elsewhere or a long pause ends a streak."""
     ttl, ttl_from = policy.get("ttl_seconds"), policy.get("ttl_from")
     newest = run.past[-1]
+    if ttl_from == "previous" and policy.get("write_period_minutes") and counts_by_receipt(newest, policy):
+        # Writes of the last hour count, whatever lies between them.
+        ttl, ttl_from = policy.get("write_period_minutes") * 60 - 1, "entry"
     streak = [newest]
     for one in run.past[-2::-1]:
         pause = streak[0].at - one.at

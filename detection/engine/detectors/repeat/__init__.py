@@ -10,12 +10,17 @@ because consecutive identical calls are almost never intended unless their resul
 whether calls count in a row, within a window, or over the whole run.
 
 With `result_aware` on, a changed result restarts the count (a poll that makes progress, a cursor kept by the server).
-An error never does. An identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call,
-so a slow poll is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble,
-which calls for a pause. A call that succeeded before a message of the user may be what the user asks for again: until
-it was made `max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about
-once it was made `max_repeats_changing` times, except for tools that read or poll, and for results in which a figure
-only rises or only falls, such as 10 %, 20 %, 30 %.
+An error never does, and neither does the receipt of a call that sends, pays, starts or writes something if it differs
+from the one before in ids, numbers, times or hashes alone: another order number is no progress. Such calls count in
+full for `write_period_minutes`, whatever the pauses between them, and the message says what they did so far. Calls
+that go one step on, such as `increment` or `move north`, do something else each time.
+
+Any other identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a slow poll
+is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble, which calls
+for a pause. A call that succeeded before a message of the user may be what the user asks for again: until it was made
+`max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about once it was
+made `max_repeats_changing` times, except for tools that read, poll or take the next item, and for results in which a
+figure only rises or only falls, such as 10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
 count `repeat_warn_at`, at the limit where `auto` gives no early warning, and for tools that read, one call later.
@@ -159,6 +164,12 @@ class Repeat(BaseDetector):
             unit="seconds", weakens="down",
         ),
         number(
+            "write_period_minutes", 60, 0, 525_600, "Period of writes",
+            "Identical calls that send or change something count in full for so long, whatever the pauses between "
+            "them. 0 counts them like other calls.",
+            unit="minutes", weakens="down",
+        ),
+        number(
             "poll_warn_at", 10, 2, 10_000, "First warning for polls",
             "For tools of the class poll whose result stays the same.",
         ),
@@ -212,7 +223,7 @@ class Repeat(BaseDetector):
             is_compared = in_a_row.is_compared(streak, policy)
             if is_compared:
                 nearly_same.note_likeness(streak, record, outcome, policy)
-            in_a_row.note_result(streak, run, record, is_trouble=bool(outcome.trouble))
+            in_a_row.note_result(streak, run, record, outcome, policy)
             if is_compared:
                 changing.note_direction(streak, outcome.text)
                 nearly = nearly_same.judge(streak, run, record, policy)
@@ -245,7 +256,8 @@ class Repeat(BaseDetector):
         # What one more call would count, less itself; nothing is changed by asking.
         run = deepcopy(run)
         run.ordinal += 1
-        record = Record(run.ordinal, run.ordinal, tool, key, at, 0, 0)
+        effect = next((one.effect for one in reversed(run.records) if one.key == key), "")
+        record = Record(run.ordinal, run.ordinal, tool, key, at, 0, 0, effect=effect)
         run.records.append(record)
         own = run.detectors.get(self.kind) or self.own_type()
         return self.on_call(own, run, record, Call(record.seq, tool, None, at), policy).reached - 1
@@ -279,6 +291,8 @@ class Repeat(BaseDetector):
                 finding,
                 in_seconds=in_seconds,
             )
+        if so_far := finding.detail.get("so_far"):
+            return f"{super().describe(finding, in_seconds=in_seconds)}; {so_far}"
         if finding.window_calls:
             text = "'$tool' was called with $identical arguments $count times$among$span"
             return fill(text, finding, in_seconds=in_seconds)

@@ -43,10 +43,11 @@ def note_direction(streak: Streak, text: str) -> None:
 
 
 def is_found(streak: Streak, limit: float, policy: Policy) -> bool:
-    """Return whether a streak has reached the limit of calls whose results change."""
+    """Return whether a streak has reached the limit of calls whose results change, unless each is meant to."""
     return bool(
         streak.changes
         and streak.paced >= limit
         and policy.traits.tool_class not in ("poll", "read")
+        and not (policy.traits.steps and not policy.reads_plainly)
         and not (streak.direction and streak.direction.is_steady)
     )

@@ -11,15 +11,20 @@ from detection.engine.detectors.repeat import changing
 from detection.engine.detectors.repeat.finding import finding_about
 from detection.engine.detectors.repeat.first_warning import first_warning
 from detection.engine.detectors.repeat.state import RepeatState, Streak
+from detection.engine.dispatching import inner
 from detection.engine.identity import structured
-from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState
-from detection.engine.tool_verbs import moves_on
+from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState, hash_of
+from detection.engine.results import ResultOutcome
+from detection.engine.tool_verbs import moves_on, what_was_made
+from detection.engine.writes import counts_by_receipt
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _SECOND = 2
 _MAX_TIMES_BEYOND_LIMIT = 64
+# A ladder that goes on beyond the limit sees whether the streak continues.
+_MAX_TIMES = 128
 # Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
 _ROUNDING = 1e-9
@@ -28,13 +33,13 @@ _ROUNDING = 1e-9
 def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
     """Add a call to its streak, or begin one, and judge it."""
     values, streak = policy.values, own.streak
-    ttl_from = values["ttl_from"]
+    keeps_times = values["ttl_from"] == "entry" or bool(_period(record, policy))
     if streak is None or streak.key != record.key:
         # Most calls begin a streak, and end there.
         own.streak = streak = Streak(
             record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at
         )
-        if ttl_from == "entry":
+        if keeps_times:
             streak.times = [record.at]
         return Reading(1, values["max_repeats"])
     own.streak = streak = _aged(streak, record, policy)
@@ -50,7 +55,7 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
         streak.asked += 1
     if streak.first < 0:
         streak.first, streak.since = record.seq, record.at
-    if ttl_from == "entry":
+    if keeps_times:
         streak.times = [*(streak.times or ()), record.at]
     if streak.calls == 1:
         return Reading(1, values["max_repeats"])
@@ -63,6 +68,8 @@ def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
     """Return the streak without calls that are too old at this one; a new streak if none is left."""
     values = policy.values
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
+    if period := _period(record, policy):
+        return _within(streak, record, period)
     if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts. Times are kept beyond the
         # limit, so that a ladder sees whether the streak continues.
@@ -75,6 +82,26 @@ def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
         streak.times = times
     elif ttl_from == "previous" and streak.calls and record.at - streak.at > ttl:
         return Streak(record.key, record.ordinal - 1)
+    return streak
+
+
+def _period(record: Record, policy: Policy) -> int:
+    """Return the seconds in which identical writes count whatever the pauses; 0 for other calls."""
+    if policy.values["ttl_from"] != "previous" or not counts_by_receipt(record.effect, policy):
+        return 0
+    return int(policy.values["write_period_minutes"]) * 60
+
+
+def _within(streak: Streak, record: Record, period: int) -> Streak:
+    """Return the streak of a write without what is older than the period; a new streak if nothing is left."""
+    times = [at for at in streak.times or () if record.at - at < period][-_MAX_TIMES:]
+    if not times:
+        return Streak(record.key, record.ordinal - 1)
+    kept = len(times)
+    streak.times, streak.calls = times, kept
+    streak.series, streak.known = min(streak.series, kept), min(streak.known, kept)
+    streak.made = min(streak.made, kept)
+    streak.count, streak.paced = min(streak.count, float(kept)), min(streak.paced, float(kept))
     return streak
 
 
@@ -127,7 +154,9 @@ def is_compared(streak: Streak, policy: Policy) -> bool:
     return bool(policy.values["result_aware"]) and streak.calls >= _SECOND
 
 
-def note_result(streak: Streak, run: RunState, record: Record, *, is_trouble: bool) -> None:
+def note_result(
+    streak: Streak, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> None:
     """Note a result of the streak; a changed one starts a new series."""
     last = streak.result
     if last and record.result != last and not (record.status == ERROR and streak.status == ERROR):
@@ -137,12 +166,17 @@ def note_result(streak: Streak, run: RunState, record: Record, *, is_trouble: bo
         )
         streak.series = 1 + in_flight
         streak.count = 1.0 + in_flight
-        streak.known = 0
+        streak.known = streak.made = 0
         streak.changes += record.status in (OK, EMPTY)
     streak.known += 1
     streak.result, streak.status = record.result, record.status
     if record.status == ERROR:
-        streak.is_trouble = is_trouble
+        streak.is_trouble = bool(outcome.trouble)
+    elif outcome.is_receipt and counts_by_receipt(record.effect, policy):
+        receipt = hash_of(outcome.raw)
+        # To send the same once more sends another one; to write the same once more may change nothing.
+        streak.made += receipt != streak.receipt or record.effect == "message"
+        streak.receipt, streak.made_id = receipt, outcome.given_id
 
 
 def _results_of(streak: Streak) -> str:
@@ -171,11 +205,31 @@ def finding_about_streak(
     elif policy.values["ttl_from"] == "previous":
         # The time to live limits the pause between two calls; what they span together can be any time.
         seconds = max(1, ceil(record.at - _start(streak, run, record, calls)))
+    so_far = _so_far(streak, record) if results == "equal" else None
     details = detail(
-        record.tool, advisory=advisory, scope="consecutive", calls=calls if calls != count else None
+        record.tool,
+        advisory=advisory,
+        scope="consecutive",
+        calls=calls if calls != count else None,
+        so_far=so_far,
     )
     return finding_about(
         run, record, policy, count, limit, results, details, window_seconds=seconds, first_seq=streak.first
+    )
+
+
+def _so_far(streak: Streak, record: Record) -> str | None:
+    """Return what the calls of a streak that sends or changes something have done; None for other calls."""
+    if not streak.receipt:
+        return None
+    made = what_was_made(inner(record.tool), streak.known) if streak.made == streak.known else ""
+    said = made or ("it succeeded once" if streak.known == 1 else f"it succeeded {streak.known} times")
+    if not streak.made_id:
+        return f"so far, {said}"
+    return (
+        f"so far, {said}; the last is {streak.made_id}"
+        if made
+        else f"so far, {said}, the last time as {streak.made_id}"
     )
 
 

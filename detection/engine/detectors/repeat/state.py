@@ -80,6 +80,12 @@ class Streak(Kept):
         Whether the call scrolls or pages.
     times : list of float or None
         Of the calls that still count, where each ages by itself.
+    receipt : int
+        Hash of the latest receipt of a write with all its figures, 0 before one.
+    made : int
+        Receipts since the last changed result that say that something new was made.
+    made_id : str
+        The id that the latest receipt gives to it; empty without one.
     likeness, direction
         What the rules of these names know; None before they compared a result.
     """
@@ -101,6 +107,9 @@ class Streak(Kept):
     asked: int | None = None
     moves_on: bool = False
     times: list[float] | None = None
+    receipt: int = 0
+    made: int = 0
+    made_id: str = ""
     likeness: Likeness | None = None
     direction: Direction | None = None
 

@@ -1,0 +1,145 @@
+"""Calls that write, send or start something: the identical one again counts by what it does."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from detection.engine import Guard
+from detection.engine.calls import Verdict
+
+BLOCKED = ["allow", "allow", "warn", "block"]
+
+
+def play(tool, arguments, answers, *, pause=1.0, **values) -> list[Verdict]:
+    """The stricter verdict of each call and its answer; calls that are blocked get none."""
+    guard, verdicts = Guard("standard", **values), []
+    for number, answer in enumerate(answers):
+        at = 1000 + number * pause
+        verdict = guard.call(tool, arguments, call_id=f"c{number}", at=at)
+        if verdict.decision in ("allow", "warn"):
+            after = guard.result(f"c{number}", answer, False, at=at + 0.1)
+            verdict = verdict if verdict.decision != "allow" else after
+        verdicts.append(verdict)
+    return verdicts
+
+
+def decisions(*arguments, **options):
+    return [one.decision for one in play(*arguments, **options)]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "answer"),
+    [
+        ("shop__place_order", {"sku": "B-9", "qty": 2}, '{{"order_id":"ORD-81{n}4","status":"confirmed"}}'),
+        ("createTicket", {"subject": "Printer"}, "Ticket #9{n}31 was opened"),
+        ("gmail_send_email", {"to": "bo@example.org"}, "Queued. Message-ID: <{n}f3a.77@example.org>"),
+        (
+            "charge_card",
+            {"amount": 9},
+            '{{"charge":"ch_3{n}Xq","captured":true,"at":"2026-03-0{n}T10:00:00Z"}}',
+        ),
+        ("start_training", {"model": "m"}, "Run kq-{n}0ab started"),
+        ("http_request", {"method": "POST", "url": "https://x.example/a"}, '{{"id": {n}, "ok": true}}'),
+        ("run_sql", {"query": "insert into t values (1)"}, "INSERT 0 1, row id {n}44"),
+        ("bash", {"command": "gh issue create --title Broken"}, "https://github.com/a/b/issues/{n}7"),
+        ("bash", {"command": "curl -s -X POST https://x.example/v1/orders -d a=1"}, '{{"id":"o-{n}"}}'),
+        ("bash", {"command": "git commit --allow-empty -m x"}, "[main 4f{n}a91c] x"),
+        ("trigger_workflow", {"file": "ci.yml"}, '{{"runRef":"{letters}"}}'),
+    ],
+)
+def test_a_write_whose_receipts_differ_in_figures_alone_is_blocked_at_the_fourth(tool, arguments, answer):
+    answers = [answer.format(n=n, letters="abcdef"[n - 1 :]) for n in range(1, 5)]
+    assert decisions(tool, arguments, answers) == BLOCKED
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "answer"),
+    [
+        ("next_page", {}, "page {n} of 30"),
+        ("debugger", {"command": "step"}, "stopped at line {n}7"),
+        ("step_over", {}, "main.c:{n}7"),
+        ("increment_counter", {"by": 1}, "counter = {n}"),
+        ("browser_click", {"element": "Next", "ref": "e12"}, "### Page {n} of 30\n- item {n}"),
+        ("move", {"direction": "north"}, "You are at 0, {n}"),
+        ("get_temperature", {"room": "attic"}, "{n}7 degrees"),
+        ("create_uuid", {}, "7b{n}"),
+        ("bash", {"command": "make > log; tail -1 log"}, "[{n}/980] Building"),
+    ],
+)
+def test_where_the_content_moves_nothing_is_found(tool, arguments, answer):
+    answers = [answer.format(n=n) for n in range(1, 13)]
+    assert set(decisions(tool, arguments, answers)) == {"allow"}
+
+
+@pytest.mark.parametrize("tool", ["dequeue", "claim_next_task", "queue.pop", "receive_message"])
+def test_the_next_item_is_another_one(tool):
+    items = [
+        f"job {word}"
+        for word in [
+            "red",
+            "blue",
+            "green",
+            "grey",
+            "pink",
+            "black",
+            "white",
+            "brown",
+            "gold",
+            "lime",
+            "teal",
+            "plum",
+        ]
+    ]
+    assert set(decisions(tool, {"queue": "imports"}, items)) == {"allow"}
+    assert decisions(tool, {"queue": "imports"}, ["the queue has no items"] * 4) == BLOCKED
+
+
+def test_other_writes_with_the_same_receipt_are_other_work():
+    guard = Guard("standard")
+    for number in range(12):
+        call = f"c{number}"
+        assert guard.call("place_order", {"sku": f"B-{number}"}, call_id=call, at=number).decision == "allow"
+        answer = json.dumps({"order_id": f"ORD-{number}", "status": "confirmed"})
+        assert guard.result(call, answer, False, at=number).decision == "allow"
+
+
+def test_the_message_says_what_was_done_so_far():
+    answers = [json.dumps({"order_id": f"ORD-700{n}", "status": "confirmed"}) for n in range(4)]
+    said = play("place_order", {"sku": "B-1", "qty": 1}, answers)[3].message
+    assert "3 orders were placed; the last is ORD-7002" in said
+
+
+def test_the_message_claims_no_more_than_the_receipts_show():
+    cancelled = play("cancel_order", {"order": 7}, ['{"ok": true, "order_number": 7}'] * 4)[3].message
+    assert "orders were" not in cancelled
+    assert "it succeeded 3 times" in cancelled
+    written = play("save_file", {"path": "a"}, ["Saved."] * 4)[3].message
+    assert "files were" not in written
+    keys = play("create_api_key", {}, [f'{{"token": "sk-live-{n}{n}"}}' for n in range(4)])[3].message
+    assert "sk-live" not in keys
+
+
+def test_pauses_do_not_lessen_the_count_of_writes_within_the_period():
+    answers = [f"Payment p-{n} was made" for n in range(6)]
+    assert decisions("make_payment", {"to": "ACME"}, answers, pause=900.0)[:4] == BLOCKED
+    assert set(decisions("make_payment", {"to": "ACME"}, answers, pause=1300.0)) == {"allow", "warn"}
+    assert set(decisions("make_payment", {"to": "ACME"}, answers, pause=3601.0)) == {"allow"}
+    values = {"write_period_minutes": 300}
+    assert decisions("make_payment", {"to": "ACME"}, answers, pause=3601.0, **values)[:4] == BLOCKED
+    assert set(decisions("make_payment", {"to": "ACME"}, answers, pause=900.0, write_period_minutes=0)) == {
+        "allow"
+    }
+    assert set(decisions("get_page", {"id": 7}, ["the page"] * 6, pause=900.0)) == {"allow"}
+
+
+@pytest.mark.parametrize(
+    "values", [{"once_per_round": False}, {"identity": "raw"}, {"outcome_method": "literal"}]
+)
+def test_settings_that_compare_literally_keep_their_counting(values):
+    answers = [f"Ticket {n}31 was opened" for n in range(1, 6)]
+    assert (
+        decisions("create_ticket", {"subject": "a"}, answers, outcome_enabled=False, **values)[:5]
+        == ["allow"] * 5
+    )
