@@ -144,6 +144,8 @@ def obstacle_of_reports(scenario: Json, stage: Stage) -> str:
         return "asks how blocked calls end, and reported calls have run"
     if "first_at" in scenario:
         return "asks for the first reaction, of which an incident tells the last"
+    if any("parent" in entry for entry in scenario["calls"]):
+        return "asks about a family, whose incident does not tell the calls of each session"
     return obstacle(scenario, stage)
 
 
