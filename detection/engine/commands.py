@@ -1,6 +1,8 @@
 """Settings commands in a chat: `!/set(tool-loop-mode=chance, tool-loop-max-repeats=6)` and `!/unset(tool-loop-mode)`.
 
-A number after `+` raises a limit by that amount: `!/set(tool-loop-budget-max-calls=+100)`.
+A number after `+` raises a limit by that amount: `!/set(tool-loop-budget-max-calls=+100)`. `tool-loop-exempt` is no
+setting but a list of tools that the session spares: `!/set(tool-loop-exempt=step)` adds to it, and
+`!/unset(tool-loop-exempt=step)` removes from it, without names all.
 
 Reads commands, applies them to a session's override and writes the one-line replies. Storing belongs to the services.
 """
@@ -15,10 +17,13 @@ from typing import Any, Final
 from detection.engine.errors import PolicyError
 from detection.engine.field import Field
 from detection.engine.fields import DEFAULTS, FIELDS, SETTING_OF_NAME, TYPED_NAMES
+from detection.engine.memory import MAX_EXEMPT, bounded_name
 from detection.engine.policy import Policy, validate
 from detection.engine.scopes import SESSION
 
 PREFIX = "tool-loop-"
+EXEMPT: Final = "exempt"
+"""Names, as a setting would be, the list of the tools that the session spares."""
 MAX_COMMAND_CHARS = 2000
 MAX_KEPT_SHOWN = 6
 """Settings that a reply about a preset names."""
@@ -39,10 +44,14 @@ class CommandError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting to set to a value as written or, with `UNSET`, to inherit again."""
+    """One setting to set to a value as written or, with `UNSET`, to inherit again.
+
+    Of `EXEMPT`, `tools` are the tools to add or, with `UNSET`, to remove; none means all.
+    """
 
     field: str
     value: Any
+    tools: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,8 @@ def apply(
         raise CommandError(command.error)
     changed = dict(values)
     for change in command.changes:
+        if change.field == EXEMPT:
+            continue
         value = None if change.value is UNSET else change.value
         if isinstance(value, str) and value.startswith("+") and FIELDS[change.field].type in ("int", "float"):
             before = current(change.field) if current else values.get(change.field, DEFAULTS[change.field])
@@ -143,6 +154,28 @@ def apply(
         return validate(SESSION, changed)
     except PolicyError as error:
         raise CommandError(f"{shown_name(error.field)} {error.message}.") from None
+
+
+def exempted(command: Command, exempt: Sequence[str]) -> list[str]:
+    """Return the tools that a session spares after a command, the newest last.
+
+    Raises
+    ------
+    CommandError
+        With the one-line reply; no change of the command may be applied then.
+    """
+    tools = list(exempt)
+    for change in command.changes:
+        if change.field == EXEMPT and change.value is UNSET:
+            missing = next((tool for tool in change.tools if tool not in tools), None)
+            if missing is not None:
+                raise CommandError(f"{missing} is not exempt in this session.")
+            tools = [tool for tool in tools if change.tools and tool not in change.tools]
+        elif change.field == EXEMPT:
+            tools = list(dict.fromkeys((*tools, *change.tools)))
+    if len(tools) > MAX_EXEMPT:
+        raise CommandError(f"At most {MAX_EXEMPT} tools can be exempt in a session.")
+    return tools
 
 
 def _raised(field: Field, before: float | str, by: str) -> float:
@@ -161,13 +194,17 @@ def _raised(field: Field, before: float | str, by: str) -> float:
     return min(before + amount, field.maximum)
 
 
-def reply(changes: Sequence[Change], policy: Policy) -> str:
-    """Return the one-line reply to applied changes, under the policy that results from them.
+def reply(changes: Sequence[Change], policy: Policy, exempt: Sequence[str] = ()) -> str:
+    """Return the one-line reply to applied changes, under the policy and the exempt tools that result from them.
 
     Of a preset, it also says which settings other values still decide.
     """
     words = []
+    if any(change.field == EXEMPT for change in changes):
+        words.append(f"{shown_name(EXEMPT)} is now {', '.join(exempt) or 'no tool'}")
     for change in changes:
+        if change.field == EXEMPT:
+            continue
         source = f" (from {policy.sources[change.field]})" if change.value is UNSET else ""
         words.append(f"{shown_name(change.field)} is now {shown_value(policy.get(change.field))}{source}")
     if any(change.field == "preset" for change in changes):
@@ -218,9 +255,11 @@ def _split(body: str) -> list[str]:
 def _field(word: str) -> str:
     name = word.strip().lower().replace("_", "-")
     bare = name.removeprefix("tool-loop").removeprefix("-")
+    if name.startswith("tool-loop") and bare == EXEMPT:
+        return EXEMPT
     if name.startswith("tool-loop") and bare in SETTING_OF_NAME:
         return SETTING_OF_NAME[bare]
-    known = ", ".join(shown_name(field) for field in TYPED_NAMES)
+    known = ", ".join(shown_name(field) for field in (*TYPED_NAMES, EXEMPT))
     raise CommandError(f"Unknown setting '{word.strip()[:60]}'. Known: {known}.")
 
 
@@ -228,9 +267,21 @@ def _changes(verb: str, body: str) -> tuple[Change, ...]:
     parts = _split(body)
     if not parts:
         raise CommandError(f"!/{verb}() names no setting.")
-    return tuple(
-        _set(part) if verb == "set" else Change(_field(part.partition("=")[0]), UNSET) for part in parts
-    )
+    return tuple(_set(part) if verb == "set" else _unset(part) for part in parts)
+
+
+def _unset(part: str) -> Change:
+    name, equals, value = part.partition("=")
+    field = _field(name)
+    return Change(field, UNSET, _tools(value) if field == EXEMPT and equals else ())
+
+
+def _tools(value: str) -> tuple[str, ...]:
+    names = [name.strip().strip("\"'") for name in value.split(",")]
+    if not all(names) or any("*" in name for name in names):
+        example = shown_name(EXEMPT)
+        raise CommandError(f"{example} takes the whole names of tools, as in !/set({example}=step).")
+    return tuple(bounded_name(name) for name in names)
 
 
 def _set(part: str) -> Change:
@@ -238,4 +289,6 @@ def _set(part: str) -> Change:
     field = _field(name)
     if not equals or not value.strip():
         raise CommandError(f"{shown_name(field)} needs a value, as in !/set({shown_name(field)}=…).")
+    if field == EXEMPT:
+        return Change(field, value, _tools(value))
     return Change(field, value.strip().strip("\"'"))

@@ -133,3 +133,19 @@ def test_the_session_is_shown_at_its_limit(api):
     for number in range(1, 4):
         ask(api, number)
     assert Session.objects.get(external_id="s-1").meter_kind == "session_budget"
+
+
+def test_a_limit_of_one_call_refuses_all_sessions_of_an_agent_and_no_others(api):
+    """As docs/reactions.md advises."""
+    values = {
+        "session_budget_enabled": True,
+        "session_budget_max_calls": 1,
+        "session_budget_ladder": ["stop"],
+    }
+    for session in ("s-1", "s-2"):
+        assert ask(api, 1, session, agent="fleet")["decision"] == "allow"
+    assert api.put("/agent-overrides/fleet", {"values": values}).status_code in (200, 201)
+    assert [ask(api, 2, one, agent="fleet")["decision"] for one in ("s-1", "s-2", "new")] == ["stop"] * 3
+    assert ask(api, 1, "other", agent="other")["decision"] == "allow"
+    api.delete("/agent-overrides/fleet")
+    assert [ask(api, 3, one, agent="fleet")["decision"] for one in ("s-1", "s-2", "new")] == ["allow"] * 3

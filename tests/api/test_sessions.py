@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import AuditEntry, Session
+from detection.models import AuditEntry, Event, Session
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
@@ -253,3 +253,46 @@ def test_an_exemption_is_listed_and_can_be_revoked(api, project):
     assert AuditEntry.objects.filter(action="session.exemption.revoke").count() == 1
     again = api.post("/sessions/s-1/revoke-exemption", {"tool": "search_web"})
     assert (again.status_code, again.json()["code"]) == (409, "not_exempt")
+
+
+def commanded(api, text, door):
+    """Send commands as a message of the user or through the API of commands; the replies."""
+    if door == "api":
+        return api.post("/sessions/s-1/commands", {"text": text}).json()["lines"]
+    api.post("/events", {"session": "s-1", "type": "message", "role": "user", "content": text})
+    evaluate(Session.objects.get(external_id="s-1").pk)
+    return Event.objects.filter(type="message").latest("seq").reply.split("\n")
+
+
+@pytest.mark.parametrize("door", ["chat", "api"])
+def test_tools_are_spared_by_a_command_until_it_is_undone(api, door):
+    api.call()
+    assert commanded(api, "!/set(tool-loop-exempt=search_web, gdb_step)", door) == [
+        "tool-loop-exempt is now search_web, gdb_step."
+    ]
+    assert [api.call().json()["verdicts"][0]["decision"] for _ in range(6)] == ["allow"] * 6
+    assert commanded(api, "!/unset(tool-loop-exempt=search_web)", door) == [
+        "tool-loop-exempt is now gdb_step."
+    ]
+    assert api.loop(times=5)["verdicts"][0]["decision"] == "block"
+    assert commanded(api, "!/unset(tool-loop-exempt)", door) == ["tool-loop-exempt is now no tool."]
+    assert api.loop(times=5, tool="gdb_step")["verdicts"][0]["decision"] == "block"
+    assert Session.objects.get(external_id="s-1").exempt_tools == []
+
+
+@pytest.mark.parametrize("door", ["chat", "api"])
+def test_only_the_named_tool_is_spared_and_a_mistake_spares_none(api, door):
+    api.call()
+    for text, said in {
+        "!/set(tool-loop-exempt=)": "tool-loop-exempt needs a value",
+        "!/set(tool-loop-exempt=gdb_*)": "tool-loop-exempt takes the whole names of tools",
+        "!/set(tool-loop-exemt=search_web)": "Unknown setting 'tool-loop-exemt'. Known: ",
+        "!/set(tool-loop-exempt=search_web, tool-loop-mode=maybe)": "tool-loop-mode must be one of",
+        "!/unset(tool-loop-exempt=search_web)": "search_web is not exempt in this session.",
+    }.items():
+        (line,) = commanded(api, text, door)
+        assert line.startswith(said)
+    assert Session.objects.get(external_id="s-1").exempt_tools == []
+    (line,) = commanded(api, "!/set(tool-loop-max-repeats=5, tool-loop-exempt=other)", door)
+    assert line == "tool-loop-exempt is now other; tool-loop-max-repeats is now 5."
+    assert api.loop(times=6)["verdicts"][0]["decision"] == "block"

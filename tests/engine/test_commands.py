@@ -89,7 +89,10 @@ def test_other_names_are_accepted(part, values):
         (
             "!/set(tool-loop-colour=red)",
             "Unknown setting 'tool-loop-colour'. Known: "
-            + ", ".join(f"tool-loop-{name}" for name in ("detection", "max-repeats", "ttl", "mode", "preset"))
+            + ", ".join(
+                f"tool-loop-{name}"
+                for name in ("detection", "max-repeats", "ttl", "mode", "preset", "exempt")
+            )
             + ".",
         ),
     ],

@@ -9,8 +9,9 @@ repeated within their round, count as well, but are not judged. No limit is set 
 
 A person raises a limit by an amount: with *raise the limit* in an approval, or with `+` in a command, such as
 `!/set(tool-loop-session-budget-max-cost-usd=+2)`. No raise removes a limit, and no decision to allow is remembered for
-the next session. The judge decides about rounds of a run only, so where nobody attends, the session is stopped. At
-`session_budget_notice_share` of a limit, operators get a notice that the agent never sees.
+the next session. There is no limit over several sessions yet, such as one per agent and day. The judge decides about
+rounds of a run only, so where nobody attends, the session is stopped. At `session_budget_notice_share` of a limit,
+operators get a notice that the agent never sees.
 
 - **False alarms:** long-lived sessions, as with any fixed limit. Sessions that never end, such as those of a chat
   channel, need higher limits or none.

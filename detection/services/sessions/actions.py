@@ -165,7 +165,9 @@ def policy_version(session: Session | None) -> str:
 def run_command(project_id: int, external_id: str, text: str, actor: Actor) -> CommandOut:
     """Run in-chat commands for a client without the gateway."""
     with locked_session_by_name(project_id, external_id) as locked:
-        out = chat_commands.run_in_chat(locked.session, locked.overrides, text, actor, top=locked.top)
+        out = chat_commands.run_in_chat(
+            locked.session, locked.overrides, text, locked.tracker, actor, top=locked.top
+        )
         if not out.lines:
             raise Invalid(
                 "No command found. Commands look like !/set(tool-loop-max-repeats=6) or !/unset(tool-loop-mode).",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from detection.engine import commands as grammar
 from detection.engine.field import number_text
 from detection.engine.fields import FIELDS, LADDERS
+from detection.engine.memory import State
 from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Session
 from detection.selectors.ancestors import top_of
@@ -47,6 +48,7 @@ def help_line(policy: Policy) -> str:
         elif field.type == "ladder":
             allowed = f", one of {', '.join(LADDERS)}, or a list of reactions"
         words.append(f"{grammar.shown_name(name)} (now {now}{allowed})")
+    words.append(f"{grammar.shown_name(grammar.EXEMPT)} (tools that this session spares)")
     return f"{'; '.join(words)}. Change with !/set(name=value, …), remove with !/unset(name, …)."
 
 
@@ -64,14 +66,22 @@ def replies_in_effect(project_id: int, external_id: str, text: str) -> str:
         except grammar.CommandError as error:
             lines.append(str(error))
         else:
-            lines.append(grammar.reply(command.changes, policy))
+            lines.append(grammar.reply(command.changes, policy, session.exempt_tools))
     return "\n".join(lines)
 
 
 def run_in_chat(
-    session: Session, overrides: ProjectOverrides, text: str, actor: Actor = CHAT, *, top: Top | None = None
+    session: Session,
+    overrides: ProjectOverrides,
+    text: str,
+    state: State,
+    actor: Actor = CHAT,
+    *,
+    top: Top | None = None,
 ) -> CommandOut:
-    """Execute the commands in `text` on a locked session, which the caller saves; `top` is what a sub-agent inherits.
+    """Execute the commands in `text` on a locked session, which the caller saves with its `state`.
+
+    `top` is what a sub-agent inherits.
 
     A command with a mistake changes nothing; the others in the same text are executed.
     """
@@ -83,16 +93,21 @@ def run_in_chat(
     if not grammar.contains_command(text):
         return CommandOut((), is_changed=False)
     before = values = stored_values(session.policy_values)
+    exempt = list(state.exempt)
     lines = []
     for command in grammar.parse(text):
         try:
             policy = overrides.policy_for(session.agent, session.backend, session.model, values, top)
-            values = grammar.apply(command, values, policy.get)
+            spared = grammar.exempted(command, exempt)
+            values, exempt = grammar.apply(command, values, policy.get), spared
         except grammar.CommandError as error:
             lines.append(str(error))
         else:
             policy = overrides.policy_for(session.agent, session.backend, session.model, values, top)
-            lines.append(grammar.reply(command.changes, policy))
+            lines.append(grammar.reply(command.changes, policy, exempt))
+    has_exemptions = exempt != state.exempt
+    if has_exemptions:
+        _exempt(session, state, exempt, actor)
     if values != before:
         session.policy_values = values
         audit.record(
@@ -103,4 +118,27 @@ def run_in_chat(
             before=before,
             after=values,
         )
-    return CommandOut(tuple(lines), values != before)
+    return CommandOut(tuple(lines), values != before or has_exemptions)
+
+
+def _exempt(session: Session, state: State, exempt: list[str], actor: Actor) -> None:
+    """Spare these tools from now on and no others."""
+    for tool in state.exempt:
+        if tool not in exempt:
+            audit.record(
+                actor,
+                "session.exemption.revoke",
+                session.external_id,
+                project_id=session.project_id,
+                before={"tool": tool},
+            )
+    added = [tool for tool in exempt if tool not in state.exempt]
+    if added:
+        audit.record(
+            actor,
+            "session.exemption",
+            session.external_id,
+            project_id=session.project_id,
+            after={"tools": added},
+        )
+    state.exempt = exempt

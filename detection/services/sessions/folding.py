@@ -254,7 +254,9 @@ class Folding:
         if event.type == EventType.MESSAGE and event.is_of_user and locked.session.is_refused:
             clear_stop(locked.session)
         if event.type == EventType.MESSAGE and event.is_of_user and event.content:
-            out = chat_commands.run_in_chat(locked.session, locked.overrides, event.content, top=locked.top)
+            out = chat_commands.run_in_chat(
+                locked.session, locked.overrides, event.content, locked.tracker, top=locked.top
+            )
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:

@@ -278,6 +278,7 @@ class SessionReplay:
         if event.is_of_user and event.content and grammar.contains_command(event.content):
             for command in grammar.parse(event.content):
                 with suppress(grammar.CommandError):
+                    self._state.exempt = grammar.exempted(command, self._state.exempt)
                     self._set(grammar.apply(command, stored_values(self._session.policy_values), policy.get))
                 policy = self.policy_under(self._overrides, event)
         return policy
