@@ -26,7 +26,7 @@ PAGE_ROWS = (50, 200, 500)
 """Rows that a page can have; the first is the default."""
 MAX_SELECTED = 200
 TABS = (("", "All"), *SessionState.choices)
-_EXACT = ("running", "looping", "held", "stopped")
+_EXACT = ("running", "looping", "held", "stopped", "calls_blocked")
 """Tabs whose number is exact however many sessions there are."""
 
 

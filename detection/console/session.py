@@ -35,7 +35,8 @@ from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
 from detection.forms import OverrideForm, form_settings
-from detection.models import Role, Session, SessionState, call_flags
+from detection.models import Role, Session, call_flags
+from detection.models.session_state import STOPPED_STATES
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.integrations import is_observed_only
@@ -117,7 +118,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
                 incident,
                 incident_text.title(incident),
                 incident_text.STATUS_CHIPS[incident.status],
-                incident_text.progress(incident, is_stopped=session.state == SessionState.STOPPED),
+                incident_text.progress(incident, is_stopped=session.state in STOPPED_STATES),
             )
             for incident in dashboard.newest_incidents_of_session(session.pk, SHOWN_LOOPS)
         ],

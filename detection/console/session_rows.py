@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from detection.console import formatting
 from detection.engine.detectors import detector_for
 from detection.models import Session, SessionState, StoppedByKind
-from detection.models.session_state import shown_state
+from detection.models.session_state import STOPPED_STATES, shown_state
 from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER, SessionRow
 
 CHIPS = {
@@ -16,6 +16,7 @@ CHIPS = {
     "held": ("held", "Held"),
     "running": ("run", "Running"),
     "stopped": ("stop", "Stopped"),
+    "calls_blocked": ("stop", "Calls blocked"),
     "idle": ("idle", "Idle"),
     "ended": ("done", "Ended"),
 }
@@ -50,7 +51,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         word = "At a limit"
     place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
-    is_quiet = state == SessionState.STOPPED or now - session.last_event_at > QUIET_AFTER
+    is_quiet = state in STOPPED_STATES or now - session.last_event_at > QUIET_AFTER
     is_over = state in (SessionState.IDLE, SessionState.ENDED)
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
@@ -65,7 +66,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         else "–",
         detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
         behind,
-        _stopped_by(session) if state == SessionState.STOPPED else "",
+        _stopped_by(session) if state in STOPPED_STATES else "",
         is_at_limit,
     )
 

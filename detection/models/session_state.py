@@ -2,7 +2,8 @@
 
 This is the only definition. Lists, counts, badges, filters, the API and the metrics read it from here.
 
-Precedence, strongest first: ended, stopped by a person, held, stopped by detection, looping, idle, running.
+Precedence, strongest first: ended, stopped by a person, held, stopped by detection, looping, idle, running. Where the
+host of a session cannot end a run, one that is stopped has the state `calls_blocked` instead of `stopped`.
 
 The write side, under the session's row lock:
 
@@ -27,17 +28,20 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 from django.utils import timezone
 
+from detection.integrations.hosts import can_end_run
+
 IDLE_AFTER = timedelta(minutes=5)
 """A running session without an event for longer than this is idle."""
 
 
 class SessionState(models.TextChoices):
-    """The six states. All but `idle` are stored."""
+    """The seven states. All but `idle` are stored."""
 
     RUNNING = "running", "Running"
     LOOPING = "looping", "Looping"
     HELD = "held", "Held"
     STOPPED = "stopped", "Stopped"
+    CALLS_BLOCKED = "calls_blocked", "Calls blocked"
     IDLE = "idle", "Idle"
     ENDED = "ended", "Ended"
 
@@ -50,6 +54,8 @@ class StoppedByKind(models.TextChoices):
     DETECTION = "detection", "Detection"
 
 
+STOPPED_STATES = (SessionState.STOPPED, SessionState.CALLS_BLOCKED)
+"""Of a session whose calls do not run until something changes."""
 STORED_STATES = tuple(state for state in SessionState if state != SessionState.IDLE)
 
 
@@ -58,6 +64,7 @@ class HasState(Protocol):
 
     state: str
     ended_at: datetime | None
+    integration: str
     stopped_by_kind: str
     stopped_at: datetime | None
     stopped_by: str
@@ -71,7 +78,7 @@ def derive_state(session: HasState, *, has_open_approval: bool, has_active_loop:
     Parameters
     ----------
     session
-        Only `ended_at` and `stopped_by_kind` are read; nothing is changed.
+        Only `ended_at`, `stopped_by_kind` and `integration` are read; nothing is changed.
     has_open_approval
         Whether a call of the session is held.
     has_active_loop
@@ -84,12 +91,13 @@ def derive_state(session: HasState, *, has_open_approval: bool, has_active_loop:
     """
     if session.ended_at is not None:
         return SessionState.ENDED
+    stopped = SessionState.STOPPED if can_end_run(session.integration) else SessionState.CALLS_BLOCKED
     if session.stopped_by_kind == StoppedByKind.PERSON:
-        return SessionState.STOPPED
+        return stopped
     if has_open_approval:
         return SessionState.HELD
     if session.stopped_by_kind == StoppedByKind.DETECTION:
-        return SessionState.STOPPED
+        return stopped
     return SessionState.LOOPING if has_active_loop else SessionState.RUNNING
 
 

@@ -158,7 +158,7 @@ class Session(models.Model):
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_remarkable",
-                condition=models.Q(state__in=("looping", "held", "stopped")),
+                condition=models.Q(state__in=("looping", "held", "stopped", "calls_blocked")),
             ),
             models.Index(
                 fields=("last_event_at",),

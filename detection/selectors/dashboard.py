@@ -16,13 +16,18 @@ from django.utils import timezone
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IS_LOOP, IncidentStatus
-from detection.models.session_state import IDLE_AFTER, shown_state_expression, state_condition
+from detection.models.session_state import (
+    IDLE_AFTER,
+    STOPPED_STATES,
+    shown_state_expression,
+    state_condition,
+)
 from detection.selectors.filters import ListQuery
 from detection.selectors.sessions import ALL_SESSIONS
 
 COUNTED_SESSIONS = 10_000
 MAX_IN_NAVIGATION = 1000
-_RARE_STATES = (SessionState.LOOPING, SessionState.HELD, SessionState.STOPPED)
+_RARE_STATES = (SessionState.LOOPING, SessionState.HELD, *STOPPED_STATES)
 """States with an index of their own."""
 MAX_FACETS = 60
 
@@ -64,6 +69,7 @@ class StateCounts:
     looping: int
     held: int
     stopped: int
+    calls_blocked: int
     idle: int
     ended: int
     is_capped: bool

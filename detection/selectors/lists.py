@@ -29,7 +29,7 @@ from detection.models import (
 )
 from detection.models.approvals import Decider
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
-from detection.models.session_state import state_condition
+from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec
 from detection.selectors.pages import SortKey
 from detection.selectors.pattern_state import has_state, is_muted_but_firing
@@ -75,7 +75,7 @@ REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
 RECOVERED: Final = REACTED & Q(recovered=True)
 _HAS_ENDED: Final = Q(ended_at__isnull=False)
 # Asked for the few incidents that have not ended, where a join would read every session.
-_IS_STOPPED: Final = Q(Exists(Session.objects.filter(pk=OuterRef("session"), state=SessionState.STOPPED)))
+_IS_STOPPED: Final = Q(Exists(Session.objects.filter(pk=OuterRef("session"), state__in=STOPPED_STATES)))
 OUTCOMES: Final = {
     "recovered": RECOVERED & _HAS_ENDED,
     # A stop leaves no call that could end the loop.

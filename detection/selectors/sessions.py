@@ -14,7 +14,7 @@ from django.db.models.functions import Cast, Extract, Greatest
 from django.utils import timezone
 
 from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind, call_flags
-from detection.models.session_state import shown_state, state_condition
+from detection.models.session_state import STOPPED_STATES, shown_state, state_condition
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
@@ -82,6 +82,7 @@ _LEAST_URGENT_FIRST = (
     SessionState.IDLE,
     SessionState.RUNNING,
     SessionState.STOPPED,
+    SessionState.CALLS_BLOCKED,
     SessionState.LOOPING,
     SessionState.HELD,
 )
@@ -117,9 +118,7 @@ def _limit_share(now: datetime) -> Case:
 
 def _calls_per_minute(now: datetime) -> Case:
     """Return the calls per minute, 0 where lists do not show them."""
-    is_quiet = Q(state__in=(SessionState.STOPPED, SessionState.ENDED)) | Q(
-        last_event_at__lt=now - QUIET_AFTER
-    )
+    is_quiet = Q(state__in=(*STOPPED_STATES, SessionState.ENDED)) | Q(last_event_at__lt=now - QUIET_AFTER)
     seconds = Extract(F("last_event_at") - F("started_at"), "epoch")
     rate = Cast("call_count", FloatField()) * 60 / Greatest(Cast(seconds, FloatField()), 60.0)
     return Case(When(is_quiet, then=Value(0.0)), default=rate)
@@ -133,7 +132,7 @@ def stopped_among(project_id: int, names: Collection[str]) -> set[str]:
     """Return which of these sessions are stopped; one query by index, none without names."""
     if not names:
         return set()
-    rows = Session.objects.filter(project_id=project_id, external_id__in=names, state=SessionState.STOPPED)
+    rows = Session.objects.filter(project_id=project_id, external_id__in=names, state__in=STOPPED_STATES)
     return set(rows.values_list("external_id", flat=True))
 
 

@@ -1,4 +1,4 @@
-"""A stop where the host cannot end a run: its calls are refused one by one, and nothing says that it has ended."""
+"""A stop where the host cannot end a run: its calls are blocked one by one, and nothing says that it has ended."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 import pytest
 
 from detection.models import Session, SessionState
+from detection.models.session_state import STOPPED_STATES
 from detection.services.sessions.evaluation import evaluate
 from tests.api.test_hooks import HookedAgent, is_denied
 
@@ -33,7 +34,7 @@ def stuck(api, host):
     agent = HookedAgent(api, host)
     for _ in range(12):
         answer = agent.before()
-        if Session.objects.filter(state=SessionState.STOPPED).exists():
+        if Session.objects.filter(state__in=STOPPED_STATES).exists():
             return agent, answer
         if not is_denied(host, answer):
             agent.after()
@@ -46,8 +47,19 @@ def test_every_call_is_refused_and_no_message_says_that_the_session_is_stopped(a
     answers = [first, *(agent.before(**OTHER) for _ in range(3))]
     assert all(is_denied(host, one) for one in answers)
     assert not any(re.search("session (is |was )?stopped", str(one), re.IGNORECASE) for one in answers)
-    assert all("refused" in str(one) for one in answers)
-    assert Session.objects.get().state == SessionState.STOPPED
+    assert all("further call is blocked" in str(one) for one in answers)
+    assert Session.objects.get().state == SessionState.CALLS_BLOCKED
+    (listed,) = api.get("/sessions", state="calls_blocked").json()["items"]
+    assert listed["state"] == "calls_blocked"
+    assert api.get("/sessions", state="stopped").json()["items"] == []
+
+
+@pytest.mark.parametrize(("host", "state"), [("codex", "calls_blocked"), ("claude-code", "stopped")])
+def test_a_session_that_a_person_stops_is_called_stopped_only_where_its_host_ends_the_run(api, host, state):
+    HookedAgent(api, host).before()
+    name = Session.objects.get().external_id
+    assert api.post(f"/sessions/{name}/stop", {"reason": "enough"}).status_code == 200
+    assert api.get(f"/sessions/{name}").json()["state"] == state
 
 
 @pytest.mark.parametrize("host", CAN_END)

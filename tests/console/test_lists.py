@@ -297,7 +297,7 @@ def test_figures_of_the_live_page_carry_the_filter_to_the_incidents(world):
 def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world):
     loop(make_project(), "theirs", tool="bash")
     for number in range(60):
-        loop(world.project, f"run-{number:02}", tool="=bash()", agent="coder", calls=3)
+        loop(world.project, f"run-{number:02}", tool="=bash()", agent="coder", calls=4)
     page = shown(world, q="agent:coder -session:second", sort="session", range="24h")
     links = re.findall(r'href="([^"]+/export/incidents[^"]+)"', page)
     assert len(rows(page)) == 50

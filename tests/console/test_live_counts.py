@@ -11,7 +11,7 @@ from django.utils import timezone
 from detection.filtering import language
 from detection.filtering.language import parse
 from detection.models import Session, StoppedByKind
-from detection.models.session_state import STORED_STATES, SessionState
+from detection.models.session_state import STOPPED_STATES, STORED_STATES, SessionState
 from detection.selectors.filters import given_terms
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import make_world
@@ -39,15 +39,17 @@ def random_session(project, number, chance):
         model=chance.choice(MODELS),
         last_tool=chance.choice(("read_file", "grep")),
         last_event_at=now - timedelta(seconds=chance.choice((0, 10, 100, 310, 4000))),
-        **(stopped if state == SessionState.STOPPED else {}),
+        **(stopped if state in STOPPED_STATES else {}),
     )
 
 
 def numbers_of(page):
     """The tiles and tabs of a page, by name."""
     tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)\b", page)
-    tabs = re.findall(r">(\w+)\s+<span class=\"n\">(\d+)</span>", page)
-    return {name: int(count) for count, name in tiles}, {name.lower(): int(count) for name, count in tabs}
+    tabs = re.findall(r">(\w+(?: \w+)?)\s+<span class=\"n\">(\d+)</span>", page)
+    return {name: int(count) for count, name in tiles}, {
+        name.lower().replace(" ", "_"): int(count) for name, count in tabs
+    }
 
 
 def test_tiles_tabs_list_and_api_agree_under_every_filter():

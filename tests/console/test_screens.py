@@ -825,7 +825,7 @@ def test_an_incident_that_is_not_a_loop_offers_only_to_remove_the_label(world):
 def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stopped(world):
     overrides.save_override(world.project.pk, PROJECT, {"mode": "block_then_stop"}, SYSTEM, "because")
     page = f"{world.base}/sessions/stuck"
-    loop(world.project, "stuck", calls=3)
+    loop(world.project, "stuck", calls=4)
     shown = text(world.client.get(page))
     assert "– tokens – cost" in shown
     assert "Stop… " in shown

@@ -15,7 +15,7 @@ def test_states_are_counted_with_the_silent_ones_apart(project, session):
     for state in ("running", "running", "running", "ended"):
         session(state=state, age_seconds=301)
     assert dashboard.state_counts(project.pk) == dashboard.StateCounts(
-        all=10, running=1, looping=2, held=1, stopped=1, idle=3, ended=2, is_capped=False
+        all=10, running=1, looping=2, held=1, stopped=1, calls_blocked=0, idle=3, ended=2, is_capped=False
     )
 
 

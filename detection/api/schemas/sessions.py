@@ -38,7 +38,7 @@ class SessionFilterSchema(FilterSchema):
 class SessionQuerySchema(PageQuerySchema, FilterQuerySchema, SessionFilterSchema):
     """Filters of the session list."""
 
-    state: Literal["", "running", "looping", "held", "stopped", "idle", "ended"] = Field(
+    state: Literal["", "running", "looping", "held", "stopped", "calls_blocked", "idle", "ended"] = Field(
         "", description="State."
     )
 
@@ -53,6 +53,9 @@ class SessionCountsSchema(Schema):
     looping: int = Field(description="Sessions with an active loop.")
     held: int = Field(description="Sessions with a call that waits for approval.")
     stopped: int = Field(description="Sessions stopped by a person or by detection.")
+    calls_blocked: int = Field(
+        description="The same where the host cannot end a run, so that calls are blocked one by one."
+    )
     idle: int = Field(description="Otherwise running sessions without an event for five minutes.")
     ended: int = Field(description="Sessions that have ended.")
     is_capped: bool = Field(
@@ -87,7 +90,9 @@ class SessionSchema(Schema):
     """A session."""
 
     session: str = Field(description="Your name for the session.")
-    state: Literal["running", "looping", "held", "stopped", "idle", "ended"] = Field(description="State.")
+    state: Literal["running", "looping", "held", "stopped", "calls_blocked", "idle", "ended"] = Field(
+        description="State."
+    )
     outcome: str | None = Field(description="`completed`, `failed` or `cancelled`, once it has ended.")
     agent: str = Field(description="Agent.")
     backend: str = Field(description="LLM backend.")

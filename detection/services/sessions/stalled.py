@@ -16,6 +16,7 @@ from detection.engine import silence
 from detection.engine.calls import Finding
 from detection.engine.silence import Silence
 from detection.models import Session, SessionState, call_flags
+from detection.models.session_state import STOPPED_STATES
 from detection.services.errors import NotFound
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession, locked_session
@@ -64,7 +65,7 @@ def _report(session_id: int, now: datetime) -> None:
             session.silence_check_at = now + LATER
             return
         session.silence_check_at = None
-        if session.state in (SessionState.ENDED, SessionState.STOPPED):
+        if session.state in (SessionState.ENDED, *STOPPED_STATES):
             return  # Its next event has it looked at again.
         policy = locked.policy_for(EventRecord(type=""))
         seconds = silence.shortest_limit(policy)
