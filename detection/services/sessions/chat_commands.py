@@ -122,7 +122,7 @@ def run_in_chat(
 
 
 def _exempt(session: Session, state: State, exempt: list[str], actor: Actor) -> None:
-    """Spare these tools from now on and no others."""
+    """Spare these tools and no others, starting with the next call."""
     for tool in state.exempt:
         if tool not in exempt:
             audit.record(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _SECOND = 2
 _MAX_TIMES_BEYOND_LIMIT = 64
-# A ladder that goes on beyond the limit sees whether the streak continues.
+# A ladder that continues beyond the limit sees whether the streak continues.
 _MAX_TIMES = 128
 # Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
