@@ -55,6 +55,7 @@ from detection.engine.results.echo import nested_texts
 from detection.engine.shell_commands import program_of
 from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.verdicts import Templates
+from detection.engine.waiting import answers_wait, is_poll
 from detection.engine.windows import window_of
 from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain_effect
 
@@ -218,6 +219,9 @@ def observe_result(
     outcome, is_change = _outcome_of(record, result, policy, keyer)
     if record.decision in BLOCKING:
         return _described(run, record, outcome, keyer)
+    if not policy.reads_plainly and answers_wait(record, outcome, inner(record.tool)):
+        record.waits, record.effect = True, "poll"
+        policy = policy.as_poll()
     # Errors are compared by their cause: the same error for another argument is not new.
     record.status, record.result = outcome.status, _compared(record, outcome, policy)[:16]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
@@ -407,16 +411,17 @@ def _add_record(
         record.sketch = sketch(arguments, keyer)
         if not policy.reads_plainly:
             record.nested = nested_texts(arguments, keyer)
-    records = run.records
-    records.append(record)
+    run.records.append(record)
+    earlier = run.recent(record.key, _SLOW_LOOKBACK_CALLS)
+    if earlier is None:
+        return
     gap = values["slow_gap_seconds"]
     if counts_by_receipt(record.effect, policy):
         gap = max(gap, values["write_period_minutes"] * 60)
-    # If all calls looked at are recent, none of them can be that long ago.
-    if record.at - records[max(0, len(records) - 1 - _SLOW_LOOKBACK_CALLS)].at >= gap:
-        earlier = run.recent(record.key, _SLOW_LOOKBACK_CALLS)
-        if earlier is not None and record.at - earlier.at >= gap:
-            record.weight = _SLOW_WEIGHT
+    if record.at - earlier.at >= gap:
+        record.weight = _SLOW_WEIGHT
+    if values["result_aware"] and not policy.reads_plainly and is_poll(record, earlier, policy.traits):
+        record.effect = "poll"
 
 
 def _forget(run: RunState, policy: Policy) -> None:

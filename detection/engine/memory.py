@@ -124,6 +124,8 @@ class Record:
         Hashed words of texts that lie deeper in the arguments, until the result comes; see `results.echo`.
     window : list of int or None
         The part of a file that the call reads, until its result comes; see `windows`.
+    waits : bool
+        Whether the result says that what the call looked at is not there yet.
     reaction : KeptReaction or None
         The reaction to the call; None if it was allowed without one.
     """
@@ -145,6 +147,7 @@ class Record:
     place: int = 0
     nested: str = ""
     window: list[int] | None = None
+    waits: bool = False
     reaction: KeptReaction | None = None
 
     @property

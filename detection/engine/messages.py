@@ -67,8 +67,8 @@ def _of_class(advice: str, stop: str = TEMPLATES["stop"]) -> Mapping[str, str]:
 CLASS_TEMPLATES: Mapping[ToolClass, Mapping[str, str]] = {
     # Other arguments would ask for something else: a poll has to wait.
     "poll": _of_class(
-        "Nothing has changed yet. Wait once, longer than so far, before you ask again, or do other work "
-        "first. If nothing has changed then, report that.",
+        "Nothing has changed yet. Wait once, longer than so far, before you ask again, ask to be notified, or do other "
+        "work first. If nothing has changed then, report that.",
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Nothing had changed; start "
         "again later, when what was waited for may be done.",
     ),
@@ -95,6 +95,10 @@ _RESULT_TEMPLATES: Mapping[tuple[ToolClass, str], Mapping[str, str]] = {
     ),
     ("read", "errors"): _of_class(
         "The same call brings the same error: find its cause, look for something else, or report what fails."
+    ),
+    # What fails is not waited for.
+    ("poll", "errors"): _of_class(
+        "What is asked for may not exist or may have ended: check its id, start it again, or report what fails."
     ),
     # Only what fails has a cause to be found.
     ("fallible", "errors"): _of_class(

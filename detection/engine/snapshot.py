@@ -17,7 +17,7 @@ import orjson
 from detection.engine.detectors import DETECTORS
 from detection.engine.memory import Kept, KeptReaction, Loop, RecentHashes, Record, RunState, State
 
-VERSION = 12
+VERSION = 13
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""

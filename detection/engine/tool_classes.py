@@ -19,10 +19,13 @@ from detection.engine.directories import ARGUMENTS_OF
 from detection.engine.spawning import starts_agents
 from detection.engine.task_lists import TOOLS
 from detection.engine.tool_verbs import (
+    CHECKS_FIRST,
     LOOKS,
     MESSAGE_VERBS,
     PURE_READS,
     STEPS,
+    WAITS,
+    WRITE_VERBS,
     bare_name,
     intent_of,
     words_of,
@@ -66,6 +69,8 @@ class ToolTraits:
         Whether the tool keeps the agent's own list of tasks, see `task_lists`.
     starts_agents : bool
         Whether calls of the tool start sub-agents, see `spawning`.
+    checks : bool
+        Whether the tool asks whether something is there, by its name: to ask again is to wait.
     steps : bool
         Whether an identical call does something else each time, by a word of the name: `next`, `pop`, `increment`.
     """
@@ -79,6 +84,7 @@ class ToolTraits:
     directory_arguments: tuple[str, ...] = ()
     keeps_list: bool = False
     starts_agents: bool = False
+    checks: bool = False
     steps: bool = False
 
     @property
@@ -164,6 +170,7 @@ def shipped_traits(tool: str) -> ToolTraits:
         directory,
         keeps_list,
         starts_agents(tool),
+        words[0] in CHECKS_FIRST and len(words) > 1,
         not STEPS.isdisjoint(words),
     )
 
@@ -174,6 +181,8 @@ def _by_words(words: list[str]) -> ToolClass:
     if words[-1] == "status" and first not in _NO_STATES:
         return "poll"
     if first == "poll" and several:
+        return "poll"
+    if not WAITS.isdisjoint(words) and first not in _NO_STATES | WRITE_VERBS:
         return "poll"
     intent = intent_of(words)
     if intent == "write":

@@ -28,6 +28,15 @@ PURE_READS = _words("reads")
 """Verbs that make the class `read`, whose changing results are never warned about."""
 
 _BEGINS = _words("begins")
+WAITS = _words("waits") - frozenset(
+    word for row in tables.rows("verbs", meaning="waits") if row.get("first") for word in row["words"]
+)
+"""Verbs of tools that wait for something."""
+
+CHECKS_FIRST = _words("waits") - WAITS
+"""Verbs that ask whether something is there, as the first of several words."""
+
+_OPENS = _words("opens")
 STEPS = _words("steps")
 """Verbs and nouns of tools of which an identical call does something else."""
 
@@ -91,6 +100,11 @@ def moves_on(tool: str, arguments: object) -> bool:
         for value in values
         if isinstance(value, str) and len(value) <= _MAX_MOVE_CHARACTERS
     )
+
+
+def opens_file(tool: str) -> bool:
+    """Return whether a tool reads a file, by its name."""
+    return not _OPENS.isdisjoint(words_of(tool))
 
 
 def leads_on(arguments: object) -> bool:

@@ -20,7 +20,7 @@ from detection.engine.results import answers, masking, normalise
 from detection.engine.shell_commands import intent_of_line, program_of
 from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.tool_classes import shipped_traits
-from detection.engine.tool_verbs import intent_of, leads_on, moves_on, what_was_made, words_of
+from detection.engine.tool_verbs import intent_of, leads_on, moves_on, opens_file, what_was_made, words_of
 from tests.engine.play import Player
 
 ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
@@ -165,6 +165,8 @@ VERBS = {
     "looks": lambda tool: intent_of(words_of(tool)) == "read",
     "checks": lambda tool: intent_of(words_of(tool)) == "read",
     "writes": lambda tool: intent_of(words_of(tool)) == "write",
+    "waits": lambda tool: shipped_traits(tool).tool_class == "poll" or shipped_traits(tool).checks,
+    "opens": opens_file,
     "begins": lambda tool: intent_of(words_of(tool)) == "write",
     "sends": lambda tool: intent_of(words_of(tool)) == "message",
     "steps": lambda tool: shipped_traits(tool).steps,

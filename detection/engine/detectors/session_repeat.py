@@ -5,7 +5,8 @@
 Counts the turns of a session in which a call returned the result that it had before. A turn begins with a run, a
 message of the user, or a compaction of the context, after which agents read again what they have forgotten. Calls in
 between, and how often the call is made within a turn, do not matter. Advises at the `session_repeat_max_turns`-th turn,
-and again each time the number has doubled; nothing is ever blocked, whatever the ladder.
+and again each time the number has tripled, except about a look that succeeds: a file that every turn begins with is
+mentioned once. Nothing is ever blocked, whatever the ladder.
 
 A successful change anywhere in the session restarts all counts except those of errors, because reading again makes
 sense after a change. So does a pause of more than `session_repeat_ttl_minutes` since the last such turn. Polls, bare
@@ -46,6 +47,8 @@ _MAX_RUNS = 8
 _MAX_SEQS = 12
 _WRITES = CHANGES | {"message"}
 _OF_ERROR = "!"
+# When a further piece of advice is due, in limits: at most one in ten turns.
+_TRIPLED = frozenset(3**times for times in range(12))
 # What is kept of a call and result: the latest turn, its time in minutes since the first call, the number of turns, and
 # sequence numbers.
 _TURN, _AT, _COUNT, _FIRST_SEQ = range(4)
@@ -153,7 +156,11 @@ class SessionRepeat(BaseDetector):
         # The first call stays, and the latest ones.
         del pair[_FIRST_SEQ + 1 : -_MAX_SEQS]
         count, limit = pair[_COUNT], policy.values["session_repeat_max_turns"]
-        if count % limit or (count // limit) & (count // limit - 1):
+        if count % limit or count // limit not in _TRIPLED:
+            return QUIET
+        looks = policy.traits.reads or record.effect in ("look", "search")
+        if record.status != ERROR and (_is_alone(run, record) or (looks and count > limit)):
+            # A file that every turn begins with is what the user asks for.
             return QUIET
         seqs = sorted(pair[_FIRST_SEQ:])
         finding = Finding(
@@ -189,6 +196,11 @@ class SessionRepeat(BaseDetector):
         own["pairs"] = {
             name: pair for name, pair in own.get("pairs", {}).items() if not name.startswith(prefixes)
         }
+
+
+def _is_alone(run: RunState, record: Record) -> bool:
+    """Return whether the call before this one was the same, so that `repeat` has given its advice."""
+    return any(one.key == record.key for one in run.records if one.ordinal == record.ordinal - 1)
 
 
 def _name(record: Record) -> str:

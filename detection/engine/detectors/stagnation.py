@@ -7,7 +7,7 @@ shuffled calls and sweeps that start over, which the detectors that compare call
 "ok", number or Boolean for a new call, neither count nor reset the count. Neither does a known result that appears for
 the first time since a change or a message of the user: the agent may repeat a procedure for the next piece of work. A
 message of the user resets the count. The results of one model response count once. An error is never progress, but a
-new one counts 0.6 calls. Slow identical calls count a fifth, calls of tools of the class `poll` a quarter. A sweep of
+new one counts 0.6 calls. Slow identical calls count a fifth, polls a quarter, and slow polls a twentieth. A sweep of
 searches in ever new words that all find nothing ("[]", "No results for …") is advised against at the
 `stagnation_max_empty`-th, of shell commands such as `find` and `grep` half as many later; calls of which most
 arguments stay the same, such as one search for several days, do not count. A file that is read in parts, all of it, and
@@ -161,7 +161,8 @@ class Stagnation(BaseDetector):
         if policy.values["once_per_round"] and record.round and record.round == own.get("new"):
             return QUIET
         own["refusal"] = own.get("refusal", True) and outcome.is_refused
-        _count(own, record, poll=policy.traits.tool_class == "poll", once=policy.values["once_per_round"])
+        poll = policy.traits.tool_class == "poll"
+        _count(own, record, poll=poll, once=policy.values["once_per_round"], plain=policy.reads_plainly)
         return _judge(own, run, record, policy, policy.values["stagnation_max_calls"])
 
     def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
@@ -196,7 +197,7 @@ def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: P
     writes or says something may end the stagnation.
     """
     is_far = own.get("count", 0.0) >= (limit + run.allowance("stagnation")) * _FAR_BEYOND * _ENOUGH
-    if not is_far or policy.reads_plainly or record.effect in ("write", "message", "note"):
+    if not is_far or policy.reads_plainly or record.effect in ("write", "step", "message", "note"):
         return False
     if own.get("judged") == own["calls"]:
         return False
@@ -204,10 +205,12 @@ def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: P
     return True
 
 
-def _count(own: dict[str, Any], record: Record, *, poll: bool = False, once: bool = False) -> None:
+def _count(
+    own: dict[str, Any], record: Record, *, poll: bool = False, once: bool = False, plain: bool = False
+) -> None:
     weight = record.weight if record.status != ERROR else _NEW_ERROR if record.is_new else 1.0
     if poll and record.status != ERROR:
-        weight = min(weight, _POLL)
+        weight = min(weight, _POLL) if plain else weight * _POLL
     own["calls"] = own.get("calls", 0) + 1
     # A round counts as much as its weightiest call.
     in_round = once and record.round and record.round == own.get("round")

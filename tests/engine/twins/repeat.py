@@ -50,42 +50,73 @@ def _counted(run: History, policy: Policy, window: int | None) -> Expected | Non
 
 
 def _streak(run: History, policy: Policy) -> list[Past]:
-    """Equal calls in a row, the newest last. A change elsewhere or a long pause ends a streak."""
+    """Equal calls in a row, the newest last."""
+    return _streak_and_turns(run, policy)[0]
+
+
+def _streak_and_turns(run: History, policy: Policy) -> tuple[list[Past], int]:
+    """Equal calls in a row, and in how many turns in a row the same was answered.
+
+    A change elsewhere or a long pause ends a streak, and so does a person who speaks after a success.
+    """
+    plain = policy.reads_plainly or not policy.get("result_aware")
+    events: list[tuple[int, int, Past | None]] = [(one.place, 0, one) for one in run.past]
+    events += [(one.result_place or 0, 1, one) for one in run.answers()]
+    events += [(place, 2, None) for place in run.messages if not plain]
+    streak: list[Past] = []
+    last: Past | None = None
+    before, turns, spoken = "", 1, False
+    for _, kind, one in sorted(events, key=lambda event: event[:2]):
+        if one is None:
+            spoken = last is not None and last.status != "error"
+        elif kind == 1:
+            if one in streak:
+                turns = 1 if before and one.answer != before else turns
+                last = one
+            elif one.changed and streak and one.key != streak[-1].key:
+                streak, last, before, turns, spoken = [], None, "", 1, False
+        elif streak and streak[-1].key == one.key and spoken:
+            before, turns = last.answer, turns + 1
+            streak, last, spoken = [one], None, False
+        else:
+            kept = _young(streak, one, policy) if streak and streak[-1].key == one.key else []
+            if not kept:
+                last, before, turns, spoken = None, "", 1, False
+            streak = [*kept, one]
+    return streak, turns
+
+
+def _young(streak: list[Past], one: Past, policy: Policy) -> list[Past]:
+    """The calls of a streak that still count at a further one."""
     ttl, ttl_from = policy.get("ttl_seconds"), policy.get("ttl_from")
-    newest = run.past[-1]
-    if ttl_from == "previous" and policy.get("write_period_minutes") and counts_by_receipt(newest, policy):
+    if ttl_from == "previous" and policy.get("write_period_minutes") and counts_by_receipt(one, policy):
         # Writes of the last hour count, whatever lies between them.
         ttl, ttl_from = policy.get("write_period_minutes") * 60 - 1, "entry"
-    streak = [newest]
-    for one in run.past[-2::-1]:
-        pause = streak[0].at - one.at
-        if (
-            one.key != newest.key
-            or not one.follows_change(run.now)
-            or (ttl_from == "previous" and pause > ttl)
-        ):
-            break
-        streak.insert(0, one)
     if ttl_from == "entry":
         # Each call ages by itself; one exactly as old as the time to live still counts.
-        streak = [one for one in streak if newest.at - one.at <= ttl]
-    return streak
+        return [earlier for earlier in streak if one.at - earlier.at <= ttl]
+    return [] if ttl_from == "previous" and one.at - streak[-1].at > ttl else streak
 
 
 def _in_a_row(run: History, policy: Policy) -> Expected | None:
-    streak = _streak(run, policy)
+    streak, turns = _streak_and_turns(run, policy)
     if not policy.get("result_aware"):
         count, limit = len(streak), policy.get("max_repeats")
         return Expected("repeat", count, limit) if count >= limit else None
     same, known, changes, last, paced = _since_last_change(run, streak)
     poll = run.current.kind_of_tool == "poll"
+    if len(streak) == 1 and turns > 1:
+        if turns != _first_warning(policy) or poll:
+            return None
+        return Expected("repeat", turns, policy.get("max_repeats"), "equal", advisory=True)
+    poll = poll and not (last is not None and last.status == "error" and not last.trouble)
     limit = policy.get("poll_max_repeats" if poll else "max_repeats")
     warn_at = policy.get("poll_warn_at") if poll else _first_warning(policy)
     words = _WORDS[last.status] if last is not None else "unknown"
     whole = int(same + 1e-9)
     if same + 1e-9 >= limit:
         count = max(whole if changes else len(streak), limit)
-        return Expected("repeat", count, limit, words, advisory=_was_asked(run, streak, limit))
+        return Expected("repeat", count, limit, words)
     if warn_at and same + 1e-9 >= warn_at and known >= min(warn_at, limit) - 1:
         return Expected("repeat", whole, limit, words, advisory=True)
     many = policy.get("max_repeats_changing")
@@ -148,17 +179,6 @@ def _nearly(run: History, policy: Policy) -> Expected | None:
     if not near or alike + 1 < limit:
         return None
     return Expected("repeat", alike + 1, limit, "alike", advisory=True)
-
-
-def _was_asked(run: History, streak: list[Past], limit: int) -> bool:
-    """Whether the user spoke after a success and fewer calls than the limit ago."""
-    for spoken in reversed(run.messages):
-        if spoken < streak[0].place:
-            return False
-        answers = [one for one in run.answers() if one in streak and (one.result_place or 0) < spoken]
-        if answers and answers[-1].status != "error":
-            return sum(one.place > spoken for one in streak) < limit
-    return False
 
 
 def _since_last_change(run: History, streak: list[Past]) -> tuple[float, int, int, Past | None, float]:

@@ -32,7 +32,11 @@ def session_repeat(run: History, policy: Policy, observations: Sequence[Observat
             break
     count = sum(1 for place, turn in enumerate(turns) if turn > max(turns[:place], default=0))
     is_new = turns[-1] > max(turns[:-1], default=0)
-    if not is_new or count not in [limit * 2**power for power in range(10)]:
+    if not is_new or count not in [limit * 3**power for power in range(10)]:
+        return None
+    before = run.past[run.past.index(current) - 1] if run.past.index(current) else None
+    is_alone = before is not None and before.key == current.key
+    if current.status != "error" and (is_alone or (current.looks and count > limit)):
         return None
     results = {"error": "errors", "empty": "empty"}.get(current.status, "equal")
     return Expected("session_repeat", count, limit, results, advisory=True)

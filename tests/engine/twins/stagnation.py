@@ -112,7 +112,7 @@ def _rounds(idle: list[Past]) -> list[list[Past]]:
 
 def _weight(one: Past) -> float:
     if one.status != "error":
-        return min(one.weight, 0.25) if one.kind_of_tool == "poll" else one.weight
+        return one.weight * 0.25 if one.kind_of_tool == "poll" else one.weight
     return 0.6 if one.new else 1.0
 
 

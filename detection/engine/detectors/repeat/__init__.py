@@ -17,10 +17,14 @@ that go one step on, such as `increment` or `move north`, do something else each
 
 Any other identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a slow poll
 is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble, which calls
-for a pause. A call that succeeded before a message of the user may be what the user asks for again: until it was made
-`max_repeats` times since then, it is only warned about. Even if its results change, a call is warned about once it was
-made `max_repeats_changing` times, except for tools that read, poll or take the next item, and for results in which a
-figure only rises or only falls, such as 10 %, 20 %, 30 %.
+for a pause. A look is a poll, with limits of its own, if its answer says pending, running, queued or the like, if an
+interactive tool gets empty input, if the name of its tool says wait, poll, status or check, or if it is a look of a
+shell after such a pause. What is asked for and does not exist is an error, and no waiting.
+
+After a message of the user, a call that did not fail may be what the user asks for again, so its count restarts; if it
+has the same result in `repeat_warn_at` turns in a row, that is mentioned once. Even if its results change, a call is
+warned about once it was made `max_repeats_changing` times, except for tools that read, poll or take the next item, and
+for results in which a figure only rises or only falls, such as 10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
 count `repeat_warn_at`, at the limit where `auto` gives no early warning, and for tools that read, one call later.
@@ -32,7 +36,7 @@ the last `scattered_window_calls` calls with no change and no message of the use
 times since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands
 that only look, such as `git status`, which may well stay the same.
 
-- **False alarms:** tools that poll without being declared as `poll`, where results are never reported.
+- **False alarms:** tools that poll under a name that does not say so, where results are never reported.
 - **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise
   `max_repeats` for tools that are legitimately called again. Calls further apart than `ttl_seconds` are not counted.
 - **Cost:** constant per call; proportional to the window where `repeat_scope` is `window`.
@@ -241,7 +245,7 @@ class Repeat(BaseDetector):
         """Restart the counts of results over the run, and note that the user may have asked for the same again."""
         own.pairs.clear()
         if own.streak is not None and own.streak.status not in ("", ERROR):
-            own.streak.asked = 0
+            own.streak.spoken, own.streak.asked = True, 0
 
     def reset(self, own: RepeatState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""

@@ -36,12 +36,13 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     keeps_times = values["ttl_from"] == "entry" or bool(_period(record, policy))
     if streak is None or streak.key != record.key:
         # Most calls begin a streak, and end there.
-        own.streak = streak = Streak(
-            record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at
-        )
-        if keeps_times:
-            streak.times = [record.at]
+        own.streak = _begun(record, keeps_times=keeps_times)
         return Reading(1, values["max_repeats"])
+    if streak.spoken and not policy.reads_plainly:
+        # What the user may have asked for again is no repeat.
+        own.streak = _begun(record, keeps_times=keeps_times)
+        own.streak.turns, own.streak.before = streak.turns + 1, streak.result
+        return _judge_turns(own.streak, run, record, policy)
     own.streak = streak = _aged(streak, record, policy)
     # A pause after trouble of the provider is what such an error asks for.
     failed = streak.status == ERROR and not streak.is_trouble
@@ -51,6 +52,7 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     streak.series += 1
     streak.count += weight
     streak.paced += weight
+    streak.spoken = False
     if streak.asked is not None:
         streak.asked += 1
     if streak.first < 0:
@@ -62,6 +64,24 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     if streak.calls == _SECOND and values["result_aware"]:
         streak.moves_on = moves_on(record.tool, structured(call.arguments))
     return _judge(streak, run, record, policy)
+
+
+def _begun(record: Record, *, keeps_times: bool) -> Streak:
+    streak = Streak(record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at)
+    if keeps_times:
+        streak.times = [record.at]
+    return streak
+
+
+def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
+    """Advise once if a person has got the same result in several turns."""
+    warn_at = first_warning(policy.values) + run.allowance(record.key)
+    if streak.turns != warn_at or policy.traits.tool_class == "poll":
+        return Reading(1, policy.values["max_repeats"])
+    finding = finding_about_streak(
+        streak, run, record, policy, warn_at, warn_at, policy.values["max_repeats"], "equal", advisory=True
+    )
+    return Reading(warn_at, policy.values["max_repeats"], finding)
 
 
 def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
@@ -115,6 +135,8 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Rea
         finding = finding_about_streak(streak, run, record, policy, calls, calls, limit, "unknown")
         return Reading(calls, limit, finding)
     is_poll = policy.traits.tool_class == "poll"
+    if is_poll and streak.status == ERROR and not streak.is_trouble and not policy.reads_plainly:
+        is_poll = False  # What does not exist is not waited for.
     limit = (values["poll_max_repeats"] if is_poll else values["max_repeats"]) + allowance
     warn_at = (values["poll_warn_at"] if is_poll else first_warning(values)) + allowance
     changing_limit = values["max_repeats_changing"] + allowance
@@ -124,7 +146,7 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Rea
     if streak.count >= limit * _ENOUGH:
         series = streak.series if streak.changes else calls
         count = max(counted if streak.changes else calls, limit)
-        # What the user may have asked for again is only warned about.
+        # Settings that compare literally still only warn about it.
         asked = streak.asked is not None and streak.asked < limit
         found = finding_about_streak(
             streak, run, record, policy, count, series, limit, results, advisory=asked
@@ -159,6 +181,8 @@ def note_result(
 ) -> None:
     """Note a result of the streak; a changed one starts a new series."""
     last = streak.result
+    if streak.before and record.result != streak.before:
+        streak.turns = 1
     if last and record.result != last and not (record.status == ERROR and streak.status == ERROR):
         # Calls still in flight belong to the new series.
         in_flight = sum(

@@ -76,6 +76,12 @@ class Streak(Kept):
         Whether the latest error was trouble of a provider.
     asked : int or None
         Calls since the user spoke after a success; None if nobody did.
+    spoken : bool
+        Whether the user spoke after the latest call, and that had succeeded.
+    turns : int
+        Turns in a row in which the call was made and had the same result.
+    before : str
+        Result of the call before the user spoke; empty if nobody did.
     moves_on : bool
         Whether the call scrolls or pages.
     times : list of float or None
@@ -105,6 +111,9 @@ class Streak(Kept):
     changes: int = 0
     is_trouble: bool = False
     asked: int | None = None
+    spoken: bool = False
+    turns: int = 1
+    before: str = ""
     moves_on: bool = False
     times: list[float] | None = None
     receipt: int = 0
