@@ -91,12 +91,27 @@ def test_the_user_may_ask_for_the_same_sub_agent_again(api, tree):
         assert tree.starts("lead", "Review the change")["finding"] is None
 
 
+def test_sub_agents_are_seen_that_a_dispatching_tool_starts(tree):
+    for n in range(4):
+        inner = {"message": "Find every caller of parse()", "agent_type": f"worker {n}"}
+        arguments = {"server_name": "crew", "tool_name": "spawn_agent", "arguments": inner}
+        verdict = tree.asks("lead", "use_mcp_tool", arguments)
+    assert kind_of(verdict) == ("warn", "spawns", 4)
+
+
 @pytest.mark.parametrize("spawn", ["Task", "spawn_agent", "mcp__crew__delegate_task"])
 def test_a_session_that_starts_more_than_thirty_is_warned_and_thirty_are_work(tree, spawn):
     verdicts = [tree.starts("lead", f"Check module {n}", tool=spawn) for n in range(31)]
     assert [kind_of(one) for one in verdicts if one["finding"]] == [("warn", "spawns", 31)]
     assert verdicts.index(next(one for one in verdicts if one["finding"])) == 30
     assert found() == [("spawns", "children", 31)]
+
+
+def test_a_warning_comes_again_when_the_count_has_doubled(tree):
+    verdicts = [tree.starts("lead", "Look into it") for _ in range(18)]
+    assert [kind_of(one) for one in verdicts if one["decision"] == "warn"] == [
+        ("warn", "spawns", 4), ("warn", "spawns", 8), ("warn", "spawns", 16),
+    ]  # fmt: skip
 
 
 def test_children_without_a_call_that_starts_them_are_counted_by_their_parent(tree):

@@ -475,3 +475,119 @@ def test_the_same_error_of_the_same_call_over_a_run_is_advised_against_one_time_
 
     assert over_a_run(True) == ["repeat"]
     assert over_a_run() == []
+
+
+NO_DRIVER = "the driver of this database is not installed"
+
+
+def told(player: Player, *steps) -> list[str]:
+    """Kinds of what is said before or after these steps: tool, arguments, result, and whether it is an error."""
+    return [
+        kind
+        for tool, arguments, result, *is_error in steps
+        if (verdict := player.step(tool, arguments, result, is_error=bool(is_error))).decision != "allow"
+        for kind in [verdict.finding.kind]
+    ]
+
+
+def test_parallel_calls_count_once_until_two_responses_have_met_their_error():
+    def first_finding(rounds):
+        player = Player(stagnation_enabled=False, similar_enabled=False, outcome_max_similar=50)
+        for n, (name, round_name) in enumerate(zip(QUERIES, rounds, strict=False), 1):
+            player.call("draw_chart", {"of": name}, round=round_name)
+            if player.answer(NO_DRIVER, is_error=True).verdict.findings:
+                return n
+        return None
+
+    assert first_finding("1234") == 4
+    assert first_finding("1233") == 4
+    assert first_finding("1112") is None
+    assert first_finding("1122") is None
+
+
+@pytest.mark.parametrize("look", ["cat run.py", "ls -l", "grep -n driver run.py"])
+def test_what_a_shell_looks_at_ends_no_series_of_what_it_runs(look):
+    runs = ("python run.py", "cd app && python run.py", "python -u run.py", "env A=1 python run.py")
+
+    def steps(between):
+        return [
+            step
+            for n, line in enumerate(runs)
+            for step in (
+                ("bash", {"command": line}, f"ImportError: {NO_DRIVER}", True),
+                ("bash", {"command": between.format(n)}, "import driver"),
+            )
+        ]
+
+    quiet = {
+        "stagnation_enabled": False,
+        "scattered_run_repeats": 0,
+        "scattered_repeats": 0,
+        "repeat_enabled": False,
+    }
+    assert "outcome" in findings(Player(**quiet), *steps(look))
+    # What runs and works, or changes a file, may have mended it.
+    assert "outcome" not in findings(Player(**quiet), *steps("python check.py {}"))
+    assert "outcome" not in findings(Player(**quiet), *steps("sed -i s/a/{}/ run.py"))
+
+
+def test_one_error_is_the_same_whether_its_call_names_what_is_missing_or_not():
+    def steps(error):
+        lines = (
+            "python pack.py",
+            "P=lib/checks python pack.py",
+            "python ./pack.py a",
+            "P=lib/checks python pack.py b",
+        )
+        return [("bash", {"command": line}, error.format(n * 7, n), True) for n, line in enumerate(lines)]
+
+    assert "outcome" in findings(
+        Player(), *steps("ImportError: no name 'V' in 'checks' that could be loaded")
+    )
+    assert "outcome" not in findings(Player(), *steps("AssertionError: {} rows differ from 'checks' of {}"))
+
+
+def test_what_a_person_corrects_between_lookups_is_no_loop():
+    data = [
+        {"first": name, "zip": f"{zip_code}"}
+        for zip_code in (98178, 98186, 98187)
+        for name in ("Ann", "Annie")
+    ]
+
+    def said(arguments, spoken):
+        player, found = Player(), []
+        for n, given in enumerate(arguments):
+            if n in spoken:
+                player.message()
+            found += told(player, ("find_user", given, "Error: User not found", True))
+        return found
+
+    assert said(data, (2, 4)) == []
+    assert "outcome" in said(data, ())
+    # The same data again is what the person did not give.
+    assert said(data[:2] * 3, (2, 4)) != []
+
+
+def test_two_calls_that_fail_again_each_in_its_own_way_are_advised_against():
+    create = (
+        "create_item",
+        {"title": "N", "project": "<PROJECT>"},
+        "create failed: invalid ID length: 9",
+        True,
+    )
+    get = ("get_project", {"id": "<PROJECT>"}, "get failed: invalid ID length: 9", True)
+    work = [("add_note", {"text": f"part {n}"}, f"note {n * 31} of {n} is kept") for n in range(4)]
+    player = Player()
+    assert told(player, create, work[0], create, get, work[1], create) == []
+    assert told(player, get) == ["repeat"]
+    alone = (create, work[0], create, work[1], create)
+    assert told(Player(), *alone) == []
+    others = [("get_project", {"id": f"{n}"}, f"no project {n * 17}", True) for n in range(2)]
+    assert told(Player(), create, work[0], create, others[0], work[1], create, others[1]) == []
+
+
+def test_settings_that_count_every_call_of_a_response_count_errors_by_tool():
+    shared = [(f"tool_{n}", {"n": name}, NO_DRIVER, True) for n, name in enumerate(QUERIES)]
+    quiet = {"stagnation_enabled": False}
+    assert "outcome" in findings(Player(**quiet), *shared)
+    assert "outcome" not in findings(Player(once_per_round=False, **quiet), *shared)

@@ -32,6 +32,11 @@ def test_a_common_way_to_work_or_to_loop_is_judged_as_it_should_under_the_defaul
     assert agent_scenarios.play(scenario).problems == ()
 
 
+@pytest.mark.parametrize("scenario", scenarios("recorded.json"))
+def test_a_run_like_one_that_was_recorded_is_judged_as_it_should_under_the_defaults(scenario):
+    assert agent_scenarios.play(scenario).problems == ()
+
+
 @pytest.mark.parametrize("scenario", scenarios("endings.json"))
 def test_a_blocked_call_ends_as_the_settings_of_the_scenario_say(scenario):
     assert agent_scenarios.play(scenario).problems == ()

@@ -9,11 +9,14 @@ Fires at `outcome_max_errors` identical errors, at `outcome_max_results` identic
 where the arguments hardly differ either. Advises at `outcome_max_refusals` identical errors of a tool that writes, if
 at least half of its arguments stay the same and the user has spoken in between: asking the user did not help. Empty
 results, a bare "ok", the placeholder of a picture and receipts of writes do not count; a bare number or Boolean
-(`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once. A
-different result of the tool, a successful change elsewhere, or several new results of other tools end the series; a
-message of the user ends one without errors. What the host refuses to run is one series, whichever tools are called, and
-escalates for a shell, too: the command never ran. One and the same call with other work in between is a scattered
-repeat and only advised against; it is left to `repeat` below `max_repeats`.
+(`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once,
+until two responses have met the same error. A different result of the tool, a successful change elsewhere, or several
+new results of other tools end the series; what a shell only looks at neither ends nor continues the series of what it
+runs. A message of the user ends a series without errors, and one of errors where the next call of a tool that reads is
+new: the person has corrected something. What the host refuses to run is one series, whichever tools are called, and
+escalates for a shell, too: the command never ran. One error of several tools, such as those of a server that is not
+connected, is one series as well and fires at `outcome_max_results`. One and the same call with other work in between is
+a scattered repeat and only advised against; it is left to `repeat` below `max_repeats`.
 
 - **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
   blocked, and so are tools of the class `fallible`, such as a shell.
@@ -55,10 +58,14 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _MAX_TOOLS = 8
-# New results of other tools that end a tool's series.
 # The series of what the host refuses; no tool has this name.
 _HOST = ""
+# What a shell only looks at is a series of its own.
+_LOOKS = "\0looks"
+# New results of other tools that end a tool's series.
 _NEW_RESULTS_THAT_END_A_SERIES = 4
+# Who calls a tool in a round after that many with one error knew of it, so that all calls of the round count.
+_ROUNDS_THAT_TELL = 2
 _SIMILAR_ARGUMENTS = 0.7
 _HALF = 0.5
 _VALUE = 0.5
@@ -140,15 +147,18 @@ class Outcome(BaseDetector):
         """Continue the loop on a further call of a tool that keeps returning the same result."""
         if policy.values["outcome_method"] != "fingerprint":
             return QUIET
-        series = own.get(record.tool) or next(
-            (one for name, one in own.items() if name != "texts" and one.get("tool") == record.tool), None
-        )
-        if series is None:
+        if not own:
+            return QUIET
+        name = _name_of(record, policy)
+        if name not in own:
+            name = next((one for one, series in own.items() if name in series.get("members", ())), name)
+        series = own.get(name)
+        if series is None or _is_asked_anew(series, run, record, policy):
             return QUIET
         # A poll is expected to return the same, but not to fail.
         if policy.traits.tool_class == "poll" and not series["failed"]:
             return QUIET
-        return _judge(series, run, record, policy)
+        return _judge(name, series, run, record, policy)
 
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
@@ -159,58 +169,27 @@ class Outcome(BaseDetector):
         if not _counts(own, record, outcome, policy):
             return QUIET
         # It is the host that refuses, whichever tool is called.
-        name = _HOST if outcome.is_refused else record.tool
-        series = own.pop(name, None)
-        # A slow identical call counts as a fifth, unless it failed.
-        weight = 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
-        if (
-            series is None
-            or series["result"] != record.result
-            or run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES
-        ):
-            own[name] = series = {
-                "result": record.result, "calls": 1, "count": _in_tenths(weight), "similar": 1, "first": record.seq,
-                "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
-                "failed": record.status == ERROR,
-            }  # fmt: skip
-            if record.effect == "write":
-                series["refused"], series["spoken"] = 1, False
-            if policy.values["result_aware"] and policy.traits.reads and outcome.finds_nothing:
-                series["found_nothing"] = True
-            if outcome.is_refused:
-                series["tool"], series["refusal"] = record.tool, True
-            drop_oldest(own, _MAX_TOOLS)
-            return _judge(series, run, record, policy)
-        series["calls"] += 1
-        if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
-            series["count"] = _in_tenths(series["count"] + weight)
-            is_similar = (
-                series["sketch"] is not None
-                and sketch_similarity(record.sketch, series["sketch"], _SIMILAR_ARGUMENTS)
-                >= _SIMILAR_ARGUMENTS
-            )
-            series["similar"] = _in_tenths(series["similar"] + weight) if is_similar else 1
-            if record.effect == "write":
-                resembles = is_similar or (
-                    series["sketch"] is not None and shared_fields(record.sketch, series["sketch"]) >= _HALF
-                )
-                series["refused"] = series.get("refused", 0) + 1 if resembles else 1
-                if not resembles:
-                    series["spoken"] = False
-        series["round"] = record.round
-        series["new_results"], series["sketch"] = run.new_results, record.sketch
-        series["failed"] = record.status == ERROR
-        if name != record.tool or "tool" in series:
-            series["tool"] = record.tool
+        mine = _HOST if outcome.is_refused else _name_of(record, policy)
+        name = _continued(own, mine, run, record, outcome, policy)
+        series = own.pop(name) if name is not None else None
+        if mine != _HOST:
+            _end_series_of(own, mine)
+        if name is None or series is None:
+            name, series = mine, _begun(run, record, outcome, policy)
+        else:
+            _add(series, run, record, outcome, policy)
+        if name == _HOST or name != mine:
+            members = [one for one in series.get("members", (name,)) if one not in (mine, _HOST)]
+            series["members"] = [*members, _name_of(record, policy)][-_MAX_TOOLS:]
         own[name] = series
         drop_oldest(own, _MAX_TOOLS)
-        return _judge(series, run, record, policy)
+        return _judge(name, series, run, record, policy)
 
     def on_message(self, own: dict[str, Any]) -> None:
         """Reset successful results: after a user message, reading again is normal."""
         for tool in [name for name, series in own.items() if name != "texts"]:
             if own[tool]["failed"]:
-                own[tool]["spoken"] = True
+                own[tool]["spoken"] = own[tool]["asked"] = True
             else:
                 del own[tool]
 
@@ -219,7 +198,8 @@ class Outcome(BaseDetector):
         for tool in [
             name
             for name in own
-            if name not in ("texts", _HOST) and (name != record.tool or record.effect == "command")
+            if name not in ("texts", _HOST)
+            and (name != record.tool or record.effect == "command" or "members" in own[name])
         ]:
             del own[tool]
 
@@ -233,8 +213,125 @@ def _counts(own: dict[str, Any], record: Record, outcome: ResultOutcome, policy:
     if not outcome.is_evidence or (outcome.trouble and policy.values["outage_enabled"]):
         return False
     if policy.traits.tool_class == "poll" and record.status != ERROR and not outcome.is_plain:
-        own.pop(record.tool, None)
+        _end_series_of(own, record.tool)
     return policy.traits.tool_class != "poll" or (record.status == ERROR and not outcome.is_plain)
+
+
+def _name_of(record: Record, policy: Policy) -> str:
+    """Return the name of the series of a call's own tool: to look around does not answer what a shell runs."""
+    looks = record.effect in ("look", "search") and not policy.reads_plainly
+    return record.tool + _LOOKS if looks else record.tool
+
+
+def _continued(
+    own: dict[str, Any], mine: str, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> str | None:
+    """Return the name of the series that a result continues: its own, or that of an error of other tools."""
+    series = own.get(mine)
+    if series is not None and _goes_on(series, run, record, outcome, policy):
+        return mine
+    if record.status != ERROR or mine == _HOST or policy.reads_plainly:
+        return None
+    for name, series in own.items():
+        if name in (mine, _HOST, "texts") or not series["failed"]:
+            continue
+        if _goes_on(series, run, record, outcome, policy):
+            return name
+    return None
+
+
+def _goes_on(
+    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> bool:
+    """Return whether a result continues a series: one error has one cause or, whatever its call says, one text."""
+    if series.get("last", series["result"]) != record.result and (
+        record.status != ERROR or outcome.is_plain or series.get("text") != _text_of(outcome)
+    ):
+        return False
+    if run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES:
+        return False
+    return not _is_asked_anew(series, run, record, policy)
+
+
+def _text_of(outcome: ResultOutcome) -> str:
+    """Return a fingerprint of an error as received: one call may name what is missing, and the next one not."""
+    return outcome.keyer.digest(b"text", encoded(outcome.raw))[:16]
+
+
+def _end_series_of(own: dict[str, Any], mine: str) -> None:
+    """Forget each series to which a tool belongs, because it now returns something else."""
+    for name in [
+        name
+        for name, series in own.items()
+        if name == mine or (name not in ("texts", _HOST) and mine in series.get("members", ()))
+    ]:
+        del own[name]
+
+
+def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> bool:
+    """Return whether a person has spoken since the last error, and something is now looked up for the first time.
+
+    "User not found" for what the person corrects step by step is no loop.
+    """
+    return (
+        "asked" in series
+        and not policy.reads_plainly
+        and policy.traits.reads
+        and "refusal" not in series
+        and not any(one.key == record.key and one is not record for one in run.records)
+    )
+
+
+def _begun(run: RunState, record: Record, outcome: ResultOutcome, policy: Policy) -> dict[str, Any]:
+    """Return a series that a result begins."""
+    series = {
+        "result": record.result, "calls": 1, "count": _in_tenths(_weight(record, outcome)), "similar": 1,
+        "first": record.seq, "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
+        "failed": record.status == ERROR,
+    }  # fmt: skip
+    if record.status == ERROR:
+        series["text"] = _text_of(outcome)
+    if record.effect == "write":
+        series["refused"], series["spoken"] = 1, False
+    if policy.values["result_aware"] and policy.traits.reads and outcome.finds_nothing:
+        series["found_nothing"] = True
+    if outcome.is_refused:
+        series["refusal"] = True
+    return series
+
+
+def _add(
+    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+) -> None:
+    """Add a result to the series that it continues."""
+    series["calls"] += 1
+    series.pop("asked", None)
+    in_round = policy.values["once_per_round"] and record.round and record.round == series["round"]
+    failed = record.status == ERROR
+    if not in_round or (failed and series["count"] > _ROUNDS_THAT_TELL and not policy.reads_plainly):
+        weight = _weight(record, outcome)
+        series["count"] = _in_tenths(series["count"] + weight)
+        is_similar = (
+            series["sketch"] is not None
+            and sketch_similarity(record.sketch, series["sketch"], _SIMILAR_ARGUMENTS) >= _SIMILAR_ARGUMENTS
+        )
+        series["similar"] = _in_tenths(series["similar"] + weight) if is_similar else 1
+        if record.effect == "write":
+            resembles = is_similar or (
+                series["sketch"] is not None and shared_fields(record.sketch, series["sketch"]) >= _HALF
+            )
+            series["refused"] = series.get("refused", 0) + 1 if resembles else 1
+            if not resembles:
+                series["spoken"] = False
+    series["round"], series["failed"] = record.round, failed
+    series["new_results"], series["sketch"] = run.new_results, record.sketch
+    if failed:
+        series["last"], series["text"] = record.result, _text_of(outcome)
+
+
+def _weight(record: Record, outcome: ResultOutcome) -> float:
+    """Return what a result counts: a slow identical call a fifth, unless it failed."""
+    return 1 if record.status == ERROR else record.weight * (_VALUE if outcome.is_value else 1)
 
 
 def _in_tenths(count: float) -> float:
@@ -242,12 +339,15 @@ def _in_tenths(count: float) -> float:
     return count if type(count) is int or count % 1 == 0 else round(count, 1)
 
 
-def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
+def _judge(name: str, series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
     count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowance("outcome")
-    is_shared = bool(series.get("refusal"))
-    limit_name = "outcome_max_errors" if failed else "outcome_max_results"
+    is_refusal = "refusal" in series
+    is_shared = is_refusal or len({one.removesuffix(_LOOKS) for one in series.get("members", ())}) > 1
+    # Different tools may well share the words of an error, such as "user not found".
+    is_early = failed and (is_refusal or not is_shared)
+    limit_name = "outcome_max_errors" if is_early else "outcome_max_results"
     limit = values[limit_name] + allowance
     similar_limit = values["outcome_max_similar"] + allowance
     is_advisory = False
@@ -263,7 +363,8 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
     else:
         # Different searches that all find nothing may be an honest sweep.
         is_advisory = series.get("found_nothing", False)
-    calls = [one for one in run.records if one.result == result and (is_shared or one.tool == record.tool)]
+    results = (result, series.get("last", result))
+    calls = [one for one in run.records if one.result in results and (is_shared or one.tool == record.tool)]
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     if len(keys) == 1 and not policy.reads_plainly:
@@ -276,7 +377,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
         count=int(count),
         limit=limit,
         confidence=0.9 if failed else 0.8,
-        loop_id=loop_identity("outcome", ("" if is_shared else record.tool, result)),
+        loop_id=loop_identity("outcome", (name, result)),
         call_keys=tuple(keys),
         seqs=evidence(calls),
         first_seq=series["first"],
@@ -285,7 +386,7 @@ def _judge(series: dict[str, Any], run: RunState, record: Record, policy: Policy
             record.tool,
             advisory=is_advisory,
             calls=series["calls"] if series["calls"] != count else None,
-            refusal=series.get("refusal"),
+            refusal=is_refusal,
         ),
     )
     return Reading(int(count), limit, finding)

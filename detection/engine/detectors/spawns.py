@@ -13,7 +13,8 @@ these limits:
 - `spawns_max_per_minute` and `spawns_max_total`: sub-agents of the whole tree. None is set by default.
 
 A message of the user to the session at the top starts all of them over but `spawns_max_total`. The session whose call
-fires gets the reaction, and that at the top the one incident; with the default ladder, nothing is held.
+fires gets the reaction, and that at the top the one incident; with the default ladder, nothing is held, and the
+warning comes again when the count has doubled.
 
 - **False alarms:** several samples of one prompt, whose answers are compared or voted on.
 - **Misses:** prompts that differ by a number or a name, below the limits of size; sessions beyond 200 of one tree.
@@ -158,7 +159,7 @@ class Spawns(BaseDetector):
         if count < limit:
             return Reading(count, limit)
         own["key"] = record.key
-        return Reading(count, limit, self._finding(record, count, limit, name))
+        return Reading(count, limit, self._finding(record, count, limit, name, values[self.ladder]))
 
     def on_message(self, own: dict[str, Any]) -> None:
         """Begin anew with the next sub-agent if the session is at the top: the user may ask for the same again."""
@@ -178,7 +179,11 @@ class Spawns(BaseDetector):
         about = {"about": _ABOUT["total"], **finding.detail}
         return super().describe(replace(finding, detail=about), in_seconds=in_seconds)
 
-    def _finding(self, record: Record, count: int, limit: int, name: str) -> Finding:
+    def _finding(
+        self, record: Record, count: int, limit: int, name: str, rungs: str | tuple[str, ...]
+    ) -> Finding:
+        # A large tree that is meant reads the warning again when it has doubled, not with each further sub-agent.
+        only_warns = {rungs} if isinstance(rungs, str) else {*rungs}
         return Finding(
             kind=self.kind,
             count=count,
@@ -187,5 +192,11 @@ class Spawns(BaseDetector):
             call_keys=(record.key,),
             seqs=(record.seq,),
             first_seq=record.seq,
-            detail=detail(record.tool, unit=name, about=_ABOUT[name], family=True),
+            detail=detail(
+                record.tool,
+                unit=name,
+                about=_ABOUT[name],
+                family=True,
+                advisory=only_warns <= {"warn", "observe"},
+            ),
         )

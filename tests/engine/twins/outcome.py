@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
 from tests.engine.twins.history import READERS, History, Past
@@ -10,6 +12,7 @@ from tests.engine.twins.similarity import alike, edit_similarity, shared
 _NEAR = 0.7
 _HALF = 0.5
 _NEW_RESULTS_THAT_END_A_SERIES = 4
+_ROUNDS_THAT_TELL = 2
 
 
 def outcome(run: History, policy: Policy) -> Expected | None:
@@ -24,15 +27,13 @@ def outcome(run: History, policy: Policy) -> Expected | None:
     series = _series(run, policy)
     if not series or (current.kind_of_tool == "poll" and series[-1].status != "error"):
         return None
-    # Of results of one round that follow each other, the first counts.
-    counted = [
-        one
-        for place, one in enumerate(series)
-        if not (place and one.round is not None and series[place - 1].round == one.round)
-    ]
+    if not run.is_after_result and _is_asked_anew(run, current, series[-1]):
+        return None
+    counted = _counted(series)
     count = sum(_weight(one) for one in counted) + 1e-9
     failed = series[-1].status == "error"
-    limit = policy.get("outcome_max_errors" if failed else "outcome_max_results")
+    is_of_one_tool = len({one.tool for one in series}) == 1
+    limit = policy.get("outcome_max_errors" if failed and is_of_one_tool else "outcome_max_results")
     near_limit = policy.get("outcome_max_similar")
     near = 1 + 1e-9
     for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
@@ -57,10 +58,22 @@ def outcome(run: History, policy: Policy) -> Expected | None:
     )
 
 
+def _counted(series: list[Past]) -> list[Past]:
+    """Of results of one round that follow each other, the first counts, until two rounds have told of an error."""
+    counted: list[Past] = []
+    for place, one in enumerate(series):
+        is_new_round = not place or one.round is None or series[place - 1].round != one.round
+        if is_new_round or (one.status == "error" and sum(map(_weight, counted)) > _ROUNDS_THAT_TELL + 1e-9):
+            counted.append(one)
+    return counted
+
+
 def _is_one_call(run: History, series: list[Past], policy: Policy) -> bool:
     """Whether the results are those of one call only, other calls in between: a scattered repeat."""
     remembered = run.past[-policy.memory_calls :]
-    keys = {one.key for one in remembered if one.tool == run.current.tool and one.answer == series[0].answer}
+    tools, answers = {one.tool for one in series}, {series[0].answer, series[-1].answer}
+    tools = tools if len(tools) > 1 else {run.current.tool}
+    keys = {one.key for one in remembered if one.tool in tools and one.answer in answers}
     return not policy.reads_plainly and len(keys | {run.current.key}) == 1
 
 
@@ -85,35 +98,70 @@ def _weight(one: Past) -> float:
     return 1.0 if one.status == "error" else one.weight * (0.5 if one.value else 1)
 
 
+@dataclass
+class _Series:
+    """Answers that are one by what they say, of one tool or of several."""
+
+    owner: str
+    answers: list[Past]
+    members: set[str]
+
+
 def _series(run: History, policy: Policy) -> list[Past]:
-    # A poll is expected to return the same, but not to fail.
-    answers = [
-        one
-        for one in run.answers()
-        if one.tool == run.current.tool
-        and one.evidence
-        and (one.kind_of_tool != "poll" or not policy.reads_plainly)
+    """Read the run from its beginning: which series the tool in hand belongs to at its end."""
+    found: list[_Series] = []
+    moments = [(one.result_place or 0, one) for one in run.answers()] + [
+        (place, None) for place in run.messages
     ]
-    changes = [one.result_place for one in run.answers() if one.changed and one.tool != run.current.tool]
-    series: list[Past] = []
-    for one in reversed(answers):
-        if series:
-            later = series[0]
-            overtaken = any(one.result_place < change < later.result_place for change in changes)
-            forgiven = (
-                run.new_results(later.result_place) - run.new_results(one.result_place)
-                >= _NEW_RESULTS_THAT_END_A_SERIES
-            )
-            spoken = one.status != "error" and any(
-                one.result_place < message < later.result_place for message in run.messages
-            )
-            if one.answer != later.answer or overtaken or forgiven or spoken:
-                break
-        series.insert(0, one)
-    if series and series[-1].status != "error" and any(m > series[-1].result_place for m in run.messages):
-        return []
-    # What has changed since the last answer ends the series as well.
-    return [] if series and any(change > series[-1].result_place for change in changes) else series
+    for place, one in sorted(moments, key=lambda moment: moment[0]):
+        if one is None:
+            found = [series for series in found if series.answers[-1].status == "error"]
+            continue
+        mine = _name(one)
+        if one.changed:
+            found = [series for series in found if series.owner == mine and series.members == {mine}]
+        # A poll is expected to return the same, but not to fail.
+        is_progress = one.kind_of_tool == "poll" and one.status != "error" and not policy.reads_plainly
+        if is_progress and one.evidence:
+            found = [series for series in found if mine not in series.members]
+        if not one.evidence or (one.kind_of_tool == "poll" and (is_progress or policy.reads_plainly)):
+            continue
+        joined = [series for series in found if series.owner == mine]
+        if one.status == "error" and not policy.reads_plainly:
+            joined += [
+                series for series in found if series.answers[-1].status == "error" and series not in joined
+            ]
+        goes_on = next((series for series in joined if _goes_on(run, series.answers[-1], one, place)), None)
+        found = [series for series in found if series is goes_on or mine not in series.members]
+        if goes_on is None:
+            found.append(_Series(mine, [one], {mine}))
+        else:
+            goes_on.answers.append(one)
+            goes_on.members.add(mine)
+    name = _name(run.current)
+    own = [series for series in found if series.owner == name]
+    own += [series for series in found if name in series.members]
+    return own[0].answers if own else []
+
+
+def _name(one: Past) -> str:
+    """What a shell only looks at is another thing than what it runs."""
+    return f"{one.tool} looks" if one.looks and one.tool == "bash" else one.tool
+
+
+def _goes_on(run: History, last: Past, one: Past, place: int) -> bool:
+    """Whether an answer is the one before again, without much that is new or a person's correction in between."""
+    is_same = one.answer == last.answer or (one.status == last.status == "error" and one.text == last.text)
+    new = run.new_results(place) - run.new_results(last.result_place or 0)
+    return is_same and new < _NEW_RESULTS_THAT_END_A_SERIES and not _is_asked_anew(run, one, last)
+
+
+def _is_asked_anew(run: History, one: Past, last: Past) -> bool:
+    """Whether a person spoke since the last error, and a tool that reads is now called with something new."""
+    moment = one.result_place if one.result_place is not None else run.now
+    spoken = any((last.result_place or 0) < message <= moment for message in run.messages)
+    known = [other for other in run.past if other.place <= moment]
+    return spoken and one.tool in READERS and all(other is one or other.key != one.key for other in known)
 
 
 def _literal(run: History, policy: Policy) -> Expected | None:

@@ -221,10 +221,24 @@ def _scattered(run: History, policy: Policy) -> Expected | None:
         spoken = max((place for place in run.messages if place <= run.now), default=-1)
         in_run = sum(1 for one in identical if one.weight == 1 and (one.result_place or 0) > spoken)
     results = "errors" if current.status == "error" else "equal"
-    for count, limit in (
-        (recent, policy.get("scattered_repeats")),
-        (in_run, max(0, policy.get("scattered_run_repeats") - (current.status == "error"))),
-    ):
+    run_limit = max(0, policy.get("scattered_run_repeats") - (current.status == "error"))
+    if current.status == "error" and 1 < in_run < run_limit:
+        # Two calls that fail again, each in its own way, need one more in all than one of them alone.
+        beside = max((count for count in _failed_beside(run, policy, spoken) if count > 1), default=0)
+        run_limit = in_run if in_run + beside > run_limit else run_limit
+    for count, limit in ((recent, policy.get("scattered_repeats")), (in_run, run_limit)):
         if limit and count >= limit:
             return Expected("repeat", count, limit, results, advisory=True)
     return None
+
+
+def _failed_beside(run: History, policy: Policy, spoken: int) -> list[int]:
+    """How often each other call that is remembered has failed with its error since the user spoke."""
+    failed = [
+        one for one in run.past if one.status == "error" and one.evidence and one.key != run.current.key
+    ]
+    counts = []
+    for other in [one for one in run.past[-policy.memory_calls :] if one in failed]:
+        alike = [one for one in failed if (one.key, one.answer) == (other.key, other.answer)]
+        counts.append(sum(1 for one in alike if one.weight == 1 and (one.result_place or 0) > spoken))
+    return counts

@@ -33,8 +33,9 @@ more than numbers and a word or two, which would be a changing state. Calls that
 
 Scattered repeats are warned about and never blocked: the same call with the same result `scattered_repeats` times among
 the last `scattered_window_calls` calls with no change and no message of the user in between, or `scattered_run_repeats`
-times since the user spoke, an error one time earlier. The latter does not apply to results of tools and shell commands
-that only look, such as `git status`, which may well stay the same.
+times since the user spoke, an error one time earlier. Where two calls fail again, each with its own error, one more in
+all is enough: one of them three times, the other twice. What counts over the run are not results of tools and shell
+commands that only look, such as `git status`, which may well stay the same.
 
 - **False alarms:** tools that poll under a name that does not say so, where results are never reported.
 - **Tuning:** declare polls as `poll`, list arguments that change with every call in `ignore_arguments`, and raise

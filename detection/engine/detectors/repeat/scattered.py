@@ -3,7 +3,9 @@
 Calls in a row have their own limit, which decides as long as it is the higher one.
 
 Among the last calls, only those since the last change count. Over the whole run, the limit is one higher and changes do
-not matter, because they did not change the result.
+not matter, because they did not change the result. An agent that makes two calls again, and each fails again in its own
+way, has lost its way as well: together they need one more than one call alone. On recorded runs this finds three loops
+a step earlier and no healthy run.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
     in_run = 0
     reads = policy.traits.reads or record.effect in ("look", "search")
     if outcome.is_evidence and (record.status == ERROR or not reads):
-        in_run = count(own.pairs, record.key[:6] + record.result[:6], _MAX_PAIRS)
+        in_run = count(own.pairs, _pair_of(record), _MAX_PAIRS)
     if record.is_new:
         return QUIET
     window = values["scattered_window_calls"]
@@ -50,6 +52,8 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
         limit = values[setting]
         if limit and window_calls is None and record.status == ERROR:
             limit -= 1
+            if 1 < found < limit + allowance < found + _most_beside(own, run, record):
+                limit = found - allowance
         if in_a_row >= found and is_within_repeats(found, key, run, policy, setting):
             continue
         if limit and found >= limit + allowance:
@@ -60,3 +64,17 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
             )
             return Reading(found, limit, finding)
     return QUIET
+
+
+def _pair_of(record: Record) -> str:
+    return record.key[:6] + record.result[:6]
+
+
+def _most_beside(own: RepeatState, run: RunState, record: Record) -> int:
+    """Return how often another call has failed with one error, of those that have done so more than once."""
+    counts = (
+        own.pairs.get(_pair_of(other), 0)
+        for other in run.records
+        if other.status == ERROR and other.key != record.key
+    )
+    return max((one for one in counts if one > 1), default=0)
