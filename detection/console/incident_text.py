@@ -6,7 +6,7 @@ Everything derives from the stored row, so the text stays the same after the cal
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import groupby, pairwise
@@ -448,7 +448,8 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
         start = start or at
         tool = call.get("tool") or incident.tool
         before = last.get(tool)
-        same_arguments = before is not None and before.get("arguments") == call.get("arguments")
+        same_arguments = before is not None and _is_same(before, call, "arguments")
+        is_cut = before is not None and any("arguments_digest" in one for one in (before, call))
         same_key = (
             before is not None
             and bool(call.get("call_key"))
@@ -457,7 +458,7 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
         changes: tuple[differences.Difference, ...] = ()
         if before is not None and not same_arguments:
             changes = differences.between(before.get("arguments"), call.get("arguments"))
-        same_result = before is not None and "result" in call and before.get("result") == call.get("result")
+        same_result = before is not None and "result" in call and _is_same(before, call, "result")
         decision = _decision(call)
         lines.append(
             EvidenceLine(
@@ -468,7 +469,7 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
                 tool=tool,
                 arguments=call.get("arguments", ""),
                 changes=changes,
-                is_equal=same_arguments or (same_key and not changes),
+                is_equal=same_arguments or (same_key and not changes and not is_cut),
                 result=call.get("result"),
                 result_is_equal=same_result,
                 is_error=bool(call.get("is_error")),
@@ -481,6 +482,11 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
         )
         last[tool] = call
     return lines
+
+
+def _is_same(before: Mapping[str, Any], call: Mapping[str, Any], name: str) -> bool:
+    """Return whether two calls have the same text, all of it: of one that was cut, the digest tells."""
+    return all(before.get(one) == call.get(one) for one in (name, f"{name}_digest"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Built-in presets: `standard`, those of five known systems with their own limits, and `observe`.
+"""Built-in presets: `standard`, `strict`, `lenient`, `observe`, and those of five known systems.
 
 A preset contains the switches of all detectors and what else differs from the defaults. Every limit means "fires on the
 n-th".
@@ -105,12 +105,36 @@ _VALUES: dict[str, dict[str, Any]] = {
         "judge_sees_request": True,
     },
     "observe": {**_STANDARD, **{one.ladder: "observe" for one in DETECTORS if one.ladder}},
+    # For agents that nobody watches: one call earlier, and fewer warnings before a call is blocked.
+    "strict": {
+        **_STANDARD,
+        "graduated_rungs": ("warn", "block", "stop"),
+        "max_repeats": 3,
+        "outcome_max_results": 5,
+        "outcome_max_errors": 3,
+        "outcome_max_similar": 3,
+        "stagnation_max_calls": 4,
+    },
+    # For agents with a person beside them, and tools that are called again for good reasons.
+    "lenient": {
+        **_STANDARD,
+        "graduated_rungs": ("warn", "warn", "warn", "block", "stop"),
+        "max_repeats": 5,
+        "scattered_repeats": 5,
+        "scattered_run_repeats": 6,
+        "outcome_max_results": 8,
+        "outcome_max_errors": 5,
+        "outcome_max_similar": 5,
+        "stagnation_max_calls": 6,
+    },
 }
+_OWN = frozenset(("standard", "observe", "strict", "lenient"))
+"""Presets with the detectors of `standard`."""
 
 PRESETS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         name: {
-            **{one.switch: ("standard" if name == "observe" else name) in one.presets for one in DETECTORS},
+            **{one.switch: ("standard" if name in _OWN else name) in one.presets for one in DETECTORS},
             **values,
         }
         for name, values in _VALUES.items()

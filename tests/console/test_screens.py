@@ -12,6 +12,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
+from detection.console import incident_text
 from detection.engine import interventions
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
@@ -24,7 +25,7 @@ from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.stalled import report_due
-from tests.console.scenes import answer, ask, loop, principal, screens, text
+from tests.console.scenes import answer, ask, loop, principal, result_of, screens, text
 from tests.support.projects import make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -834,3 +835,18 @@ def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stop
     shown = text(world.client.get(page))
     assert "Keep stopped… " in shown
     assert "Stop… " not in shown
+
+
+@pytest.mark.parametrize(("length", "is_changing"), [(40, False), (5000, False), (5000, True)])
+def test_a_row_says_identical_only_where_the_whole_arguments_were(world, length, is_changing):
+    """The evidence keeps the beginning of long arguments only."""
+    results = ()
+    for number in range(6):
+        end = f"end {number * 7919}" if is_changing else "end"
+        arguments = f'{{"text":"{"w" * length} {end}"}}'
+        ask(world.project, "long", number, arguments=arguments, results=results, tool="write_note")
+        results = (result_of("long", number, "Error: the note is locked"),)
+    incident = Incident.objects.filter(session_name="long").earliest("pk")
+    equal = [line.is_equal for line in incident_text.evidence(incident)]
+    assert equal[1:] == [not is_changing] * (len(equal) - 1)
+    assert len(equal) > 2

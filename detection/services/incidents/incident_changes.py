@@ -5,6 +5,7 @@ What changes, and when, belongs to `tracker`.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterable
 from operator import itemgetter
 from typing import Any
@@ -251,6 +252,9 @@ def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None
         "at": call.received_at.isoformat(),
         "cost_usd": float(call.cost_usd),
     }
+    if len(call.arguments or "") > EVIDENCE_ARGUMENTS_CHARACTERS:
+        # What tells them from others that begin alike; a row of an older version has none.
+        found["arguments_digest"] = call.arguments_digest or f"call {call.seq}"
     verdict = call.verdict or {}
     decided_by = (verdict.get("finding") or {}).get("kind")
     if decided_by and call.decision != "allow":
@@ -261,4 +265,15 @@ def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None
         found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
         found["result_length"] = result.content_length
         found["is_error"] = result.is_error
+        if result.content_length > EVIDENCE_RESULT_CHARACTERS or result.tail_digest:
+            found["result_digest"] = _digest_of(result)
     return found
+
+
+def _digest_of(result: Event) -> str:
+    """Return what tells a long result from others that begin alike; one whose end nobody knows is like no other."""
+    text = result.content or ""
+    if result.content_length > len(text) and not result.tail_digest:
+        return f"result {result.seq}"
+    whole = f"{result.tail_digest}\x00{text}".encode("utf-8", "replace")
+    return hashlib.blake2b(whole, digest_size=12).hexdigest()
