@@ -166,7 +166,7 @@ def run_command(project_id: int, external_id: str, text: str, actor: Actor) -> C
     """Run in-chat commands for a client without the gateway."""
     with locked_session_by_name(project_id, external_id) as locked:
         out = chat_commands.run_in_chat(
-            locked.session, locked.overrides, text, locked.tracker, actor, top=locked.top
+            locked.session, locked.overrides, text, lambda: locked.tracker, actor, top=locked.top
         )
         if not out.lines:
             raise Invalid(

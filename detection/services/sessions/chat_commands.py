@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from detection.engine import commands as grammar
@@ -74,14 +75,14 @@ def run_in_chat(
     session: Session,
     overrides: ProjectOverrides,
     text: str,
-    state: State,
+    state_of: Callable[[], State],
     actor: Actor = CHAT,
     *,
     top: Top | None = None,
 ) -> CommandOut:
-    """Execute the commands in `text` on a locked session, which the caller saves with its `state`.
+    """Execute the commands in `text` on a locked session, which the caller saves with its state.
 
-    `top` is what a sub-agent inherits.
+    `state_of` returns the state, which is read for commands only; `top` is what a sub-agent inherits.
 
     A command with a mistake changes nothing; the others in the same text are executed.
     """
@@ -93,6 +94,7 @@ def run_in_chat(
     if not grammar.contains_command(text):
         return CommandOut((), is_changed=False)
     before = values = stored_values(session.policy_values)
+    state = state_of()
     exempt = list(state.exempt)
     lines = []
     for command in grammar.parse(text):

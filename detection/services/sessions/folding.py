@@ -255,7 +255,7 @@ class Folding:
             clear_stop(locked.session)
         if event.type == EventType.MESSAGE and event.is_of_user and event.content:
             out = chat_commands.run_in_chat(
-                locked.session, locked.overrides, event.content, locked.tracker, top=locked.top
+                locked.session, locked.overrides, event.content, lambda: locked.tracker, top=locked.top
             )
             event.reply = "\n".join(out.lines)
         policy = locked.policy_for(event)
