@@ -33,6 +33,7 @@ _TYPE_OF_ACTION = {
     "ended": "ended",
     "reopened": "reopened",
 }
+_CALLS_FOR_ATTENTION = ("opened", "reopened", "woke", "escalated")
 
 
 def record_incident_event(incident: Incident, action: str, actor: str = "system", note: str = "") -> None:
@@ -56,7 +57,8 @@ def record_incident_event(incident: Incident, action: str, actor: str = "system"
 def record_activity(rows: Iterable[IncidentActivity]) -> None:
     """Record what detection did to incidents in one transaction; must run inside it.
 
-    A loop that is detected and reacted to in the same transaction is one event: opened.
+    What makes an incident worth a look is one event of each transaction, the first of `_CALLS_FOR_ATTENTION`: a loop that
+    is detected and reacted to is opened, a snoozed one that gets worse is woken.
     """
     events: dict[tuple[str, str], IncidentActivity] = {}
     for row in rows:
@@ -71,7 +73,11 @@ def record_activity(rows: Iterable[IncidentActivity]) -> None:
             facts=event_facts.incident_facts(row.incident, row.note),
         )
         for (public_id, event_type), row in events.items()
-        if event_type != "escalated" or (public_id, "opened") not in events
+        if event_type not in _CALLS_FOR_ATTENTION
+        or not any(
+            (public_id, other) in events
+            for other in _CALLS_FOR_ATTENTION[: _CALLS_FOR_ATTENTION.index(event_type)]
+        )
     )
 
 

@@ -5,7 +5,7 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import AuditEntry, Incident, Session
+from detection.models import AlertEvent, AuditEntry, Incident, Session
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.incidents import triage
@@ -60,11 +60,13 @@ def test_a_snooze_always_ends(project, incident):
 
 def test_a_snooze_until_worse_wakes_with_the_next_blocked_call(project, incident, agent):
     triage.snooze(project.pk, incident.public_id, OPERATOR, until_worse=True)
+    known = [*AlertEvent.objects.values_list("pk", flat=True)]
     agent.asks()
     row = Incident.objects.get()
 
     assert row.status == "open"
     assert row.activity.filter(action="woke").exists()
+    assert [event.type for event in AlertEvent.objects.exclude(pk__in=known)] == ["woke"], "one alert"
 
 
 def test_a_label_is_one_of_two_words_or_none(project, incident):
