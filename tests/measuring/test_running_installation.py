@@ -8,10 +8,12 @@ import os
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from django.core.management import CommandError, call_command
 
 from detection.engine.scopes import PROJECT
+from detection.measuring import report_scenarios as reports
 from detection.models import GatewayBackend, Override, Project
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
@@ -216,6 +218,131 @@ def test_a_scenario_of_the_environment_passes_on_an_installation_that_has_it(pla
     assert status == 0
     assert report[name]["passed"]
     assert report[other["id"]]["skipped"] == "needs an installation without settings in its environment"
+
+
+FAILING = {
+    "a04b": "a call that is refused after each message of a person is warned about at the fourth",
+    "a08": "one failure through three tools in turn is warned about at the ninth call, and not by the eighth",
+    "b18b": "loading block after block, with the same success each time, is warned about",
+}
+"""Reported runs that do not come out as an expert would want, and why. One that passes must leave."""
+BY_PEOPLE = {"c1", "c2"}
+
+
+@pytest.mark.timeout(300)  # four thousand requests
+def test_what_users_reported_comes_out_as_an_expert_would_want(place):
+    place.start(has_worker=True, has_gateway=True)
+    report, out, _ = place.play(FOLDER / "reports.json", model_port=str(place.model_port))
+
+    got = failed(report)
+    assert {name: got[name] for name in got.keys() - FAILING.keys()} == {}
+    assert sorted(FAILING.keys() - got.keys()) == [], "these pass now: take them from the list"
+    assert {name for name, one in report.items() if "skipped" in one} == BY_PEOPLE
+    assert "is judged by a person: c1, c2" in out
+    assert not Override.objects.exists(), "settings of a case are removed"
+    assert not GatewayBackend.objects.exists()
+
+
+STUCK = {
+    "tool": "read_file",
+    "args": {"path": "/srv/report.txt"},
+    "content": "Error: no such file",
+    "is_error": True,
+    "times": 10,
+}
+EXPECTATIONS = [
+    (
+        {"warn_by": 3, "block_by": 4, "stop_by": 10, "no_warn_before": 3, "no_block_before": 4, "runs": [3]},
+        "",
+    ),
+    ({"incident": {"kind": ["talk", "repeat"], "not_kind": "talk", "at_most": 1}, "reacts_at_least": 99}, ""),
+    ({"message_has": ["IDENTICAL"], "message_has_not": ["nobody says this"], "warns_at_most": 1}, ""),
+    ({"warn_by": 2}, "expected warn by call 2, got 3 of 8"),
+    ({"block_by": 3}, "expected block by call 3, got 4 of 8"),
+    ({"stop_by": 4}, "expected stop by call 4, got "),
+    ({"no_warn_before": 4}, "expected no warn before call 4, got one at 3"),
+    ({"no_block_before": 5}, "expected no block before call 5, got one at 4"),
+    ({"never": "finding"}, "expected no finding, got warn at 3"),
+    ({"never": "block"}, "expected no block, got one at 4"),
+    ({"warns_at_most": 0}, "expected at most 0 warnings, got 1"),
+    ({"runs": [3, 4]}, "expected call 4 to run"),
+    ({"incident": {"kind": "talk"}}, "expected an incident talk, got repeat"),
+    ({"incident": {"not_kind": "repeat"}}, "expected no incident repeat, got repeat"),
+    ({"incident": {"at_most": 0}}, "expected at most 0 incidents, got repeat"),
+    ({"message_has": ["nobody says this"]}, "expected a message with 'nobody says this'"),
+    ({"message_has_not": ["IDENTICAL"]}, "expected no message with 'IDENTICAL'"),
+    ({"colour": "red"}, "unknown expectation 'colour'"),
+]
+"""Of a call that is warned about at the third time, blocked from the fourth on and ends the run at the eighth; and how it differs."""
+
+
+def reported(name: str, expect: dict, *steps: dict, **more: object) -> dict:
+    return {"id": name, "door": "guard", "agent": "a", "steps": [*steps] or [STUCK], "expect": expect, **more}
+
+
+def test_each_expectation_of_a_reported_run_is_compared_through_every_entry_point(place):
+    place.start(has_worker=True)
+    cases = [reported(f"e{number}", expect) for number, (expect, _) in enumerate(EXPECTATIONS)]
+    claude = {"door": "hooks/claude-code"}
+    quiet = {"reacts_at_least": 1}, {**STUCK, "times": 2}
+    resumed = {"api": ["POST", "/sessions/{session}/resume", {}]}
+    cases += [
+        reported("hooks", {"warn_by": 3, "block_by": 4}, **claude),
+        reported("hooks-wrong", {"never": "finding"}, **claude),
+        reported("events", {"incident": {"kind": "repeat"}}, door="events"),
+        reported("events-wrong", {"incident": {"kind": "talk"}}, door="events"),
+        reported("quiet", *quiet),
+        # Stopped at the eighth call, an agent sends nothing more; resumed, it does.
+        reported("stopped", {"runs": [9]}, STUCK, {"tool": "other", "args": {}}),
+        reported("resumed", {"runs": [9]}, STUCK, resumed, {"tool": "other", "args": {}}),
+        reported("set", {"never": "finding"}, setup=[["PUT", "/tool-rules/read_*", {"exempt": True, "note": "n"}]]),
+    ]  # fmt: skip
+    report, _, status = place.play(written(place.folder, *cases))
+
+    assert status == 1
+    for number, (_, problem) in enumerate(EXPECTATIONS):
+        problems = report[f"e{number}"]["problems"]
+        assert [one[: len(problem)] for one in problems] == ([problem] if problem else []), number
+    names = {"hooks-wrong", "events-wrong", "quiet", "stopped"}
+    assert failed(report).keys() - {f"e{number}" for number in range(len(EXPECTATIONS))} == names
+    assert report["quiet"]["problems"] == ["expected 1 warnings or a block, got 0 of 2"]
+
+
+def test_a_reported_run_that_cannot_be_played_says_why(place):
+    place.start()
+    rule = ["PUT", "/agent-overrides/a", {"values": {"max_repeats": 9}}]
+    long = reported("long", {}, {"wait": 3}, STUCK)
+    cases = [
+        long,
+        reported("gateway", {}, door="gateway"),
+        reported("otlp", {}, door="otlp"),
+        reported("set", {}, setup=[rule]),
+        reported("people", {}, manual=True),
+    ]
+    httpx.put(
+        f"{place.url}/api/v1{rule[1]}", json=rule[2], headers={"Authorization": f"Bearer {place.key}"}
+    ).raise_for_status()
+    report, _, status = place.play(written(place.folder, *cases), clock="", longest="2")
+
+    assert status == 0
+    assert {name: one["skipped"].partition(",")[0].partition(":")[0] for name, one in report.items()} == {
+        "long": "takes longer than --longest without a test clock",
+        "gateway": "needs a model server",
+        "otlp": "comes in through otlp",
+        "set": "makes settings",
+        "people": "is judged by a person",
+    }
+
+
+def test_a_call_that_runs_after_its_session_is_said_to_be_stopped_is_a_difference():
+    case = reported("a", {"stopped_means_stopped": True})
+    said = reports.Reaction(2, "stop", "Session stopped: the limit is reached.")
+    runs = [reports.Run(3, [1, 2], [said]), reports.Run(3, [1, 3], [said])]
+
+    assert [reports.compared(case, run, []).problems for run in runs] == [
+        (),
+        ("the message of call 2 says that the session is stopped, but call 3 ran",),
+    ]
 
 
 WRONG = [

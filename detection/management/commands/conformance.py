@@ -25,15 +25,13 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the arguments."""
-        parser.add_argument(
-            "files", nargs="+", type=Path, metavar="FILE", help="scenario file of either kind"
-        )
+        parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="scenario file of any kind")
         parser.add_argument("--url", help="address of a running installation; needs --key")
         parser.add_argument("--key", help="key with all scopes, of a project without settings of its own")
         parser.add_argument(
             "--through",
             choices=[*ENTRY_POINTS],
-            help="interface that the scenarios go through (default: guard)",
+            help="interface that the scenarios go through (default: guard); reported runs have their own",
         )
         parser.add_argument(
             "--clock",
@@ -97,7 +95,7 @@ class Command(BaseCommand):
         self, scenarios: list[WrittenScenario], options: dict[str, Any]
     ) -> tuple[list[Played], dict[str, list[str]]]:
         if not options["url"]:
-            return play_in_engine(scenarios), {}
+            return play_in_engine(scenarios)
         try:
             return play_on_installation(
                 scenarios,

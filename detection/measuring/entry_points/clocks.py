@@ -20,6 +20,9 @@ class Clock(Protocol):
 
     longest_seconds: float
 
+    def now(self) -> float:
+        """Return how many seconds after the start it is."""
+
     def go_to(self, seconds: float) -> None:
         """Let it be so many seconds after the start."""
 
@@ -30,16 +33,21 @@ class TestClock:
     longest_seconds = math.inf
 
     def __init__(self, file: Path) -> None:
-        self._file = file
+        self._file, self._now = file, 0.0
         # Any second of the next day: an installation that reads another clock has another time.
         self.start = float(math.ceil(time.time()) + secrets.randbelow(86_400))
         self.go_to(0)
+
+    def now(self) -> float:
+        """Return the time that it was set to."""
+        return self._now
 
     def go_to(self, seconds: float) -> None:
         """Set the clock; a process reads the old time or the new one, never a part."""
         new = self._file.with_name(f"{self._file.name}.new")
         new.write_text(repr(self.start + seconds), encoding="ascii")
         new.replace(self._file)
+        self._now = seconds
 
 
 class RealClock:
@@ -54,6 +62,10 @@ class RealClock:
     def __init__(self, longest_seconds: float) -> None:
         self.longest_seconds = longest_seconds
         self._start = time.monotonic()
+
+    def now(self) -> float:
+        """Return the time that has passed."""
+        return time.monotonic() - self._start
 
     def go_to(self, seconds: float) -> None:
         """Wait."""
@@ -70,16 +82,14 @@ def play_together(plays: Iterable[Iterator[float]], clock: Clock) -> None:
     """
     running = dict(enumerate(plays))
     waiting = [(0.0, number) for number in running]
-    now = -1.0
     with ThreadPoolExecutor(WORKERS) as pool:
         while waiting:
-            at = waiting[0][0]
+            if waiting[0][0] > clock.now():
+                clock.go_to(waiting[0][0])
+            now = clock.now()
             due = []
-            while waiting and waiting[0][0] <= at:
+            while waiting and waiting[0][0] <= now:
                 due.append(heapq.heappop(waiting)[1])
-            if at > now:
-                clock.go_to(at)
-                now = at
             for number, next_at in zip(due, pool.map(lambda one: next(running[one], None), due), strict=True):
                 if next_at is not None:
                     heapq.heappush(waiting, (max(next_at, now), number))

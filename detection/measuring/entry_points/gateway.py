@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -28,6 +29,18 @@ _NOT_PLAYED = frozenset(("session", "run", "stream", "batch"))
 _COMPARED = frozenset(("message_has", "finish_reason"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What a model server answers."""
+
+    calls: list[Json]
+    text: str | None
+    insists: bool = False
+
+
+_DONE = _Answer([], "Done.")
+
+
 class ScriptedModel:
     """A model server on this machine: gives each scenario the answer that was put there for it, once.
 
@@ -38,7 +51,8 @@ class ScriptedModel:
     """
 
     def __init__(self, port: int) -> None:
-        self._answers: dict[str, list[Json]] = {}
+        self._answers: dict[str, _Answer] = {}
+        self._requests: dict[str, list[Json]] = {}
         self._numbers = itertools.count(1)
         model = self
 
@@ -59,20 +73,49 @@ class ScriptedModel:
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
 
-    def put(self, mark: str, tool_calls: list[Json]) -> None:
-        """Let the next answer to a conversation with this mark be these calls; those after it are a text."""
-        self._answers[mark] = tool_calls
+    def put(
+        self, mark: str, tool_calls: list[Json], *, text: str | None = None, insists: bool = False
+    ) -> None:
+        """Let the next answer to a conversation be these calls or this text; those after it are another text.
+
+        Parameters
+        ----------
+        mark
+            The first message of the conversation, or its model if that is not `MODEL`.
+        insists
+            Give the same answer whenever it is asked again, with new ids, unless no tool may be called.
+        """
+        self._answers[mark] = _Answer(tool_calls, text, insists)
+        self._requests[mark] = []
+
+    def requests_of(self, mark: str) -> list[Json]:
+        """Return the requests about a conversation since its last answer was put there."""
+        return self._requests[mark]
 
     def _answer(self, body: Json) -> Json:
-        first = str(body["messages"][0]["content"])
-        calls = self._answers.pop(first, None)
-        message: Json = {"role": "assistant", "content": None if calls else "Done."}
+        mark = str(body["messages"][0]["content"] if body["model"] == MODEL else body["model"])
+        answer = self._answers.get(mark, _DONE)
+        self._requests.setdefault(mark, []).append(body)
+        number = next(self._numbers)  # an answer has an id of its own: it is the round of its calls
+        calls = answer.calls
+        if not answer.insists:
+            self._answers[mark] = _DONE
+        elif body.get("tool_choice") == "none":
+            calls = []
+        elif len(self._requests[mark]) > 1:
+            calls = [{**call, "id": f"{call['id']}_{number}"} for call in calls]
+        text = None if calls else answer.text
+        message: Json = {"role": "assistant", "content": text}
         if calls:
             message["tool_calls"] = calls
         finish = "tool_calls" if calls else "stop"
         choice = {"index": 0, "message": message, "finish_reason": finish}
-        number = next(self._numbers)  # an answer has an id of its own: it is the round of its calls
-        return {"id": f"chatcmpl-{number}", "object": "chat.completion", "model": MODEL, "choices": [choice]}
+        return {
+            "id": f"chatcmpl-{number}",
+            "object": "chat.completion",
+            "model": body["model"],
+            "choices": [choice],
+        }
 
     @contextmanager
     def running(self) -> Iterator[ScriptedModel]:
@@ -167,24 +210,9 @@ class GatewayPlay:
         self._messages.append(self._ask()["message"])
 
     def _ask(self) -> Json:
-        headers = {"LoopGuard-Key": self._stage.installation.key, "LoopGuard-Session": self.mark}
-        body = {"model": MODEL, "messages": self._messages}
-        try:
-            answer = httpx.post(
-                f"{self._address}/chat/completions",
-                json=body,
-                headers=headers | {"Authorization": "Bearer sk-scenario"},
-                timeout=_TIMEOUT_SECONDS,
-                trust_env=False,
-            )
-        except httpx.HTTPError as error:
-            raise InstallationError(
-                f"No gateway answers at {self._address}: {str(error) or type(error).__name__}"
-            ) from None
-        if answer.status_code != 200:
-            raise Refused(f"POST {self._address}", answer.status_code, {"detail": answer.text[:300]})
-        choice: Json = answer.json()["choices"][0]
-        return choice
+        return chat_completion(
+            self._stage, self._address, self.mark, {"model": MODEL, "messages": self._messages}
+        )
 
     def _differences(self, withheld: Json | None) -> Iterator[str]:
         wanted = next(iter(self._scenario.get("expect", {}).get("detections", ())), None)
@@ -197,3 +225,34 @@ class GatewayPlay:
 
 def _told(choice: Json) -> Json:
     return {"message": choice["message"].get("content") or "", "finish_reason": choice["finish_reason"]}
+
+
+def chat_completion(stage: Stage, address: str, session: str, body: Json, agent: str = "") -> Json:
+    """Ask for an answer through the gateway, and return its choice.
+
+    Raises
+    ------
+    Refused
+        When there is none.
+    InstallationError
+        When no gateway answers.
+    """
+    headers = {"LoopGuard-Key": stage.installation.key, "LoopGuard-Session": session}
+    if agent:
+        headers["LoopGuard-Agent"] = agent
+    try:
+        answer = httpx.post(
+            f"{address}/chat/completions",
+            json=body,
+            headers=headers | {"Authorization": "Bearer sk-scenario"},
+            timeout=_TIMEOUT_SECONDS,
+            trust_env=False,
+        )
+    except httpx.HTTPError as error:
+        raise InstallationError(
+            f"No gateway answers at {address}: {str(error) or type(error).__name__}"
+        ) from None
+    if answer.status_code != 200:
+        raise Refused(f"POST {address}", answer.status_code, {"detail": answer.text[:300]})
+    choice: Json = answer.json()["choices"][0]
+    return choice

@@ -25,12 +25,15 @@ class Refused(Exception):
 
     Attributes
     ----------
+    status
+        Of the response.
     path
         The field at fault, if one is.
     """
 
     def __init__(self, request: str, status: int, document: Json) -> None:
         super().__init__(f"{request} is answered {status}: {document.get('detail', '')}")
+        self.status = status
         self.path = str(document.get("path") or "")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detection.measuring.differences import Played
-from detection.measuring.entry_points import agents, gateway, seeds
+from detection.measuring.entry_points import agents, gateway, reports, seeds
 from detection.measuring.entry_points.clocks import Clock, RealClock, TestClock, play_together
 from detection.measuring.entry_points.installation import Installation
 from detection.measuring.entry_points.judge import ScriptedJudge
@@ -27,18 +27,22 @@ class _Play(Protocol):
 
 _EntryPoint = dict[str, tuple[Callable[[Any, Stage], str], Callable[[Any, Stage], _Play]]]
 """By the format of a scenario: what says why it cannot be played, and what plays it."""
+_REPORTS = (reports.obstacle, reports.ReportPlay)  # each case names its own entry point
 ENTRY_POINTS: dict[str, _EntryPoint] = {
     "guard": {
         "system": (seeds.obstacle, seeds.SeedGuardPlay),
         "agent": (agents.obstacle, agents.AgentGuardPlay),
+        "report": _REPORTS,
     },
     "events": {
         "system": (seeds.obstacle_of_reports, seeds.SeedReportPlay),
         "agent": (agents.obstacle_of_reports, agents.AgentReportPlay),
+        "report": _REPORTS,
     },
     "gateway": {
         "system": (gateway.obstacle, gateway.GatewayPlay),
         "agent": (gateway.not_in_sample, gateway.GatewayPlay),
+        "report": _REPORTS,
     },
 }
 
@@ -61,7 +65,7 @@ def play_on_installation(
     url, key
         Its address, and a key of a project without settings of its own.
     through
-        One of `ENTRY_POINTS`.
+        One of `ENTRY_POINTS`; reported runs have their own.
     clock_file
         The file of its test clock; without it, pauses are real.
     judge_port
@@ -95,14 +99,17 @@ def play_on_installation(
                 stage.check_clock(clock.start)
             skipped: dict[str, list[str]] = {}
             plays: list[_Play] = []
+            alone: list[_Play] = []
             for scenario in scenarios:
                 obstacle, play = ENTRY_POINTS[through][scenario.format]
                 reason = obstacle(scenario.document, stage)
                 if reason:
                     skipped.setdefault(reason, []).append(scenario.id)
                 else:
-                    plays.append(play(scenario.document, stage))
+                    (alone if scenario.is_alone else plays).append(play(scenario.document, stage))
             play_together((one.steps() for one in plays), clock)
+            for one in alone:
+                play_together([one.steps()], clock)
         finally:
             stage.clear()
-    return [one.played for one in plays], skipped
+    return [one.played for one in (*plays, *alone)], skipped
