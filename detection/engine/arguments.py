@@ -17,6 +17,7 @@ _COMMENTS_OF_SHELLS = _COMMENTS_OF_READERS | {
 _COMMAND = "command"
 _COMMAND_NAMES = ("cmd", "script")
 _SHELL_OPTIONS = ("-c", "-lc", "-Command")
+# By definition: the shell, its option and the command.
 _MIN_SHELL_PARTS = 3
 SHELL = "shell"
 

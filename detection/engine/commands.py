@@ -24,9 +24,12 @@ from detection.engine.scopes import SESSION
 PREFIX = "tool-loop-"
 EXEMPT: Final = "exempt"
 """Names, as a setting would be, the list of the tools that the session spares."""
+# Commands stand at the beginning of a message; a judgement for the time of a long one.
 MAX_COMMAND_CHARS = 2000
 MAX_KEPT_SHOWN = 6
 """Settings that a reply about a preset names."""
+_MAX_SHOWN_CHARS = 60
+"""Of an unknown name, what tells a person which one it was."""
 
 
 class _Unset:
@@ -260,7 +263,7 @@ def _field(word: str) -> str:
     if name.startswith("tool-loop") and bare in SETTING_OF_NAME:
         return SETTING_OF_NAME[bare]
     known = ", ".join(shown_name(field) for field in (*TYPED_NAMES, EXEMPT))
-    raise CommandError(f"Unknown setting '{word.strip()[:60]}'. Known: {known}.")
+    raise CommandError(f"Unknown setting '{word.strip()[:_MAX_SHOWN_CHARS]}'. Known: {known}.")
 
 
 def _changes(verb: str, body: str) -> tuple[Change, ...]:

@@ -32,6 +32,7 @@ _OPTIONS = "|".join(map(re.escape, _OPTION_NAMES))
 _PATH = r"(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'|([^\s\"';&|<>]{1,400}))"
 _GOES = re.compile(rf"\s{{0,8}}(?:cd|pushd)\s{{1,8}}{_PATH}[ \t]{{0,8}}(?:&&|;|\n)")
 _IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:{_OPTIONS})[ =]{_PATH}")
+# A command changes the directory first; a judgement for the time of a call, not measured.
 _MAX_COMMAND_CHARS = 1000
 
 

@@ -21,7 +21,9 @@ ARROW: Final = " → "
 
 _ROWS = table("dispatchers")
 _SERVER = "@server"
+# A dispatcher of dispatchers is the most that is known; a judgement.
 _MAX_DEPTH = 3
+# Longer code makes more than one call; a judgement for the time of a call.
 _MAX_CODE_CHARS = 4000
 _TOOL = re.compile(r"[A-Za-z_][\w.:/-]{0,79}")
 _CALL = re.compile(

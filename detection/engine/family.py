@@ -15,13 +15,25 @@ import orjson
 
 from detection.engine.memory import MAX_RESULTS, RecentHashes, drop_oldest, hash_of
 
+# Counts the forms of what is stored; rows of other versions are not read.
 VERSION = 2
 MAX_MEMBERS = 200
 """Further sessions of the family are judged individually."""
-MAX_CALLS, MAX_TOOLS, MAX_HANDOFFS = 128, 32, 64
-MAX_PROMPTS, MAX_RECENT_SPAWNS = 256, 200
-_MINUTE = 60.0
-_KEY_CHARACTERS, _RESULT_CHARACTERS = 16, 8
+# What a family remembers, in some 30 KB of one row (docs/decisions/0018-families.md): different calls,
+MAX_CALLS = 128
+# tools with a series of errors,
+MAX_TOOLS = 32
+# hand-offs, which hold ten laps of six agents,
+MAX_HANDOFFS = 64
+# different prompts of sub-agents,
+MAX_PROMPTS = 256
+# and when the latest ones were started: the highest limit that `spawns_max_per_minute` may have.
+MAX_RECENT_SPAWNS = 200
+_MINUTE = 60.0  # seconds
+# Hexadecimal digits that are kept of the digest of a call: 64 bits, so that no two calls of a family look the same.
+_KEY_CHARACTERS = 16
+# The same of a result: 32 bits, as in the results that a run remembers.
+_RESULT_CHARACTERS = 8
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ LADDER_ALIASES: Mapping[str, str] = MappingProxyType(
     {"chance": "chance_then_break", "stop": "break", "terminate": "break"}
 )
 
+# Longer than any ladder that people can follow on a screen; a judgement.
 MAX_LADDER_RUNGS = 12
 
 AUTO: Final = "auto"

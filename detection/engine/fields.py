@@ -104,6 +104,7 @@ _ALL = (
         weakens="on",
         scopes=NOT_OF_TOOLS,
     ),
+    # As `max_repeats`; not measured, because recorded runs do not say who wrote.
     number(
         "program_repeats",
         4,
@@ -115,6 +116,7 @@ _ALL = (
         weakens="up",
         scopes=NOT_OF_TOOLS,
     ),
+    # A judgement, not measured: nobody reads an answer and writes the next prompt within three seconds.
     number(
         "program_seconds",
         3,
@@ -171,6 +173,7 @@ _ALL = (
         group="reactions",
         strictest_first=("session", "loop"),
     ),
+    # On the 140 inspected runs, 2 saves 130 calls instead of 121, and 4 as many; a warning has time to work.
     number(
         "rung_gap_calls",
         3,
@@ -180,6 +183,7 @@ _ALL = (
         "How many calls a warning has time to work before the next reaction.",
         group="reactions",
     ),
+    # A judgement, not measured: as many calls as `scattered_window_calls` looks back.
     number(
         "escalation_decay_calls",
         20,
@@ -190,6 +194,7 @@ _ALL = (
         group="reactions",
         weakens="down",
     ),
+    # A judgement, not measured: the first step of the usual waits after a rate limit.
     number(
         "delay_seconds",
         5,
@@ -219,6 +224,7 @@ _ALL = (
         group="reactions",
         weakens="on",
     ),
+    # A judgement, not measured: enough for a person who looks, and nobody else lets an agent wait for long.
     number(
         "answer_timeout_seconds",
         120,

@@ -60,9 +60,16 @@ from detection.engine.windows import window_of
 from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain_effect
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
+# An identical call further back is not in a row with this one; a judgement for the time of a call.
 _SLOW_LOOKBACK_CALLS = 8
+# Five slow calls are one; a judgement: most recorded runs have no times, so that they cannot tell.
 _SLOW_WEIGHT = 0.2
+# Arguments as text, where `similar_method` is `literal`: twenty of them fill a state of 32 KiB.
 _MAX_LITERAL_BYTES = 1500
+# Hexadecimal digits that are kept of the digest of a result: 64 bits tell those of a run apart.
+_RESULT_CHARACTERS = 16
+# The same of a call in a strip, which shows a few dozen of them.
+_STRIP_CHARACTERS = 8
 
 
 def new_state() -> State:
@@ -223,7 +230,7 @@ def observe_result(
         record.waits, record.effect = True, "poll"
         policy = policy.as_poll()
     # Errors are compared by their cause: the same error for another argument is not new.
-    record.status, record.result = outcome.status, _compared(record, outcome, policy)[:16]
+    record.status, record.result = outcome.status, _compared(record, outcome, policy)[:_RESULT_CHARACTERS]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
     if is_change or outcome.is_value or not outcome.is_evidence:
@@ -457,4 +464,4 @@ def _duplicate(
 def _cell(seq: int, tool: str, key: str, verdict: Verdict, status: str, is_new: bool | None) -> StripCell:
     kind = verdict.finding.kind if verdict.finding is not None and verdict.rung is not None else None
     result = ("new" if is_new else "same") if status == OK else _CELL_RESULT[status]
-    return StripCell(seq, tool, key[:8], verdict.decision, kind, result)  # type: ignore[arg-type]
+    return StripCell(seq, tool, key[:_STRIP_CHARACTERS], verdict.decision, kind, result)  # type: ignore[arg-type]

@@ -17,14 +17,22 @@ from detection.engine.calls import Arguments
 
 Identity = Literal["canonical", "raw", "tool"]
 
+# 128 bits, so that no two calls of a project have one digest by chance.
 DIGEST_BYTES = 16
 # The code points from the first of these on are characters that JSON need not escape.
 _FIRST_CODE_POINT = 0x3400
+# 24,576 characters: two different words share one rarely enough to compare, and often enough to keep them secret.
 _CODE_POINTS = 0x6000
+# Less than a megabyte for a project's secret; a judgement for the memory of a process.
 _MAX_MEMO_WORDS = 4096
+# Longer words rarely come twice; a judgement.
 _MAX_MEMO_BYTES = 24
+# Numbers up to 99 come often, longer ones are ids and figures; a judgement.
 _LONG = 3
+# Python does not parse integers of more than 4,300 digits.
+_MAX_DIGITS = 4000
 _EMPTY_OBJECT = b"{}"
+# Scripts put a handful of marks on a letter, and Unicode's stream-safe texts 30 at most.
 _MAX_COMBINING_IN_A_ROW = 32
 # orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
@@ -72,7 +80,7 @@ class Keyer:
     __slots__ = ("_base", "word_hashes")
 
     def __init__(self, secret: bytes = b"") -> None:
-        key = secret if len(secret) <= 64 else hashlib.blake2b(secret).digest()
+        key = secret if len(secret) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(secret).digest()
         self._base = hashlib.blake2b(digest_size=DIGEST_BYTES, key=key)
         self.word_hashes = WordHashes(
             int.from_bytes(hashlib.blake2b(b"sketch", digest_size=4, key=key).digest())
@@ -265,8 +273,8 @@ def _without(value: Any, steps: list[str]) -> Any:
 
 
 def _exact_int(text: str) -> Any:
-    # Python does not parse integers of more than 4,300 digits; as prefixed text they stay distinct.
-    return int(text) if len(text) < 4000 else f"\x00int {text}"
+    # As prefixed text, longer integers stay distinct.
+    return int(text) if len(text) < _MAX_DIGITS else f"\x00int {text}"
 
 
 def _exact_float(text: str) -> Any:

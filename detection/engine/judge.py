@@ -16,11 +16,24 @@ Decision = Literal["accepted", "denied", "unclear", "failed"]
 AnswerForm = Literal["json", "words"]
 """One object of `SCHEMA`, or a text that begins with the verdict."""
 
+# A ruling is one small object; a judgement for its cost, not measured.
 MAX_TOKENS = 500
+# A judgement, not measured: an agent waits for the ruling.
 DEADLINE_SECONDS = 8
+# Four times what the tokens of a reply are in characters; a longer one is none.
 MAX_REPLY_CHARS = 8000
+# A call is recognised by its beginning; a judgement: ten of them are quoted.
 MAX_QUOTED_CHARS = 300
+# A request is understood by its beginning; a judgement for the cost of a ruling.
 MAX_REQUEST_CHARS = 2000
+# The tools that were called most, of which few runs have more; a judgement for the cost of a ruling.
+_MAX_TOOLS = 12
+# Names of tools, as `tool_verbs` reads them.
+_MAX_NAME_CHARS = 80
+# The latest calls show where a run is going; a judgement for the cost of a ruling.
+_MAX_SAMPLES = 10
+# A reason is a few sentences; a judgement for the row that holds it.
+_MAX_REASON_CHARS = 1000
 
 SCHEMA: Mapping[str, Any] = {
     "type": "object",
@@ -92,8 +105,8 @@ class Digest:
 def prompt(digest: Digest, original_request: str = "") -> str:
     """Return the user message: the figures, then all text written by others, fenced and truncated."""
     tools = ", ".join(
-        f"{_fenced(name, 80)} {count}"
-        for name, count in sorted(digest.tools.items(), key=lambda kv: -kv[1])[:12]
+        f"{_fenced(name, _MAX_NAME_CHARS)} {count}"
+        for name, count in sorted(digest.tools.items(), key=lambda kv: -kv[1])[:_MAX_TOOLS]
     )
     lines = [
         f"Limit: {digest.limit} rounds. Reached: {digest.rounds} rounds with {digest.calls} calls.",
@@ -106,7 +119,7 @@ def prompt(digest: Digest, original_request: str = "") -> str:
     ]
     if digest.samples:
         lines.append("Arguments of the latest calls:")
-        lines += [_fenced(sample, MAX_QUOTED_CHARS) for sample in digest.samples[:10]]
+        lines += [_fenced(sample, MAX_QUOTED_CHARS) for sample in digest.samples[:_MAX_SAMPLES]]
     return "\n".join(lines)
 
 
@@ -150,7 +163,7 @@ def parse_closed(text: str, max_extra_rounds: int) -> Ruling:
     ):
         return Ruling("unclear", "The answer had a field of the wrong type.")
     granted = min(extra or max_extra_rounds, max_extra_rounds) if decision == "accepted" else 0
-    return Ruling(decision, reason[:1000], guidance[:1000], granted)
+    return Ruling(decision, reason[:_MAX_REASON_CHARS], guidance[:_MAX_REASON_CHARS], granted)
 
 
 _LEADING = re.compile(r"^[\W_]*(?:justification\s*:?\s*)?(accepted|denied|yes|no)\b")
@@ -188,7 +201,7 @@ def parse_words(text: str, max_extra_rounds: int) -> Ruling:
         if decision == "accepted"
         else 0
     )
-    return Ruling(decision, verdict[:1000], guidance[:1000], granted)
+    return Ruling(decision, verdict[:_MAX_REASON_CHARS], guidance[:_MAX_REASON_CHARS], granted)
 
 
 def _rounds_in(reply: str) -> int:

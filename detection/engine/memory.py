@@ -16,20 +16,31 @@ if TYPE_CHECKING:
     from detection.engine.calls import Decision, Ending, Rung
     from detection.engine.family import FamilyState
 
+# The run in hand and two before it, whose results may be late; a judgement for the size of the state.
 MAX_RUNS = 3
 EARLIER_RUN = "\0"
 """The name of the run before the current one, where no client names runs; no client's name contains it."""
+# Calls that evidence and scattered repeats look back at, where no window is longer.
 MIN_RECORDS = 32
+# The longest window that a setting allows has 60 calls.
 MAX_RECORDS = 64
+# 768 bytes of a state of 32 KiB: a result that comes again after 192 others counts as new; a judgement.
 MAX_RESULTS = 192
+# A client that runs what was blocked is rare; a judgement for the size of the state.
 MAX_BLOCKED_RESULTS = 16
 BLOCKED = "blocked"
 """The place in `RunState.detectors` of results of calls that were to be blocked; no detector has this name."""
+# 1 KiB of a state of 32 KiB: an id that is sent again after 256 other open calls counts twice; a judgement.
 MAX_CALL_IDS = 256
+# Open calls that do not count, such as those of exempt tools; a judgement for the size of the state.
 MAX_UNCOUNTED = 16
+# Different calls that are counted over a run, as many as results; a judgement for the size of the state.
 MAX_TOTALS = 192
+# Loops with a place in a ladder, for all detectors; a judgement for the size of the state.
 MAX_LOOPS = 16
+# Tools that people exempt by hand in one session; a judgement.
 MAX_EXEMPT = 32
+# Names of sessions and agents are shorter; a longer one keeps a hash, so that it stays one name.
 MAX_NAME_CHARACTERS = 96
 
 PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
@@ -38,6 +49,9 @@ PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
 BLOCKING = frozenset(("block", "hold", "stop"))
 """Decisions that keep a call from running."""
 
+# 32 bits: with 192 results kept, one new result in 20 million is taken for a known one.
+_HASH_BYTES = 4
+# Further back than any call: no warning is that close.
 _NO_WARNING = (-(10**9), "")
 
 
@@ -166,37 +180,37 @@ class RecentHashes:
     packed: bytes = b""
 
     def __len__(self) -> int:
-        return len(self.packed) // 4
+        return len(self.packed) // _HASH_BYTES
 
     def find(self, value: bytes) -> int:
         """Return the offset of a hash, or -1."""
         place = self.packed.find(value)
         # The end of one hash and the start of the next may look like a third.
-        while place % 4 and place > 0:
+        while place % _HASH_BYTES and place > 0:
             place = self.packed.find(value, place + 1)
         return place
 
     def add(self, value: bytes, limit: int) -> None:
         """Append a hash; the oldest ones above the limit are dropped."""
-        self.packed = (self.packed + value)[-4 * limit :]
+        self.packed = (self.packed + value)[-_HASH_BYTES * limit :]
 
     def add_new(self, value: bytes, limit: int) -> bool:
         """Append a hash unless it is there; return whether it was new."""
         if value in self.packed and self.find(value) >= 0:
             return False
-        self.packed = (self.packed + value)[-4 * limit :]
+        self.packed = (self.packed + value)[-_HASH_BYTES * limit :]
         return True
 
     def remove(self, value: bytes) -> None:
         """Remove a hash if it is there."""
         place = self.find(value)
         if place >= 0:
-            self.packed = self.packed[:place] + self.packed[place + 4 :]
+            self.packed = self.packed[:place] + self.packed[place + _HASH_BYTES :]
 
     def renew(self, place: int) -> None:
         """Move the hash at this offset to the end, so that it is dropped last."""
         packed = self.packed
-        self.packed = packed[:place] + packed[place + 4 :] + packed[place : place + 4]
+        self.packed = packed[:place] + packed[place + _HASH_BYTES :] + packed[place : place + _HASH_BYTES]
 
 
 @dataclass(slots=True)
@@ -289,7 +303,7 @@ class RunState:
 
     def is_new(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is new, and remember it."""
-        value = bytes.fromhex(fingerprint[:8])
+        value = bytes.fromhex(fingerprint[: 2 * _HASH_BYTES])
         if self.seen.add_new(value, MAX_RESULTS):
             return True
         self.seen.renew(self.seen.find(value))
@@ -297,7 +311,7 @@ class RunState:
 
     def has_seen(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is remembered."""
-        return self.seen.find(bytes.fromhex(fingerprint[:8])) >= 0
+        return self.seen.find(bytes.fromhex(fingerprint[: 2 * _HASH_BYTES])) >= 0
 
     def is_new_of_blocked(self, fingerprint: str) -> bool:
         """Return whether a result of a call that was to be blocked is new, and remember it apart from those that count.
@@ -308,7 +322,7 @@ class RunState:
             return False
         own = self.detectors.setdefault(BLOCKED, {})
         known = RecentHashes(bytes.fromhex(own.get("results", "")))
-        is_new = known.add_new(bytes.fromhex(fingerprint[:8]), MAX_BLOCKED_RESULTS)
+        is_new = known.add_new(bytes.fromhex(fingerprint[: 2 * _HASH_BYTES]), MAX_BLOCKED_RESULTS)
         own["results"] = known.packed.hex()
         return is_new
 

@@ -22,8 +22,10 @@ from detection.engine.identity import smallest_rotation
 from detection.engine.shell_commands import program_of
 from detection.engine.tool_classes import shipped_traits
 
+# 128 bits, as the digests of calls.
 DIGEST_HEX = 32
 SEVERAL_TOOLS = ""
+# As `messages.MAX_TOOL_CHARACTERS`, because it stands in the place of a tool's name.
 _MAX_CYCLE_NAME = 128
 _SORTS_OF_RESULTS = ("errors", "empty")
 _DETAILS = ("trouble", "unit")
@@ -31,6 +33,7 @@ _DETAILS = ("trouble", "unit")
 ANY_ARGUMENTS = "any arguments"
 """Detail of patterns of repeated calls that were compared by their tools alone."""
 _NOT_A_NAME = re.compile(r"[^\w .:/-]")
+# Details are words such as `rate limit`; a judgement.
 _MAX_DETAIL = 32
 
 

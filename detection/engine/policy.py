@@ -55,6 +55,7 @@ ScopedValues = tuple[Scope, Mapping[str, Any]]
 """An override: values at a scope, as `validate` returned them. A setting that is absent is inherited."""
 
 DEFAULT_PRESET = "standard"
+# Agents have tens of tools, and names without end are an attack; a judgement for the memory of a process.
 _MAX_CACHED_TOOLS = 512
 _SESSION_WIDE = tuple(name for name, field in FIELDS.items() if "tool" not in field.scopes)
 

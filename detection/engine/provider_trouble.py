@@ -14,6 +14,7 @@ from detection.engine.substrings import contains_any
 
 Trouble = Literal["", "rate limit", "time-out", "outage"]
 
+# Providers say what is wrong first; a judgement: further on, such words are the content of a page.
 _MAX_CHARS = 400
 
 

@@ -32,13 +32,21 @@ DECISION_OF: dict[str, Decision] = {
 ENDINGS: tuple[Ending, ...] = ("finish", "reuse", "delay")
 """The rungs that block a call with a specific request other than changing the approach."""
 
+# A longer pause would be a stop in all but name; a judgement, not measured.
 MAX_PAUSE_SECONDS = 900
 
 STRENGTH = {decision: strength for strength, decision in enumerate(DECISIONS)}
 
 # These let the call run and need time to work. After a blocked call, the next identical call takes the next rung.
 _NEEDS_TIME = frozenset(("observe", "warn"))
+# Calls by which a loop is known again: twice the longest cycle of `cycle`; a judgement for the size of the state.
 _MAX_LOOP_KEYS = 12
+# Each pause is twice as long as the one before: after so many, one second is more than any pause may last.
+_MAX_DOUBLINGS = 16
+# A loop that continues is named again at twice, four and eight times the count: never silent, and never on each call.
+_SAID_AGAIN = 2
+# Two findings that share half of their calls are about one loop, see docs/decisions/0021-one-loop-one-reaction.md.
+_SHARED = 0.5
 
 
 def rungs(policy: Policy, kind: str) -> Sequence[str]:
@@ -185,7 +193,7 @@ def _level(run: RunState, loop: Loop, round_hash: int, *, by_session: bool) -> t
 def _pause(loop: Loop, at: float, first_seconds: int, *, is_step: bool) -> int:
     """Return how long the agent is to wait: twice as long as before, or as long as the other calls of the round."""
     if is_step or not loop.pause_ends:
-        seconds = min(first_seconds << min(loop.delays, 16), MAX_PAUSE_SECONDS)
+        seconds = min(first_seconds << min(loop.delays, _MAX_DOUBLINGS), MAX_PAUSE_SECONDS)
         loop.delays += 1
         loop.pause_ends = at + seconds
     return ceil(loop.pause_ends - at)
@@ -228,7 +236,7 @@ def _remind(
     run: RunState, loop: Loop, finding: Finding, policy: Policy, level: int, warned: tuple[int, str]
 ) -> Reaction:
     """Warn again about a loop whose count has doubled, without a step: what is due waits for a call of the loop."""
-    is_due = not policy.reads_plainly and finding.count >= 2 * loop.count
+    is_due = not policy.reads_plainly and finding.count >= _SAID_AGAIN * loop.count
     if not is_due or not _warn(run, finding, policy.values["rung_gap_calls"], warned):
         return Reaction(finding, None, level)
     loop.count = finding.count
@@ -239,7 +247,7 @@ def _advise(
     run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int, warned: tuple[int, str]
 ) -> Reaction:
     """React to an advisory finding: warn once, and again when the count has doubled."""
-    if loop.count and finding.count < 2 * loop.count and run.ordinal - loop.ordinal < finding.count:
+    if loop.count and finding.count < _SAID_AGAIN * loop.count and run.ordinal - loop.ordinal < finding.count:
         return Reaction(finding, None, loop.level)
     rung: Rung = "observe" if set(ladder) == {"observe"} or finding.detail.get("notice") else "warn"
     if rung == "warn" and not _warn(run, finding, gap, warned):
@@ -369,7 +377,7 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
 
 def _is_same_loop(one: Finding, other: Finding) -> bool:
     keys, others = set(one.call_keys), set(other.call_keys)
-    return _lies_within(one, other) or 2 * len(keys & others) >= max(len(keys), len(others))
+    return _lies_within(one, other) or len(keys & others) >= _SHARED * max(len(keys), len(others))
 
 
 def _lies_within(one: Finding, other: Finding) -> bool:

@@ -36,6 +36,7 @@ _SLEEPS = re.compile(r"(?:^|[;&|\n(]|\bdo\b)\s{0,9}sleep\s{1,9}[\d.$]")
 _SEPARATOR = re.compile(r"[;&|\n(]+")
 _REDIRECTED = re.compile(r"(?<![<>=\-0-9&])>{1,2}(?![>&=])\s*(?!/dev/null)[\w./~$\"'{-]")
 _COMMAND_FIELDS = ("command", "cmd", "code", "script", "input", "commands")
+# A script that is longer writes a file; a judgement for the time of a call, not measured.
 _MAX_COMMAND_CHARS = 4096
 _PROGRAM = re.compile(r"[A-Za-z][\w.+-]{0,31}")
 _VERB = re.compile(r"[a-z][a-z-]{1,19}")

@@ -19,12 +19,19 @@ from rapidfuzz.distance import Levenshtein
 from detection.engine.calls import Arguments
 from detection.engine.identity import Keyer, WordHashes, dump, encoded, parse
 
+# 4 KiB of a field: what an edit distance can compare within the time of a call.
 MAX_LITERAL_CHARS = 4096
+# More fields than tools have; the rest counts as one. A judgement for the time of a call, not measured.
 MAX_FIELDS = 24
+# Words of one value before several share a hash: a quarter of a sketch; a judgement, not measured.
 MAX_FIELD_WORDS = 48
+# Three bytes each: 64 calls with full sketches are more than a state of 32 KiB, which then forgets its oldest calls.
 MAX_SKETCH_CHARS = 192
+# Words of a page for `repeat_near_ratio`, 1.2 KB for the one streak of a run; a judgement, not measured.
 MAX_SET_WORDS = 400
+# Words of a text that is said, 144 bytes for each of a few; a judgement, not measured.
 MAX_SAMPLE_WORDS = 48
+# `ls` and `ls -la` are similar, as with the system that `similarity` repeats, although most of the words differ.
 SHORT_TEXT_WORDS = 4
 
 # Words end at white space and ASCII punctuation. ASCII text is split as bytes: several times as fast.
@@ -46,15 +53,24 @@ _NAMELESS = b""
 
 # A signature begins with a character of private use, which no text needs.
 _SIGNATURE = "\ue000"
+# The estimate of a share errs by about a twentieth with 96 groups, in 291 bytes; a judgement.
 _MAX_GROUPS = 96
 _NO_PAIR = "-"
 _NO_PAIRS = (_NO_PAIR, _NO_PAIR)
 # Other characters than those of word hashes, which are searched for in sketches.
 _FIRST_CODE_POINT = 0xAC00
+# The characters of Hangul's block: three bytes of UTF-8 each, and none is escaped in JSON.
 _CODE_POINTS = 0x2B00
+# Knuth's multiplier, a prime near 2**32 divided by the golden ratio: it spreads neighbouring hashes.
 _MIXER = 2_654_435_761
+# A judgement: numbers are not looked for, and half of a phrase is more than chance finds. What passes is compared as a
+# whole.
+_FOUND = 0.5
+# Each of these characters has three bytes in UTF-8.
+_SIGN_BYTES = 3
 # A text of so many bytes within a value is condensed if the value is too long.
 _LONG_TEXT_BYTES = 400
+# Deeper than arguments of tools are nested, and far from the limit of recursion; a judgement.
 _MAX_DEPTH = 8
 # Words and punctuation in UTF-8. Long runs without a break end at certain letters or bytes, so that what is inserted
 # changes the pieces next to it and not all that follow.
@@ -150,7 +166,7 @@ def may_contain(text: str, phrases: list[str], keyer: Keyer) -> bool:
     """
     words = [word for word in set(_words(text)) if not word.isdigit()]
     known = set(map(keyer.word_hashes.__getitem__, words))
-    return any(2 * sum(map(known.__contains__, phrase)) >= len(phrase) for phrase in phrases)
+    return any(sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase) for phrase in phrases)
 
 
 def word_places(text: str, count: int) -> list[tuple[int, int]]:
@@ -280,7 +296,7 @@ def signature(text: str, size: int) -> str:
     It is the pair with the smallest hash (MinHash), so the share of equal groups of two signatures estimates the share
     of pairs that two texts have in common, wherever these differ. A pair that comes twice is two.
     """
-    groups = [-1] * min(_MAX_GROUPS, (size - len(_SIGNATURE.encode())) // 3)
+    groups = [-1] * min(_MAX_GROUPS, (size - len(_SIGNATURE.encode())) // _SIGN_BYTES)
     times: dict[int, int] = {}
     before = 0
     for piece in _PIECES.findall(encoded(text)):
@@ -301,7 +317,7 @@ def _is_signature(value: Any) -> bool:
 def _signature_similarity(one: Any, other: Any) -> float:
     """Return the estimated share that two values have in common, of which at least one is a signature."""
     groups = max(len(value) for value in (one, other) if _is_signature(value)) - 1
-    size = 3 * groups + len(_SIGNATURE.encode())
+    size = _SIGN_BYTES * groups + len(_SIGNATURE.encode())
     signatures = [
         value
         if _is_signature(value)
@@ -361,6 +377,6 @@ def literal_result_similarity(one: str, other: str, threshold: float) -> float:
 
 def _text_similarity(one: str, other: str) -> float:
     if len(one) > MAX_LITERAL_CHARS or len(other) > MAX_LITERAL_CHARS:
-        size = 3 * _MAX_GROUPS + len(_SIGNATURE.encode())
+        size = _SIGN_BYTES * _MAX_GROUPS + len(_SIGNATURE.encode())
         return 1.0 if one == other else _signature_similarity(signature(one, size), signature(other, size))
     return float(Levenshtein.normalized_similarity(one, other))

@@ -17,10 +17,13 @@ import orjson
 from detection.engine.detectors import DETECTORS
 from detection.engine.memory import Kept, KeptReaction, Loop, RecentHashes, Record, RunState, State
 
+# Counts the forms of the state; a state of another version is rebuilt from its events.
 VERSION = 13
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""
+# Of the calls of a state that is too large, a quarter is forgotten at a time: few rounds, and most calls stay.
+_FORGOTTEN_AT_ONCE = 4
 
 # What detectors remember, where it is no dictionary.
 _KEPT_TYPES = tuple((one.kind, one.own_type) for one in DETECTORS if issubclass(one.own_type, Kept))
@@ -46,7 +49,7 @@ def dump(state: State) -> bytes:
             del state.runs[next(iter(state.runs))]
         else:
             for run in state.runs.values():
-                del run.records[: max(1, len(run.records) // 4)]
+                del run.records[: max(1, len(run.records) // _FORGOTTEN_AT_ONCE)]
         body = _dump(state)
     if len(body) > MAX_BYTES:
         # Only results made of control characters, which JSON escapes, lead here.

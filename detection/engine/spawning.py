@@ -16,6 +16,7 @@ _PROMPTS_OF: Final[dict[str, tuple[str, ...]]] = {
     tool: tuple(row["prompts"]) for row in table("spawns") for tool in row["tools"]
 }
 _NUMBER = re.compile(r"_?\d{1,3}$")
+# Sub-agents that one call starts; more count as so many. A judgement for the time of a call.
 _MAX_PROMPTS = 64
 
 

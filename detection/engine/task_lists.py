@@ -11,6 +11,7 @@ from detection.engine.tables import table
 TOOLS = frozenset(tool for row in table("task_lists") for tool in row["tools"])
 """Names of the tools, in lower case with underscores or as their host writes them."""
 _DROPPED = frozenset(name for row in table("task_lists") for name in row["dropped"])
+# Lists of tasks have lists of steps, and not deeper; far from the limit of recursion.
 _MAX_DEPTH = 8
 
 

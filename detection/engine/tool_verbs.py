@@ -62,7 +62,9 @@ _GLUED = re.compile(
 # The prefix of a server, as in `mcp__files__read_file`, `functions.bash` and `fs/read_file`, or a tool that dispatches.
 PREFIX = re.compile(r"^.*(?:__|[./:]| → )")
 _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+# Interfaces of models commonly allow names of 64 characters; a judgement.
 _MAX_NAME_CHARACTERS = 80
+# Words such as `next` and `scroll_down` are shorter, and texts longer; a judgement.
 _MAX_MOVE_CHARACTERS = 40
 
 

@@ -31,15 +31,26 @@ _ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
     for name in {name for row in _ROWS for role in _ROLES for name in row.get(role, ())}
 }
 _PAIR = re.compile(r"L?(\d{1,9})\s?[-:,]\s?L?(\d{1,9})")
+# A command that reads a part of a file is short; a judgement for the time of a call, not measured.
 _MAX_COMMAND_CHARS = 1000
+# Parts that do not touch; of more, the closest are joined. A judgement for the size of the state.
 _MAX_INTERVALS = 12
+# Files that are read in parts at a time; a judgement for the size of the state.
 _MAX_FILES = 4
+# Tools list files in a list of objects, and not deeper.
 _MAX_DEPTH = 2
-_MAX_SEQS, _MAX_KEYS = 12, 6
+# Calls that a finding names; a judgement for the size of the state.
+_MAX_SEQS = 12
+# Different calls among them; a judgement for the same reason.
+_MAX_KEYS = 6
 _MIN_PARTS = 3
 """Parts of a pass: who reads a file in two parts, and again in two others, has not read it for long."""
 _NEARLY_ALL = 0.8
 """A pass of three parts that begins half a part later omits a sixth."""
+_HALF = 0.5
+"""A part of which at least half was read before belongs to a further pass; parts that overlap a little do not."""
+_MAX_DIGITS = 12
+"""Digits of a place in a file: bytes of a terabyte."""
 _REST = 2000
 """Lines that a call without an end reads at most: what the tools of coding agents return at once."""
 
@@ -153,9 +164,9 @@ def _of_command(command: str, place: str) -> Window | None:
 def _number(value: Any) -> int | None:
     if isinstance(value, bool):
         return None
-    if isinstance(value, str) and value.isdecimal() and len(value) <= 12:
+    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
         return int(value)
-    return value if isinstance(value, int) and 0 <= value < 10**12 else None
+    return value if isinstance(value, int) and 0 <= value < 10**_MAX_DIGITS else None
 
 
 def _checked(first: int | None, last: int | None) -> tuple[int, int] | None:
@@ -196,7 +207,7 @@ def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str)
     }
     files[name] = file
     drop_oldest(files, _MAX_FILES)
-    if 2 * _covered(file["once"], first, last) < last - first + 1:
+    if _covered(file["once"], first, last) < _HALF * (last - first + 1):
         _add(file["once"], first, last)
         file["parts"] += 1
         return None

@@ -57,6 +57,7 @@ _HTTP_METHODS: Mapping[str, Effect] = {"post": "write", "put": "write", "patch":
 _POLL_ACTIONS = frozenset(("poll", "status", "wait", "tail", "check_status", "get_status"))
 _HTTP_READS = frozenset(("get", "head", "options"))
 _STATEMENT_FIELDS = ("query", "sql", "statement", "command", "q")
+# Names of actions are shorter, and texts longer; a judgement, not measured.
 _MAX_ACTION_CHARS = 60
 _SQL_WRITE = re.compile(
     r"(?is)\W{0,4}(?:with\b.{0,400}?\)\s*)?(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|merge\s+into"
@@ -65,6 +66,7 @@ _SQL_WRITE = re.compile(
 )
 # Comments and white space before a statement say nothing about it.
 _LEADING_COMMENTS = re.compile(r"(?:\s|--[^\n]*+|#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")
+# The comments and the beginning of a statement say what it does; a judgement for the time of a call.
 _MAX_STATEMENT_CHARS = 8192
 _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
 

@@ -20,7 +20,17 @@ from detection.engine.results import ResultOutcome
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# What the evidence of an incident holds in one row; a judgement, not measured.
 MAX_EVIDENCE = 50
+
+# How sure a finding is where it is not certain (1): judgements that are shown and averaged, and that no reaction
+# reads.
+SURE = 0.9
+"""Results that a detector has compared and counted by tool, agents or turns; a judgement, not measured."""
+LIKELY = 0.8
+"""Calls without known results, or results that honest work may share; a judgement, not measured."""
+POSSIBLE = 0.6
+"""Likeness, novelty and empty answers, which are weak signals alone; a judgement, not measured."""
 
 
 class Reading(NamedTuple):

@@ -35,7 +35,12 @@ from detection.engine.memory import PENDING, Record, RunState
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# The window of the soft round limit, as `scattered_window_calls`; a judgement, not measured.
 _RECENT_CALLS = 20
+# Of fewer results than half of it, nothing can be said; a judgement, not measured.
+_MIN_KNOWN_CALLS = _RECENT_CALLS // 2
+# The run goes nowhere if less than a quarter of these calls brought something new; a judgement: alone, the limits of
+# runs find nothing on the 140 inspected runs.
 _LITTLE_NEW = 0.25
 
 
@@ -60,6 +65,8 @@ class Budget(LimitDetector):
             "budget_enabled", False, "Limit runs", "Limit rounds, calls, time, tokens and cost of a run.",
             weakens="off",
         ),
+        # A third of the healthy recorded runs pass 40 rounds, so 40 cannot be the default; 99 and 101 judge the 140
+        # inspected runs alike.
         number(
             "budget_max_rounds", 100, 0, 1_000_000, "Maximum rounds",
             "Fires on the n-th round. 0 means no limit.", unit="rounds",
@@ -68,7 +75,9 @@ class Budget(LimitDetector):
             "budget_soft_rounds", True, "Soft round limit",
             "The round limit applies only if the last 20 calls brought few new results.", weakens="on",
         ),
+        # The only hard limit: ten times that of rounds; a judgement, not measured.
         *limit_settings("budget", calls=1000),
+        # One extension is as long as the whole limit of the system that `justified` repeats.
         number(
             "budget_extension_rounds", 40, 1, 1_000_000, "Rounds per extension",
             "Rounds that an accepted justification grants.", unit="rounds",
@@ -125,6 +134,4 @@ class Budget(LimitDetector):
 
 def _little_new(run: RunState) -> bool:
     known = [one for one in run.records[-_RECENT_CALLS:] if one.status != PENDING]
-    return len(known) >= _RECENT_CALLS // 2 and sum(1 for one in known if one.is_new) < _LITTLE_NEW * len(
-        known
-    )
+    return len(known) >= _MIN_KNOWN_CALLS and sum(1 for one in known if one.is_new) < _LITTLE_NEW * len(known)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
+    LIKELY,
     NAMES_ONLY,
     QUIET,
     SAME_RESULTS,
@@ -74,14 +75,19 @@ class Cycle(BaseDetector):
             "cycle_enabled", False, "Detect cycles", "Detect repeated sequences of calls, such as A-B-A-B.",
             weakens="off",
         ),
+        # One call after itself is a repeat, which has its own detector; so with the system that `balanced` repeats.
         number("cycle_min_length", 2, 2, 10, "Shortest cycle", "Calls in the shortest cycle to look for."),
+        # One more than the system that `balanced` repeats; 5 and 7 judge the 140 inspected runs alike.
         number(
             "cycle_max_length", 6, 2, 10, "Longest cycle", "Calls in the longest cycle to look for.", weakens="down"
         ),
+        # 2 and 4 find the same loops on the 140 inspected runs, with the same alarms; a judgement: two laps may be one
+        # retry.
         number(
             "cycle_min_laps", 3, 2, 20, "Limit for cycles",
             "Fires on the n-th repetition of a cycle in a row if results are known.", unit="repetitions",
         ),
+        # One lap more, because unknown results may differ; 3 and 5 judge the 140 inspected runs alike.
         number(
             "cycle_unknown_laps", 4, 2, 20, "Limit for cycles without results",
             "Fires on the n-th repetition of a cycle in a row if results are unknown.", unit="repetitions",
@@ -190,7 +196,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int
         kind="cycle",
         count=laps,
         limit=limit,
-        confidence=1.0 if results in ("equal", "errors") else 0.8,
+        confidence=1.0 if results in ("equal", "errors") else LIKELY,
         loop_id=loop_identity("cycle", keys),
         call_keys=keys,
         seqs=evidence(calls),

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, Message
-from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
+from detection.engine.detectors.base import QUIET, SURE, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import choice, ladder, number, switch
 from detection.engine.identity import Keyer, loop_identity
 from detection.engine.text_repetition import Repetition, longest_repetition
@@ -32,6 +32,7 @@ from detection.engine.text_repetition import Repetition, longest_repetition
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# Texts that a finding names; a judgement: a state of 32 KiB holds one such list for each series.
 _MAX_SEQS = 12
 
 
@@ -60,6 +61,7 @@ class Degenerate(BaseDetector):
             "degenerate_enabled", False, "Detect degenerate texts",
             "Detect texts of the assistant that repeat a word, a line or a block again and again.", weakens="off",
         ),
+        # A judgement, not measured: longer than a chorus, a table of equal rows or a quoted log in an honest answer.
         number(
             "degenerate_max_words", 120, 20, 100_000, "Limit for repeated words",
             "Warns about a text in which so many words are one block in a row, at least six times.", unit="words",
@@ -110,7 +112,7 @@ class Degenerate(BaseDetector):
             kind=self.kind,
             count=own["words"],
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=identity,
             call_keys=(identity,),
             seqs=tuple(seqs),

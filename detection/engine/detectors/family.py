@@ -29,6 +29,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
     QUIET,
+    SURE,
     BaseDetector,
     Example,
     ExampleCall,
@@ -44,6 +45,13 @@ from detection.engine.results import ResultOutcome
 if TYPE_CHECKING:
     from detection.engine.family import Repeats
     from detection.engine.policy import Policy
+
+# By definition: one session alone is judged by the other detectors.
+_SEVERAL = 2
+# Calls alone say half as much as calls with results, as in `stagnation`; a judgement, not measured.
+_UNKNOWN_FACTOR = 2
+# Keys of loops that are to be counted from zero with the next call, as many as a loop remembers.
+_MAX_FORGOTTEN = 12
 
 
 def _grep(session: str, letter: str = "A") -> ExampleCall:
@@ -76,14 +84,18 @@ class FamilyRepeat(BaseDetector):
             "Detect identical calls and errors across a session and the sessions it started.",
             weakens="off", scopes=NOT_OF_TOOLS,
         ),
+        # A judgement, not measured: the first call of each session is free, and two sub-agents stay below
+        # `max_repeats` with six.
         number(
             "family_max_repeats", 6, 2, 10_000, "Limit for repeats in a family",
             "Fires on the n-th identical call of a family, the first one of each session not counted.",
         ),
+        # Twice `outcome_max_errors`, because it takes two sessions at least; not measured.
         number(
             "family_max_errors", 8, 2, 10_000, "Limit for errors in a family",
             "Fires on the n-th identical error of one tool in a row, in at least two sessions.", unit="errors",
         ),
+        # A judgement, not measured: the sub-agents of one task run within the hour.
         number(
             "family_window_seconds", 3600, 0, 31_536_000, "Window of a family",
             "Calls of a family that are further apart do not count. 0 means no limit.", unit="seconds",
@@ -119,13 +131,13 @@ class FamilyRepeat(BaseDetector):
         if record.effect == "poll":
             return QUIET
         known = family.count_call(record.key, record.at, values["family_window_seconds"])
-        limit = values["family_max_repeats"] * (1 if known.result else 2)
-        if known.sessions >= 2 and known.count >= limit:
+        limit = values["family_max_repeats"] * (1 if known.result else _UNKNOWN_FACTOR)
+        if known.sessions >= _SEVERAL and known.count >= limit:
             return self._found(run, record, known, limit, "equal" if known.result else "unknown")
         errors = family.errors.get(record.tool)
-        if errors is not None and errors.sessions >= 2 and errors.count >= values["family_max_errors"]:
+        if errors is not None and errors.sessions >= _SEVERAL and errors.count >= values["family_max_errors"]:
             return self._found(run, record, errors, values["family_max_errors"], "errors")
-        return Reading(known.count, limit) if known.sessions >= 2 else QUIET
+        return Reading(known.count, limit) if known.sessions >= _SEVERAL else QUIET
 
     def on_result(
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
@@ -141,9 +153,9 @@ class FamilyRepeat(BaseDetector):
             return QUIET
         known = family.count_error(record.tool, record.result, record.at, values["family_window_seconds"])
         limit = values["family_max_errors"]
-        if known.sessions >= 2 and known.count >= limit:
+        if known.sessions >= _SEVERAL and known.count >= limit:
             return self._found(run, record, known, limit, "errors")
-        return Reading(known.count, limit) if known.sessions >= 2 else QUIET
+        return Reading(known.count, limit) if known.sessions >= _SEVERAL else QUIET
 
     def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
         """Discard evidence that a successful change has made obsolete."""
@@ -156,7 +168,7 @@ class FamilyRepeat(BaseDetector):
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero, with the next call."""
-        own["forget"] = [*own.get("forget", ()), *keys][-12:]
+        own["forget"] = [*own.get("forget", ()), *keys][-_MAX_FORGOTTEN:]
 
     def _found(self, run: RunState, record: Record, known: Repeats, limit: int, results: str) -> Reading:
         calls = [one for one in run.records if one.key == record.key]
@@ -165,7 +177,7 @@ class FamilyRepeat(BaseDetector):
             kind=self.kind,
             count=known.count,
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=loop_identity(self.kind, subject),
             call_keys=(record.key,),
             seqs=evidence(calls),

@@ -27,6 +27,8 @@ from detection.engine.memory import Record, RunState
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# By definition: what one session alone uses is limited by the other detectors.
+_SEVERAL = 2
 _UNITS = ("calls", "tokens", COST)
 
 
@@ -69,7 +71,7 @@ class FamilyBudget(LimitDetector):
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
-        if family is None or len(family.usage) < 2:
+        if family is None or len(family.usage) < _SEVERAL:
             return QUIET
         accounts = dict(zip(("calls", "tokens", "cost"), family.totals, strict=True))
         return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy)

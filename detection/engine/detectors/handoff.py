@@ -26,6 +26,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     MAX_EVIDENCE,
     QUIET,
+    SURE,
     BaseDetector,
     Example,
     ExampleCall,
@@ -41,7 +42,10 @@ from detection.engine.results import ResultOutcome
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# As many agents as `cycle_max_length` has calls, so that ten laps fit into the hand-offs that are kept.
 _LONGEST_LAP: Final = 6
+# Of the names of agents, what fits into a line of an incident; a judgement.
+_MAX_AGENTS_CHARACTERS: Final = 200
 _HANDS_OVER: Final = re.compile(
     r"(?i)(?:transfer|hand|delegate|escalate)(?:[ _-]?(?:off|over|back|to|task|work)(?![a-z])|$)|transferto"
 )
@@ -72,6 +76,7 @@ class Handoff(BaseDetector):
             "handoff_enabled", False, "Detect cycles of hand-offs",
             "Detect agents that hand over to one another without a new result.", weakens="off", scopes=NOT_OF_TOOLS,
         ),
+        # As `cycle_min_laps`; not measured, because no preset turns this detector on.
         number(
             "handoff_min_laps", 3, 2, 10, "Limit for hand-offs",
             "Fires on the n-th repetition of an order of agents without a new result.", unit="repetitions",
@@ -167,7 +172,7 @@ class Handoff(BaseDetector):
             kind=self.kind,
             count=laps,
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=loop_identity(self.kind, agents),
             call_keys=(record.key,),
             seqs=tuple(seqs),
@@ -175,7 +180,7 @@ class Handoff(BaseDetector):
             results="equal",
             detail=detail(
                 record.tool,
-                agents=" → ".join(agents)[:200],
+                agents=" → ".join(agents)[:_MAX_AGENTS_CHARACTERS],
                 family=run.family is not None,
             ),
         )

@@ -15,9 +15,12 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 COST = "US dollars"
+# The latest calls say enough about a sum; a judgement to keep the state small, not measured.
 _MAX_EVIDENCE = 20
 _COST_DECIMALS = 12
 """Decimals to which sums of costs are rounded: ten times 0.40 is 4.00."""
+# Decimals that a finding shows: a hundredth of a cent.
+_SHOWN_DECIMALS = 4
 _ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens": "tokens", COST: "cost"}
 """Names of the accounts by unit; that of the time has its beginning."""
 
@@ -148,7 +151,7 @@ class LimitDetector(BaseDetector):
             detail=detail(
                 record.tool,
                 unit=unit,
-                used=round(amount, 4),
+                used=round(amount, _SHOWN_DECIMALS),
                 allowed=limit - (unit in _WHOLE),
                 notice=not is_spent,
                 advisory=not is_spent,
@@ -182,6 +185,7 @@ def limit_settings(
             unit=COST, minimum=0, maximum=1e9, weakens="up",
         ),
     }  # fmt: skip
+    # As many systems announce a quota; a judgement, not measured. The preset `justified` has its own.
     notice = Field(
         f"{kind}_notice_share", "float", 0.8, f"Notice to operators{about}",
         "Share of a limit at which operators get a notice.", minimum=0.1, maximum=1.0,

@@ -22,6 +22,7 @@ from detection.engine.calls import Finding
 from detection.engine.detectors.base import (
     MAX_EVIDENCE,
     QUIET,
+    SURE,
     BaseDetector,
     Example,
     ExampleCall,
@@ -36,7 +37,9 @@ from detection.engine.results import ResultOutcome
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# Tools with a series at a time; a judgement: the oldest is forgotten, so that the state stays below 32 KiB.
 _MAX_TOOLS = 8
+# Different calls that a finding names; a judgement for the same reason.
 _MAX_KEYS = 12
 
 
@@ -67,6 +70,8 @@ class Outage(BaseDetector):
             "outage_enabled", False, "Detect provider trouble",
             "Detect calls of one tool that fail because of rate limits, time-outs or outages.", weakens="off",
         ),
+        # A judgement: two errors may be one short trouble. Turned off, the inspected runs of dev, dev2 and dev3 are
+        # judged alike.
         number(
             "outage_max_errors", 3, 2, 100, "Limit for errors of a provider",
             "Warns on the n-th such error of one tool in a row, whatever the arguments.", unit="errors",
@@ -117,7 +122,7 @@ class Outage(BaseDetector):
             kind="outage",
             count=count,
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=loop_identity("outage", (record.tool, trouble)),
             call_keys=tuple(series["keys"]),
             seqs=tuple(series["seqs"]),

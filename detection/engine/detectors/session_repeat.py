@@ -27,6 +27,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
     QUIET,
+    SURE,
     BaseDetector,
     Example,
     ExampleCall,
@@ -42,9 +43,14 @@ from detection.engine.writes import CHANGES
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# 28 results of 32 bits each keep the state below 16 KiB, half of its limit.
 _MAX_PAIRS = 28
+# Runs with turns of their own; a judgement: more than are ever interleaved in a session.
 _MAX_RUNS = 8
+# Calls that a finding names, one for each turn; a judgement for the size of the state.
 _MAX_SEQS = 12
+# Hexadecimal digits kept of the digests of a call and of its result: 32 bits for both tell 28 apart.
+_DIGEST_CHARACTERS = 4
 _WRITES = CHANGES | {"message"}
 _OF_ERROR = "!"
 # When a further piece of advice is due, in limits: at most one in ten turns.
@@ -82,10 +88,12 @@ class SessionRepeat(BaseDetector):
             "session_repeat_enabled", False, "Detect repeats across turns",
             "Detect a call that returns the same result turn after turn in a session.", weakens="off",
         ),
+        # A judgement, not measured: a loop of eight turns passed unseen before.
         number(
             "session_repeat_max_turns", 7, 2, 1000, "Limit for repeats across turns",
             "Warns in the n-th turn in which a call returned the same result.", unit="turns",
         ),
+        # A judgement, not measured: after an hour, asking again is normal.
         number(
             "session_repeat_ttl_minutes", 60, 1, 525_600, "Pause between turns",
             "Turns further apart than this do not count together.", unit="minutes", weakens="down",
@@ -167,7 +175,7 @@ class SessionRepeat(BaseDetector):
             kind=self.kind,
             count=count,
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=loop_identity(self.kind, (record.key,)),
             call_keys=(record.key,),
             seqs=tuple(seqs),
@@ -182,7 +190,7 @@ class SessionRepeat(BaseDetector):
         own["pairs"] = {
             name: pair
             for name, pair in own.get("pairs", {}).items()
-            if name.endswith(_OF_ERROR) or name.startswith(record.key[:4])
+            if name.endswith(_OF_ERROR) or name.startswith(record.key[:_DIGEST_CHARACTERS])
         }
 
     def on_turn(self, own: dict[str, Any]) -> None:
@@ -192,7 +200,7 @@ class SessionRepeat(BaseDetector):
 
     def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""
-        prefixes = tuple(key[:4] for key in keys)
+        prefixes = tuple(key[:_DIGEST_CHARACTERS] for key in keys)
         own["pairs"] = {
             name: pair for name, pair in own.get("pairs", {}).items() if not name.startswith(prefixes)
         }
@@ -205,7 +213,11 @@ def _is_alone(run: RunState, record: Record) -> bool:
 
 def _name(record: Record) -> str:
     """Return the 32-bit name under which a call and its result are kept; it begins with bits of the call."""
-    return record.key[:4] + record.result[:4] + (_OF_ERROR if record.status == ERROR else "")
+    return (
+        record.key[:_DIGEST_CHARACTERS]
+        + record.result[:_DIGEST_CHARACTERS]
+        + (_OF_ERROR if record.status == ERROR else "")
+    )
 
 
 def _is_counted(record: Record, outcome: ResultOutcome, policy: Policy) -> bool:

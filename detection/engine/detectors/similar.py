@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    POSSIBLE,
     QUIET,
     BaseDetector,
     Example,
@@ -64,15 +65,20 @@ class Similar(BaseDetector):
             "similar_enabled", False, "Detect similar calls",
             "Detect calls of one tool with nearly identical arguments.", weakens="off",
         ),
+        # 0.8, the value of the system that `similarity` repeats, and 0.9 judge the 140 inspected runs alike.
         ratio(
             "similar_ratio", 0.85, "Similarity of arguments",
             "Calls whose arguments are at least this similar count as similar. With the method `sketch`, texts "
             "are compared word by word: two different words share nothing, however alike they are spelled.",
         ),
+        # 5 and 7 judge the 140 inspected runs alike; a judgement: it only warns, and similar arguments alone are the
+        # weakest signal.
         number(
             "similar_max_calls", 6, 2, 100, "Limit for similar calls",
             "Fires on the n-th similar call in the window.",
         ),
+        # 11 and 13 judge the 140 inspected runs alike; a judgement: twice the limit, so that other calls may lie
+        # between.
         number(
             "similar_window_calls", 12, 2, 40, "Window for similar calls",
             "Number of earlier calls to compare with.", weakens="down",
@@ -131,7 +137,7 @@ class Similar(BaseDetector):
             count=count,
             limit=limit,
             window_calls=window,
-            confidence=0.6,
+            confidence=POSSIBLE,
             loop_id=loop_identity("similar", (record.tool,)),
             call_keys=keys,
             seqs=evidence(calls),

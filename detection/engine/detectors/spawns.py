@@ -83,14 +83,17 @@ class Spawns(BaseDetector):
             "Detect trees of sub-agents that repeat their prompts or grow beyond limits.",
             weakens="off", scopes=NOT_OF_TOOLS,
         ),
+        # As `max_repeats`; not measured. Three samples of one prompt may be a vote.
         number(
             "spawns_max_repeats", 4, 2, 1000, "Limit for prompts of sub-agents",
             "Fires on the n-th sub-agent of a tree with the same prompt.",
         ),
+        # A judgement, not measured: three levels below the session at the top are helpers of helpers of helpers.
         number(
             "spawns_max_depth", 4, 0, 8, "Maximum depth of a tree",
             "Fires on a sub-agent of the n-th level below the session at the top. 0 means no limit.", unit="levels",
         ),
+        # A judgement, not measured: up to 30 are a fleet that was planned.
         number(
             "spawns_max_children", 31, 0, 10_000, "Maximum sub-agents of one session",
             "Fires on the n-th sub-agent that one session starts. 0 means no limit.", unit="sub-agents",

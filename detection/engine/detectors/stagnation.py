@@ -30,7 +30,9 @@ from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
+    LIKELY,
     MAX_EVIDENCE,
+    POSSIBLE,
     QUIET,
     BaseDetector,
     Example,
@@ -50,15 +52,22 @@ from detection.engine.windows import read_again
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# Different calls that a finding names and continues on; a judgement: twice the longest cycle that `cycle` looks for.
 _MAX_KEYS = 12
+# Calls alone say half as much as calls with results; a judgement, not measured.
 _UNKNOWN_FACTOR = 2
+# 0.2 to 0.4 avoid the one false alarm of dev, but miss two of the 13 loops of dev3: failures in ever new words.
 _NEW_ERROR = 0.6
 # Beyond this multiple of the limit, a call need not be known to be judged before it runs.
 _FAR_BEYOND = 4
+# A poll is expected to return the same: 20 of them are as much as five other calls, as in `poll_max_repeats`.
 _POLL = 0.25
+# Arguments of which more than half stay the same are one question; a judgement, not measured.
 _HALF = 0.5
-# A command line searches in small steps: honest recorded runs had five empty answers in a row.
+# A command line searches in small steps: honest recorded runs had five empty answers in a row. With 1, the inspected
+# runs of dev2 have one more false alarm; 2 changes none of the 476 of dev to dev4.
 _SHELL_SEARCHES = 1.5
+# Sums of fifths, quarters and 0.6 are not exact.
 _ENOUGH = 1 - 1e-9
 
 
@@ -90,14 +99,18 @@ class Stagnation(BaseDetector):
             "stagnation_enabled", False, "Detect stagnation", "Detect series of calls without a new result.",
             weakens="off",
         ),
+        # On the 140 inspected runs, 4 has one more false alarm and 6 one less, both with all loops; 5 was set in
+        # advance.
         number(
             "stagnation_max_calls", 5, 2, 1000, "Limit for calls without a new result",
             "Fires on the n-th call in a row without a new result or a successful change.",
         ),
+        # Turned off, 3 of the 71 loops of dev are missed; smaller and larger values were not measured.
         number(
             "stagnation_max_empty", 4, 0, 100, "Limit for searches that find nothing",
             "Warns on the n-th search in a row, each for something else, that finds nothing. 0 turns this off.",
         ),
+        # By definition: the second pass over a file that nothing has changed brings nothing new.
         number(
             "stagnation_max_passes", 2, 0, 100, "Limit for passes over a file",
             "Warns when a file that nothing has changed was read in parts for the n-th time. 0 turns this off.",
@@ -263,7 +276,7 @@ def _sweep(
         kind="stagnation",
         count=count,
         limit=limit,
-        confidence=0.6,
+        confidence=POSSIBLE,
         loop_id=loop_identity("sweep", (record.tool,)),
         call_keys=tuple(sweep["keys"]),
         seqs=tuple(sweep["seqs"]),
@@ -294,7 +307,7 @@ def _pass(
         kind="stagnation",
         count=found.number,
         limit=limit,
-        confidence=0.6,
+        confidence=POSSIBLE,
         loop_id=loop_identity("pass", (record.tool, f"{window[0]:x}")),
         call_keys=found.keys,
         seqs=found.seqs,
@@ -322,7 +335,7 @@ def _judge(own: dict[str, Any], run: RunState, record: Record, policy: Policy, l
         kind="stagnation",
         count=rounded,
         limit=limit,
-        confidence=0.8 if run.results else 0.6,
+        confidence=LIKELY if run.results else POSSIBLE,
         loop_id=loop_id,
         call_keys=keys,
         seqs=seqs,

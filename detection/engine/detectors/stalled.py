@@ -43,6 +43,7 @@ _LIMIT_OF_CLASS: Final = {
     "change": "stalled_change_seconds",
     "fallible": "stalled_shell_seconds",
 }
+# Seconds of a year: more than any session lives.
 _LONGEST = 31_536_000
 
 
@@ -73,22 +74,27 @@ class Stalled(BaseDetector):
             "Report calls without a result, and runs that stop in the middle, to operators.",
             weakens="off", scopes=NOT_OF_TOOLS,
         ),
+        # A judgement, not measured: a read that takes ten minutes has lost its result.
         number(
             "stalled_read_seconds", 600, 0, _LONGEST, "Limit for reads without a result",
             "For tools of the classes read, poll and message. 0 means no limit.", unit="seconds",
         ),
+        # As for reads.
         number(
             "stalled_change_seconds", 600, 0, _LONGEST, "Limit for changes without a result",
             "For tools of the class change. 0 means no limit.", unit="seconds",
         ),
+        # A judgement, not measured: builds and tests take half an hour and more.
         number(
             "stalled_shell_seconds", 3600, 0, _LONGEST, "Limit for commands without a result",
             "For tools of the class fallible, such as a shell. 0 means no limit.", unit="seconds",
         ),
+        # A judgement, not measured: between a read and a command, because nothing is known of the tool.
         number(
             "stalled_other_seconds", 1800, 0, _LONGEST, "Limit for other calls without a result",
             "For tools of all other classes. 0 means no limit.", unit="seconds",
         ),
+        # A judgement, not measured: models think for minutes, not for half an hour.
         number(
             "stalled_run_seconds", 1800, 0, _LONGEST, "Limit for runs that stop",
             "Applies if no call, answer or end follows the last result. 0 means no limit.",

@@ -29,6 +29,7 @@ from detection.engine import tables
 from detection.engine.calls import Finding, Message, ObservedCall
 from detection.engine.detectors.base import (
     QUIET,
+    SURE,
     BaseDetector,
     Example,
     ExampleCall,
@@ -44,8 +45,12 @@ from detection.engine.similarity import word_sample
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# Different texts that are compared, so that one who alternates between a few is found; a judgement, not measured.
 _MAX_TEXTS = 4
+# Texts that a finding names; a judgement for the size of the state.
 _MAX_SEQS = 12
+# Hexadecimal digits that are kept of the digest of a text: 64 bits tell a few texts apart.
+_DIGEST_CHARACTERS = 16
 _MAX_ANNOUNCEMENT_CHARS = 400
 """Who announces a step says so in a sentence or three; a longer text is an answer."""
 _LEADING = re.compile(
@@ -81,19 +86,23 @@ class Talk(BaseDetector):
             "talk_enabled", False, "Detect talk loops",
             "Detect an assistant that repeats its words, or whose context is compacted, without a call.", weakens="off",
         ),
+        # A judgement, not measured: to say something twice is no loop yet.
         number(
             "talk_max_texts", 3, 2, 100, "Limit for repeated texts",
             "Warns at the n-th text that is the same or nearly the same, with no call in between.", unit="texts",
         ),
+        # As `similar_ratio`; not measured.
         ratio(
             "talk_ratio", 0.85, "Similarity of texts",
             "Texts with at least this share of their words in common are nearly the same.",
         ),
+        # A judgement, not measured: more than `talk_max_texts`, because announcements differ and may be a plan.
         number(
             "talk_max_announcements", 5, 0, 100, "Limit for announcements",
             "Warns at the n-th text that announces a next step, with no call in between. 0 turns this off.",
             unit="texts",
         ),
+        # A judgement, not measured: one request that does not fit is compacted a few times.
         number(
             "talk_max_compactions", 10, 0, 1000, "Limit for compactions",
             "Warns at the n-th compaction in a row, with no call in between. 0 turns this off.", unit="compactions",
@@ -148,7 +157,9 @@ class Talk(BaseDetector):
             own["user"] = words
             return QUIET
         own.pop("compactions", None)
-        said = self._said(own, message, keyer.digest(b"text", encoded(text))[:16], words, policy)
+        said = self._said(
+            own, message, keyer.digest(b"text", encoded(text))[:_DIGEST_CHARACTERS], words, policy
+        )
         announced = self._announced(own, message, policy)
         return said if said.finding or not announced.finding else announced
 
@@ -205,7 +216,7 @@ class Talk(BaseDetector):
             kind=self.kind,
             count=count,
             limit=limit,
-            confidence=0.9,
+            confidence=SURE,
             loop_id=identity,
             call_keys=(identity,),
             seqs=tuple(seqs),

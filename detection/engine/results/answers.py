@@ -12,10 +12,15 @@ from detection.engine.results.masking import form_of
 from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import ToolTraits
 
+# What a result says of itself stands at its beginning, or in its last lines; a judgement for the time of a result.
 MAX_HEAD_CHARS = 400
+# Two or three last lines: an exit code, a summary; a judgement for the same reason.
 MAX_TAIL_CHARS = 200
+# One sentence; a longer text that contains `done` or `not found` says something else, too. A judgement.
 _MAX_WRAPPED_CHARS = 160
+# Tools that find nothing repeat their query and give advice, in a few sentences; a judgement.
 _MAX_EMPTY_CHARS = 400
+# Larger objects carry data, and a failure in them stands in the head; a judgement for the time of a result.
 _MAX_JSON_CHARS = 2048
 
 

@@ -15,17 +15,27 @@ from urllib.parse import unquote
 from detection.engine.identity import Keyer
 from detection.engine.similarity import hashed_words, may_contain, word_places
 
+# Tools repeat a call at the beginning of a result; a judgement for the time of a result.
 MAX_HEAD_CHARS = 512
+# Shells repeat it at the end, too; a judgement for the same reason.
 MAX_TAIL_CHARS = 192
+# Texts in nested arguments, more than most tools take; a judgement for the size of the state.
 MAX_TEXTS = 16
+# Hashed words of all of them, three bytes each; a judgement for the size of the state.
 MAX_ECHO_CHARS = 160
+# A shorter echo, such as `a` or `ls`, may be any word of the result; a judgement.
 _MIN_WORD_CHARS = 3
 _FIELD = "|"
 _SCALAR = "#"
 _ENCODED = re.compile(r"(?:%[0-9A-Fa-f]{2}){1,64}")
 _ESCAPES = re.compile(r"\\[nrt]")
+# Values of nested arguments that are looked at, four for each text that may be kept; a judgement for the time of a
+# call.
+_MAX_SEEN = 4 * MAX_TEXTS
+# Signs before a word, as in `../../` and `--`; a judgement.
+_MAX_BEFORE_WORD = 8
 # What stands directly before the first word of a path, an option or a pattern, and belongs to it.
-_BEFORE_WORD = re.compile(r"[/.~*+$@#^-]{1,8}\Z")
+_BEFORE_WORD = re.compile(rf"[/.~*+$@#^-]{{1,{_MAX_BEFORE_WORD}}}\Z")
 # Where two values of an object meet.
 _SEAM = re.compile(r"\"\s{0,9}[:,]\s{0,9}[\"{\[]")
 
@@ -50,7 +60,7 @@ def nested_texts(arguments: Any, keyer: Keyer) -> str:
 def _texts(value: Any) -> Iterator[str]:
     """Return the first texts in a value of any depth, without recursion."""
     waiting, seen = [value], 0
-    while waiting and seen < MAX_TEXTS * 4:
+    while waiting and seen < _MAX_SEEN:
         item = waiting.pop()
         seen += 1
         if isinstance(item, str):
@@ -116,7 +126,7 @@ def _cut(text: str, spans: list[tuple[int, int]]) -> str:
             continue
         if _SEAM.search(text, start, end):
             continue
-        if before := _BEFORE_WORD.search(text, max(at, start - 8), start):
+        if before := _BEFORE_WORD.search(text, max(at, start - _MAX_BEFORE_WORD), start):
             start = before.start()
         kept += [text[at:start], "~"]
         at, is_cut = end, True

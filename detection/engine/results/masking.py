@@ -12,7 +12,9 @@ from typing import Any
 from detection.engine import tables
 from detection.engine.identity import Keyer, dump, encoded, parse
 
+# A screen or two: what changes with every result stands in it; a judgement for the time of a result.
 MAX_MASKED_CHARS = 8192
+# A longer object is masked as a text; a judgement for the time of a result.
 MAX_JSON_CHARS = 65_536
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -45,6 +47,8 @@ _PLAIN_VOLATILE_ASCII, _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII), 
 _KINDS = bytes.maketrans(b"0123456789/:.mhdwyunx", b"0" * 10 + b"-" * 3 + b"s" * 8)
 # Whatever `_VOLATILE_ASCII` matches contains one of these kinds.
 _KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0 s", b"0" * 10)
+# By definition: 8-4-4-4-12.
+_DASHES_OF_UUID = 4
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
 _MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _DAY_OF_MONTH = r"[a-z]{0,6} {1,2}\d{1,2}(?:,? \d{4})?\b(?: (?:[A-Z]{3,4} )?\d{4}\b)?"
@@ -105,6 +109,7 @@ _LABELS, _PLAIN_LABELS = _labels_of(_ROWS), _labels_of(_PLAIN_ROWS)
 _FIELD_PARTS = tuple(part for row in _ROWS if "fields" in row for part in row["parts"])
 _PLAIN_FIELD_PARTS = tuple(part for row in _PLAIN_ROWS if "fields" in row for part in row["parts"])
 _SEPARATORS = str.maketrans("", "", "_-")
+# Objects with more names are tables by key, which do not come twice; a judgement for the memory of a process.
 _MAX_CACHED_NAMES = 32
 # What hosts write stands at the beginning, or all over a text.
 _MAX_LABELLED_CHARS = 2048
@@ -118,7 +123,10 @@ _POSITION = re.compile(
 _CUT_BY_CLIENT = re.compile(
     r"\[(?:cut by loopguard-client: \d+ characters|\d+ bytes), sha256 [0-9a-f]{32}\]\s*\Z"
 )
+# The notice that the client writes is shorter, with any length in it.
 _MAX_CUT_CHARS = 200
+# An error repeats its arguments at its beginning; a judgement for the time of a result.
+_MAX_WORDS_CHARS = 2048
 _WORDS = re.compile(r"(\w+)")
 # Several words of an argument are one: a path, a name, a phrase.
 _MASKED = re.compile(r"[/.]{0,3}~(?:\W{1,2}~)*")
@@ -137,7 +145,7 @@ def normalise(text: str, volatile_fields: Collection[str] = (), *, plain: bool =
     # A space is the only white space that is printable, so most results need not be split.
     lines = head.replace("\n", " ").strip()
     head = lines if lines.isprintable() and "  " not in lines else " ".join(head.split())
-    if head.count("-") >= 4:
+    if head.count("-") >= _DASHES_OF_UUID:
         head = _UUID.sub("~", head)
     is_ascii = head.isascii()
     if not is_ascii:
@@ -252,7 +260,7 @@ def without_positions(text: str) -> str:
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """Return the text with the words of the arguments masked, except three-digit codes, which name an error."""
     # Words at the odd places, and what separates them at the even ones.
-    parts = _WORDS.split(text[:2048])
+    parts = _WORDS.split(text[:_MAX_WORDS_CHARS])
     words = parts[1::2]
     hidden = {
         word
@@ -265,4 +273,4 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     if not hidden:
         return text
     parts[1::2] = ["~" if word in hidden else word for word in words]
-    return _MASKED.sub("~", "".join(parts)) + text[2048:]
+    return _MASKED.sub("~", "".join(parts)) + text[_MAX_WORDS_CHARS:]

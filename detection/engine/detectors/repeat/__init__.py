@@ -107,6 +107,8 @@ class Repeat(BaseDetector):
     own_type = RepeatState
     settings = (
         switch("repeat_enabled", True, "Detect repeats", "Detect identical calls.", weakens="off"),
+        # The proxy's. On the 140 inspected runs, 3 saves 165 calls instead of 121 and 5 saves 88; none blocks a
+        # healthy run.
         number(
             "max_repeats", 4, 2, 1000, "Limit for identical calls", "Fires on the n-th identical call.",
             aliases=("tool_loop_detection_max_repeats",),
@@ -122,10 +124,12 @@ class Repeat(BaseDetector):
             "Consecutive calls, calls within a window, or all calls of the run.",
             strictest_first=("run", "window", "consecutive"),
         ),
+        # As the system that `balanced` repeats; `standard` counts calls in a row and does not use it.
         number(
             "window_calls", 10, 2, 60, "Window", "Number of earlier calls in the window.",
             weakens="down",
         ),
+        # The proxy's; 60 and 240 judge the 140 inspected runs alike, most of which have no times.
         number(
             "ttl_seconds", 120, 1, 31_536_000, "Maximum age of calls",
             "Earlier calls older than this do not count. A call exactly this old still counts.",
@@ -140,44 +144,54 @@ class Repeat(BaseDetector):
             "result_aware", False, "Consider results", "Identical calls whose results change count as progress.",
             weakens="on",
         ),
+        # 9 and 11 judge the 140 inspected runs alike; a judgement: ten looks at something that moves back and forth.
         number(
             "max_repeats_changing", 10, 2, 10_000, "Limit while results change",
             "Warns on the n-th identical call although its results change.",
         ),
+        # Turned off, 6 of the 44 loops of dev2 are missed; smaller and larger shares were not measured.
         ratio(
             "repeat_near_ratio", 0.7, "Similarity of nearly identical results",
             "Warns about identical calls in a row whose results have at least this share of their words in common. "
             "1 turns this off.",
         ),
+        # As many as in a row; 3, 5 and none judge the 140 inspected runs alike.
         number(
             "scattered_repeats", 4, 0, 100, "Limit for scattered repeats",
             "Warns on the n-th identical call with the same result among the last calls if nothing was changed in "
             "between. 0 turns this off.",
         ),
+        # A judgement, not measured: twice the window of `balanced`, because other work lies in between.
         number(
             "scattered_window_calls", 20, 2, 60, "Window for scattered repeats",
             "Number of calls among which scattered repeats count.", weakens="down",
         ),
+        # On the 140 inspected runs, 4 has one more false alarm and finds no further loop; 6 and none change nothing.
         number(
             "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
             "Warns on the n-th identical call with the same result in the "
             "whole run, one time earlier if it is an error. 0 turns this off.",
         ),
+        # 10 and 40 judge the 140 inspected runs alike, most of which have no times; a judgement: people and agents
+        # that wait on purpose look at such distances.
         number(
             "slow_gap_seconds", 20, 1, 86_400, "Slow call",
             "An identical call this long after the previous one counts as a fifth of a call.",
             unit="seconds", weakens="down",
         ),
+        # A judgement, not measured: whoever sends the same twice within the hour of a task rarely means it.
         number(
             "write_period_minutes", 60, 0, 525_600, "Period of writes",
             "Identical calls that send or change something count in full for so long, whatever the pauses between "
             "them. 0 counts them like other calls.",
             unit="minutes", weakens="down",
         ),
+        # Half of the limit for polls; a judgement, not measured.
         number(
             "poll_warn_at", 10, 2, 10_000, "First warning for polls",
             "For tools of the class poll whose result stays the same.",
         ),
+        # Five times `max_repeats`; a judgement, not measured: a poll is expected to return the same for a while.
         number(
             "poll_max_repeats", 20, 2, 10_000, "Limit for polls",
             "For tools of the class poll whose result stays the same.",

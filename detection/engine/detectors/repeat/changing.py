@@ -16,8 +16,11 @@ if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
 _FIGURE = re.compile(r"\d(?<![\w.]\d)\d{0,6}(?!\w)")
+# The first figures of a result: progress stands at its beginning; a judgement for the size of the state, not measured.
 _MAX_FIGURES = 4
+# Where they are looked for; a judgement: the time that a long result costs.
 _MAX_FIGURES_CHARS = 400
+# No measure: the direction of a figure that has risen and fallen, beside -1, 0 and 1.
 _BOTH_WAYS = 2
 
 

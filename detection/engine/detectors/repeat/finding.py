@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detection.engine.calls import Finding
-from detection.engine.detectors.base import evidence
+from detection.engine.detectors.base import LIKELY, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
 
@@ -35,7 +35,7 @@ def finding_about(
         kind="repeat",
         count=count,
         limit=limit,
-        confidence=1.0 if results in ("equal", "errors") or not policy.values["result_aware"] else 0.8,
+        confidence=1.0 if results in ("equal", "errors") or not policy.values["result_aware"] else LIKELY,
         loop_id=loop_identity("repeat", (record.key,)),
         call_keys=(record.key,),
         seqs=evidence(same),

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from detection.engine.field import AUTO
 
+_SHARE = 0.75
+"""The 3rd of 4: on the 140 inspected runs, one at the 4th misses six loops, and one at the 2nd has six more
+false alarms."""
 _FEWEST = 3
 """Two identical calls are too common to warn about: nearly every healthy run has them."""
 
@@ -20,5 +24,5 @@ def first_warning(values: Mapping[str, Any]) -> int:
 def of_limit(values: Mapping[str, Any]) -> int:
     """Return three quarters of the limit, rounded up and below it, or 0 if that is too early: 3 of 4, 38 of 50."""
     limit: int = values["max_repeats"]
-    warn_at = min(-(-3 * limit // 4), limit - 1)
+    warn_at = min(ceil(_SHARE * limit), limit - 1)
     return warn_at if warn_at >= _FEWEST else 0

@@ -21,12 +21,15 @@ from detection.engine.writes import counts_by_receipt
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# By definition the first call that repeats another one.
 _SECOND = 2
+# Times beyond the limit where each call ages by itself: more than any ladder has rungs, in a KiB or so; a judgement.
 _MAX_TIMES_BEYOND_LIMIT = 64
 # A ladder that continues beyond the limit sees whether the streak continues.
 _MAX_TIMES = 128
 # Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
+# For the same reason, before a count is cut to a whole number.
 _ROUNDING = 1e-9
 
 

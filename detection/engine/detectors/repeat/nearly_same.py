@@ -18,6 +18,8 @@ from detection.engine.similarity import changed_words, word_set
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# Fewer words are a state that changes; a judgement: 2 and 8 give the same figures on the 476 inspected runs of dev to
+# dev4.
 _MIN_CHANGED_WORDS = 4
 
 

@@ -21,7 +21,10 @@ from detection.engine.results import ResultOutcome
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
 
+# As many calls as a run remembers at most; a judgement for the size of the state, not measured.
 _MAX_PAIRS = 64
+# Hexadecimal digits kept of the digests of a call and of its result: 48 bits for both tell 64 apart.
+_DIGEST_CHARACTERS = 6
 
 
 def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy) -> Reading:
@@ -67,7 +70,7 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
 
 
 def _pair_of(record: Record) -> str:
-    return record.key[:6] + record.result[:6]
+    return record.key[:_DIGEST_CHARACTERS] + record.result[:_DIGEST_CHARACTERS]
 
 
 def _most_beside(own: RepeatState, run: RunState, record: Record) -> int:
