@@ -57,8 +57,8 @@ def record_incident_event(incident: Incident, action: str, actor: str = "system"
 def record_activity(rows: Iterable[IncidentActivity]) -> None:
     """Record what detection did to incidents in one transaction; must run inside it.
 
-    What makes an incident worth a look is one event of each transaction, the first of `_CALLS_FOR_ATTENTION`: a loop that
-    is detected and reacted to is opened, a snoozed one that gets worse is woken.
+    What makes an incident worth a look is one event of each transaction, the first of `_CALLS_FOR_ATTENTION`: a loop
+    that is detected and reacted to is opened, a snoozed one that gets worse is woken.
     """
     events: dict[tuple[str, str], IncidentActivity] = {}
     for row in rows:

@@ -60,13 +60,23 @@ def test_a_snooze_always_ends(project, incident):
 
 def test_a_snooze_until_worse_wakes_with_the_next_blocked_call(project, incident, agent):
     triage.snooze(project.pk, incident.public_id, OPERATOR, until_worse=True)
-    known = [*AlertEvent.objects.values_list("pk", flat=True)]
     agent.asks()
     row = Incident.objects.get()
 
     assert row.status == "open"
     assert row.activity.filter(action="woke").exists()
-    assert [event.type for event in AlertEvent.objects.exclude(pk__in=known)] == ["woke"], "one alert"
+
+
+def test_a_snoozed_loop_that_gets_worse_is_one_alert(project, agent):
+    settings = {"mode": ("warn", "block"), "rung_gap_calls": 1}
+    overrides.save_override(project.pk, PROJECT, settings, OPERATOR, "watch")
+    for _ in range(4):
+        agent.asks()
+    triage.snooze(project.pk, Incident.objects.get().public_id, OPERATOR, until_worse=True)
+    known = [*AlertEvent.objects.values_list("pk", flat=True)]
+    agent.asks()
+    assert Incident.objects.get().decision == "block"
+    assert [event.type for event in AlertEvent.objects.exclude(pk__in=known)] == ["woke"]
 
 
 def test_a_label_is_one_of_two_words_or_none(project, incident):
