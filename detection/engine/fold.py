@@ -226,7 +226,9 @@ def observe_result(
     outcome, is_change = _outcome_of(record, result, policy, keyer)
     if record.decision in BLOCKING:
         return _described(run, record, outcome, keyer)
-    if not policy.reads_plainly and answers_wait(record, outcome, inner(record.tool)):
+    # Most calls are made once, and to wait is to look again.
+    is_again = not policy.reads_plainly and run.has_earlier(record)
+    if is_again and answers_wait(record, outcome, inner(record.tool)):
         record.waits, record.effect = True, "poll"
         policy = policy.as_poll()
     # Errors are compared by their cause: the same error for another argument is not new.

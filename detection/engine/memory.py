@@ -301,6 +301,10 @@ class RunState:
                 return record
         return None
 
+    def has_earlier(self, record: Record) -> bool:
+        """Return whether a remembered call before this one was identical."""
+        return any(one.key == record.key and one is not record for one in self.records[-9:])
+
     def is_new(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is new, and remember it."""
         value = bytes.fromhex(fingerprint[: 2 * _HASH_BYTES])
