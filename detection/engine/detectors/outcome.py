@@ -169,9 +169,12 @@ class Outcome(BaseDetector):
         if not own:
             return QUIET
         name = _name_of(record, policy)
-        if name not in own:
-            name = next((one for one, series in own.items() if name in series.get("members", ())), name)
         series = own.get(name)
+        if series is None:
+            for other, shared in own.items():
+                if "members" in shared and name in shared["members"]:
+                    name, series = other, shared
+                    break
         if series is None or _is_asked_anew(series, run, record, policy):
             return QUIET
         # A poll is expected to return the same, but not to fail.
@@ -189,14 +192,15 @@ class Outcome(BaseDetector):
             return QUIET
         # It is the host that refuses, whichever tool is called.
         mine = _HOST if outcome.is_refused else _name_of(record, policy)
-        name = _continued(own, mine, run, record, outcome, policy)
+        text = _text_of(record, outcome)
+        name = _continued(own, mine, run, record, text, policy)
         series = own.pop(name) if name is not None else None
         if mine != _HOST:
             _end_series_of(own, mine)
         if name is None or series is None:
-            name, series = mine, _begun(run, record, outcome, policy)
+            name, series = mine, _begun(run, record, outcome, text, policy)
         else:
-            _add(series, run, record, outcome, policy)
+            _add(series, run, record, outcome, text, policy)
         if name == _HOST or name != mine:
             members = [one for one in series.get("members", (name,)) if one not in (mine, _HOST)]
             series["members"] = [*members, _name_of(record, policy)][-_MAX_TOOLS:]
@@ -243,48 +247,45 @@ def _name_of(record: Record, policy: Policy) -> str:
 
 
 def _continued(
-    own: dict[str, Any], mine: str, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    own: dict[str, Any], mine: str, run: RunState, record: Record, text: str, policy: Policy
 ) -> str | None:
     """Return the name of the series that a result continues: its own, or that of an error of other tools."""
     series = own.get(mine)
-    if series is not None and _goes_on(series, run, record, outcome, policy):
+    if series is not None and _goes_on(series, run, record, text, policy):
         return mine
     if record.status != ERROR or mine == _HOST or policy.reads_plainly:
         return None
     for name, series in own.items():
         if name in (mine, _HOST, "texts") or not series["failed"]:
             continue
-        if _goes_on(series, run, record, outcome, policy):
+        if _goes_on(series, run, record, text, policy):
             return name
     return None
 
 
-def _goes_on(
-    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
-) -> bool:
+def _goes_on(series: dict[str, Any], run: RunState, record: Record, text: str, policy: Policy) -> bool:
     """Return whether a result continues a series: one error has one cause or, whatever its call says, one text."""
-    if series.get("last", series["result"]) != record.result and (
-        record.status != ERROR or outcome.is_plain or series.get("text") != _text_of(outcome)
-    ):
+    is_same = series.get("last", series["result"]) == record.result or (text and series.get("text") == text)
+    if not is_same:
         return False
     if run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES:
         return False
     return not _is_asked_anew(series, run, record, policy)
 
 
-def _text_of(outcome: ResultOutcome) -> str:
+def _text_of(record: Record, outcome: ResultOutcome) -> str:
     """Return a fingerprint of an error as received: one call may name what is missing, and the next one not."""
+    if record.status != ERROR or outcome.is_plain:
+        return ""
     return outcome.keyer.digest(b"text", encoded(outcome.raw))[:_TEXT_CHARACTERS]
 
 
 def _end_series_of(own: dict[str, Any], mine: str) -> None:
     """Forget each series to which a tool belongs, because it now returns something else."""
-    for name in [
-        name
-        for name, series in own.items()
-        if name == mine or (name not in ("texts", _HOST) and mine in series.get("members", ()))
-    ]:
-        del own[name]
+    own.pop(mine, None)
+    for name, series in [*own.items()]:
+        if "members" in series and name != _HOST and mine in series["members"]:
+            del own[name]
 
 
 def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> bool:
@@ -301,15 +302,17 @@ def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy
     )
 
 
-def _begun(run: RunState, record: Record, outcome: ResultOutcome, policy: Policy) -> dict[str, Any]:
+def _begun(
+    run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Policy
+) -> dict[str, Any]:
     """Return a series that a result begins."""
     series = {
         "result": record.result, "calls": 1, "count": _in_tenths(_weight(record, outcome)), "similar": 1,
         "first": record.seq, "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
         "failed": record.status == ERROR,
     }  # fmt: skip
-    if record.status == ERROR:
-        series["text"] = _text_of(outcome)
+    if text:
+        series["text"] = text
     if record.effect == "write":
         series["refused"], series["spoken"] = 1, False
     if policy.values["result_aware"] and policy.traits.reads and outcome.finds_nothing:
@@ -320,7 +323,7 @@ def _begun(run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
 
 
 def _add(
-    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Policy
 ) -> None:
     """Add a result to the series that it continues."""
     series["calls"] += 1
@@ -344,8 +347,8 @@ def _add(
                 series["spoken"] = False
     series["round"], series["failed"] = record.round, failed
     series["new_results"], series["sketch"] = run.new_results, record.sketch
-    if failed:
-        series["last"], series["text"] = record.result, _text_of(outcome)
+    if text:
+        series["last"], series["text"] = record.result, text
 
 
 def _weight(record: Record, outcome: ResultOutcome) -> float:
