@@ -17,6 +17,8 @@ from detection.engine.calls import Arguments
 
 Identity = Literal["canonical", "raw", "tool"]
 
+CONTAINERS = (dict, list)
+"""What holds other values in JSON. For `isinstance`, which is slow with a union."""
 # 128 bits, so that no two calls of a project have one digest by chance.
 DIGEST_BYTES = 16
 # The code points from the first of these on are characters that JSON need not escape.
@@ -36,6 +38,8 @@ _EMPTY_OBJECT = b"{}"
 _MAX_COMBINING_IN_A_ROW = 32
 # orjson changes integers beyond 64 bits and floats out of range, so text with long numbers takes the slow path.
 _LONG_NUMBER = re.compile(r"[0-9](?:[eE]|[0-9]{15})")
+# ASCII text in kinds of characters: digits, and the letter of an exponent. Searching them is faster than the pattern.
+_NUMBER_KINDS = bytes.maketrans(b"0123456789E", b"0" * 10 + b"e")
 
 # More combining marks on one letter than any script uses; ordering them would take quadratic time. Three letters
 # decompose into combining marks; beyond the first plane, whole blocks are precise enough.
@@ -58,6 +62,20 @@ class WordHashes(dict[bytes, str]):
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
+
+    def of(self, words: list[bytes]) -> list[str]:
+        """Return the hash of each word; of many that are not cached, faster than one by one."""
+        hashed: list[Any] = list(map(self.get, words))
+        if None in hashed:
+            seed, free = self._seed, _MAX_MEMO_WORDS - len(self)
+            for place, known in enumerate(hashed):
+                if known is None:
+                    word = words[place]
+                    hashed[place] = one = chr(_FIRST_CODE_POINT + crc32(word, seed) % _CODE_POINTS)
+                    if free > 0 and len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
+                        self[word] = one
+                        free -= 1
+        return hashed
 
     def __missing__(self, word: bytes) -> str:
         hashed = chr(_FIRST_CODE_POINT + crc32(word, self._seed) % _CODE_POINTS)
@@ -148,7 +166,7 @@ def parse(text: str) -> Any:
     ValueError
         If the text is not JSON or is nested too deeply.
     """
-    if not _LONG_NUMBER.search(text):
+    if not _has_long_number(text):
         try:
             return orjson.loads(text)
         except ValueError:
@@ -159,12 +177,19 @@ def parse(text: str) -> Any:
         raise ValueError("nested too deeply") from error
 
 
+def _has_long_number(text: str) -> bool:
+    if not text.isascii():
+        return _LONG_NUMBER.search(text) is not None
+    kinds = text.encode().translate(_NUMBER_KINDS)
+    return b"0e" in kinds or b"0" * 16 in kinds
+
+
 def structured(arguments: Arguments) -> Arguments:
     """Return the object or list that a text contains, so that it is parsed only once; anything else unchanged."""
     if isinstance(arguments, str) and arguments[:1] in ("{", "["):
         with suppress(ValueError):
             value = parse(arguments)
-            if isinstance(value, dict | list):
+            if isinstance(value, CONTAINERS):
                 return value
     return arguments
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from contextlib import suppress
-from itertools import islice
+from itertools import filterfalse, islice
 from typing import Any
 from zlib import crc32
 
@@ -136,15 +136,15 @@ def _value_sketch(value: Any, hashes: WordHashes) -> str:
         if value is None or isinstance(value, _SCALARS):
             return _SCALAR + hashes[str(value).encode()]
         return _SCALAR + hashes[dump(value)]
-    words = _words(value)
+    words = words_of_text(value)
     if len(words) > MAX_FIELD_WORDS:
         # Of a long text, several words share a hash, so that its end still counts.
         step = -(-len(words) // MAX_FIELD_WORDS)
         words = [b" ".join(words[i : i + step]) for i in range(0, len(words), step)]
-    return "".join(map(hashes.__getitem__, words))
+    return "".join(hashes.of(words))
 
 
-def _words(text: str) -> list[bytes]:
+def words_of_text(text: str) -> list[bytes]:
     """Return the words of a text in UTF-8."""
     if text.isascii():
         return text.encode().translate(_BREAKS).split()
@@ -155,18 +155,20 @@ def _words(text: str) -> list[bytes]:
 
 def hashed_words(text: str, keyer: Keyer) -> str:
     """Return the words of a text in their order, as keyed hashes of one character."""
-    return "".join(map(keyer.word_hashes.__getitem__, _words(text)))
+    return "".join(keyer.word_hashes.of(words_of_text(text)))
 
 
-def may_contain(text: str, phrases: list[str], keyer: Keyer) -> bool:
-    """Return whether a text may contain one of these phrases, as `hashed_words` writes them: a fast check before it.
+def may_contain(words: list[bytes], phrases: list[str], keyer: Keyer) -> bool:
+    """Return whether words may contain one of these phrases, as `hashed_words` writes them: a fast check before it.
 
     Each different word is hashed once, and numbers, which rarely come twice, are not: at least half of the words of a
     phrase must be there.
     """
-    words = [word for word in set(_words(text)) if not word.isdigit()]
-    known = set(map(keyer.word_hashes.__getitem__, words))
-    return any(sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase) for phrase in phrases)
+    known = set(keyer.word_hashes.of([*filterfalse(bytes.isdigit, set(words))]))
+    for phrase in phrases:
+        if not known.isdisjoint(phrase) and sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase):
+            return True
+    return False
 
 
 def word_places(text: str, count: int) -> list[tuple[int, int]]:
@@ -179,7 +181,7 @@ def word_set(text: str, keyer: Keyer) -> str:
 
     Which words are kept depends on their hashes alone, so two long texts keep the same ones.
     """
-    words = _words(_DIGITS.sub("", text))
+    words = words_of_text(_DIGITS.sub("", text))
     return "".join(sorted(set(map(keyer.word_hashes.__getitem__, words)))[:MAX_SET_WORDS])
 
 
@@ -200,7 +202,7 @@ def word_sample(text: str, keyer: Keyer) -> str:
 
     They are chosen by their hashes, so that two texts with the same words have the same sample.
     """
-    words = map(keyer.word_hashes.__getitem__, _words(text.lower()))
+    words = map(keyer.word_hashes.__getitem__, words_of_text(text.lower()))
     return "".join(sorted(set(words))[:MAX_SAMPLE_WORDS])
 
 

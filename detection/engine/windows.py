@@ -18,13 +18,16 @@ _ROWS = table("windows")
 _FILE_NAMES: Final = tuple(name for row in _ROWS for name in row.get("file", ()))
 _FILES: Final = frozenset(_FILE_NAMES)
 _PLACE_NAMES: Final = tuple(name for row in _ROWS for name in row.get("where", ()))
+_PLACES: Final = frozenset(_PLACE_NAMES)
 _COMMANDS: Final = tuple(
     (tuple(row["parts"]), re.compile(rf"(?:^|[;&(]|\bthen\b)\s*{row['pattern']}"), row["unit"])
     for row in _ROWS
     if "pattern" in row
 )
-_WORDS = sorted({parts[0].split()[0].lstrip("-") for parts, _, _ in _COMMANDS})
-_PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)}) ")
+_WORDS: Final = tuple(
+    f"{name} " for name in sorted({parts[0].split()[0].lstrip("-") for parts, _, _ in _COMMANDS})
+)
+_PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})")
 _ROLES: Final = ("first", "last", "count", "both")
 _ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
     name: frozenset(role for role in _ROLES for row in _ROWS if name in row.get(role, ()))
@@ -79,22 +82,33 @@ def window_of(arguments: object, *, is_shell: bool, place: str = "") -> Window |
     arguments = _with_file(arguments, 0)
     if arguments is None or _ROLES_OF.keys().isdisjoint(arguments):
         return None
-    path = next(arguments[name] for name in _FILE_NAMES if isinstance(arguments.get(name), str))
     found = _of_arguments(arguments)
     if found is None:
         return None
-    where = " ".join(str(arguments[name]) for name in _PLACE_NAMES if name in arguments)
+    path, where = _path_of(arguments), ""
+    if not _PLACES.isdisjoint(arguments):
+        where = " ".join(str(arguments[name]) for name in _PLACE_NAMES if name in arguments)
     return hash_of(f"line {where} {path}" if where else f"line {path}"), *found
 
 
 def _with_file(arguments: dict[str, Any], depth: int) -> dict[str, Any] | None:
     """Return the arguments that name a file: of the call, or of the one file that they list."""
-    if not _FILES.isdisjoint(arguments) and any(isinstance(arguments.get(name), str) for name in _FILE_NAMES):
+    if not _FILES.isdisjoint(arguments) and _path_of(arguments) is not None:
         return arguments
-    for value in arguments.values() if depth < _MAX_DEPTH and len(arguments) <= _MAX_DEPTH else ():
+    if depth >= _MAX_DEPTH or len(arguments) > _MAX_DEPTH:
+        return None
+    for value in arguments.values():
         one = value[0] if isinstance(value, list) and len(value) == 1 else value
         if isinstance(one, dict):
             return _with_file(one, depth + 1)
+    return None
+
+
+def _path_of(arguments: Mapping[str, Any]) -> str | None:
+    for name in _FILE_NAMES:
+        path = arguments.get(name)
+        if isinstance(path, str):
+            return path
     return None
 
 
@@ -133,6 +147,11 @@ def _pair(value: Any) -> tuple[int, int] | None:
 
 
 def _of_command(command: str, place: str) -> Window | None:
+    for word in _WORDS:
+        if word in command:
+            break
+    else:
+        return None
     if not _PROGRAMS.search(command):
         return None
     for parts, pattern, unit in _COMMANDS:

@@ -114,10 +114,13 @@ class Similar(BaseDetector):
         limit += run.allowance("similar")
         literal = values["similar_method"] == "literal"
         aware, tool = values["result_aware"] and not literal, record.tool
+        # Most earlier calls had a new result.
         candidates = [
             other
             for other in run.records[-1 - window : -1]
-            if other.tool == tool and not other.is_obsolete and (not aware or _is_evidence(other, run))
+            if other.tool == tool
+            and not other.is_obsolete
+            and not (aware and ((other.is_new and other.status == OK) or not _is_evidence(other, run)))
         ]
         if len(candidates) < limit - 1 or not record.sketch:
             return QUIET

@@ -7,7 +7,7 @@ and patterns are in `tables`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -22,8 +22,7 @@ from detection.engine.tool_classes import ToolTraits
 __all__ = ["CallFacts", "ResultOutcome", "as_text", "evaluate_result", "is_cut", "normalise"]
 
 
-@dataclass(frozen=True, slots=True)
-class CallFacts:
+class CallFacts(NamedTuple):
     """What is known of the call that a result belongs to.
 
     Attributes
@@ -181,16 +180,24 @@ def evaluate_result(
     if is_failed:
         return _read_error(text, raw, digest, traits, keyer, call, plain=plain)
     outcome = ResultOutcome(OK, digest, None, True, text, raw, keyer, is_plain=plain)
-    if answers.is_picture(text, plain=plain):
-        outcome.is_picture, outcome.is_evidence = True, False
-    elif answers.is_empty(text, plain=plain):
-        outcome.status, outcome.is_evidence = EMPTY, False
-    elif answers.is_acknowledgement(text, plain=plain):
-        outcome.is_receipt, outcome.is_evidence = True, False
-    outcome.is_value = outcome.status == OK and not outcome.is_picture and answers.is_value(text)
+    if len(text) <= answers.MAX_SHORT_CHARS:
+        _read_short(outcome, text, plain=plain)
     if outcome.status == OK and call.effect in _RECEIPTS and not answers.is_declined(text):
         outcome.is_receipt, outcome.is_evidence = True, False
     return outcome
+
+
+def _read_short(outcome: ResultOutcome, text: str, *, plain: bool) -> None:
+    """Note what only a short text can be: a picture, empty, a receipt without words of its own, or a value."""
+    if answers.is_picture(text, plain=plain):
+        outcome.is_picture, outcome.is_evidence = True, False
+        return
+    if answers.is_empty(text, plain=plain):
+        outcome.status, outcome.is_evidence = EMPTY, False
+        return
+    if answers.is_acknowledgement(text, plain=plain):
+        outcome.is_receipt, outcome.is_evidence = True, False
+    outcome.is_value = answers.is_value(text)
 
 
 def _read_error(

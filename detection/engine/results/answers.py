@@ -19,7 +19,8 @@ MAX_TAIL_CHARS = 200
 # One sentence; a longer text that contains `done` or `not found` says something else, too. A judgement.
 _MAX_WRAPPED_CHARS = 160
 # Tools that find nothing repeat their query and give advice, in a few sentences; a judgement.
-_MAX_EMPTY_CHARS = 400
+MAX_SHORT_CHARS = 400
+"""A longer text is no picture, empty, receipt or value, and does not say that nothing was found."""
 # Larger objects carry data, and a failure in them stands in the head; a judgement for the time of a result.
 _MAX_JSON_CHARS = 2048
 # A receipt names its id at its beginning; what follows is compared as it is.
@@ -49,12 +50,13 @@ _PLAIN_NOTHING_FOUND = tables.pattern(row for row in _NOTHING_ROWS if row.get("p
 _NOTHING_FOUND_PARTS = tables.parts(_NOTHING_ROWS)
 # Begins a sentence or a value.
 _SENTENCE = ".:!?~\"'([{>*#,;-"
-_NOTHING_BEGINS = re.compile(
-    rf"(?:\A|[{re.escape(_SENTENCE)}]) {{0,3}}\W?(?:{'|'.join(map(re.escape, _NOTHING_FOUND_PARTS))})"
-)
+_BEGINS = rf" {{0,3}}\W?(?:{'|'.join(map(re.escape, _NOTHING_FOUND_PARTS))})"
+_NOTHING_BEGINS = re.compile(rf"\A{_BEGINS}")
+# Begins with a set of characters, so that the scan can skip what cannot match.
+_NOTHING_BEGINS_LATER = re.compile(rf"[{re.escape(_SENTENCE)}]{_BEGINS}")
 _EMPTY = _pattern("empty")
 _FRAMES = tuple(
-    (tuple(row["parts"]), re.compile(row["frame"]))
+    (row["parts"][0], row["parts"][1:], re.compile(row["frame"]))
     for name in tables.hosts()
     for row in tables.table(name)
     if "frame" in row
@@ -197,10 +199,10 @@ def is_pending(text: str) -> bool:
 
 def is_empty(text: str, *, plain: bool) -> bool:
     """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
-    if len(text) > (_MAX_WRAPPED_CHARS if plain else _MAX_EMPTY_CHARS):
+    if len(text) > (_MAX_WRAPPED_CHARS if plain else MAX_SHORT_CHARS):
         return False
     if not plain:
-        for (first, *others), frame in _FRAMES:
+        for first, others, frame in _FRAMES:
             if first in text and all(part in text for part in others):
                 text = frame.sub("", text).strip()
     if len(text) > _MAX_WRAPPED_CHARS and text[:1] != "{":
@@ -239,12 +241,12 @@ def says_nothing_found(text: str, *, plain: bool) -> bool:
     """Return whether a text says that nothing was found; in a longer one, a sentence must begin so."""
     if plain:
         return len(text) <= _MAX_WRAPPED_CHARS and _PLAIN_NOTHING_FOUND.search(text) is not None
-    if len(text) > _MAX_EMPTY_CHARS or not contains_any(text, _NOTHING_FOUND_PARTS):
+    if len(text) > MAX_SHORT_CHARS or not contains_any(text, _NOTHING_FOUND_PARTS):
         return False
     lowered = text.lower()
     if len(text) <= _MAX_WRAPPED_CHARS:
         return _NOTHING_FOUND.search(lowered) is not None
-    if _NOTHING_BEGINS.search(lowered) is None:
+    if _NOTHING_BEGINS.match(lowered) is None and _NOTHING_BEGINS_LATER.search(lowered) is None:
         return False
     return any(
         not (before := lowered[: found.start()].rstrip()) or before[-1] in _SENTENCE

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import unquote
 
-from detection.engine.identity import Keyer
-from detection.engine.similarity import hashed_words, may_contain, word_places
+from detection.engine.identity import CONTAINERS, Keyer
+from detection.engine.similarity import hashed_words, may_contain, word_places, words_of_text
 
 # Tools repeat a call at the beginning of a result; a judgement for the time of a result.
 MAX_HEAD_CHARS = 512
@@ -47,7 +47,7 @@ def nested_texts(arguments: Any, keyer: Keyer) -> str:
     found: list[str] = []
     size = 0
     for value in arguments.values():
-        if not isinstance(value, dict | list):
+        if not isinstance(value, CONTAINERS):
             continue
         for text in _texts(value):
             hashed = hashed_words(text[:MAX_HEAD_CHARS], keyer)
@@ -101,9 +101,10 @@ def _masked(text: str, phrases: list[str], keyer: Keyer) -> str:
         plain = _ENCODED.sub(lambda found: unquote(found[0], errors="replace"), plain)
     if "\\" in plain:
         plain = _ESCAPES.sub("  ", plain)
-    if not may_contain(plain, phrases, keyer):
+    words = words_of_text(plain)
+    if not may_contain(words, phrases, keyer):
         return text
-    hashed = hashed_words(plain, keyer)
+    hashed = "".join(keyer.word_hashes.of(words))
     found = [phrase for phrase in phrases if phrase in hashed]
     if not found:
         return text

@@ -10,7 +10,7 @@ from operator import is_not
 from typing import Any
 
 from detection.engine import tables
-from detection.engine.identity import Keyer, dump, encoded, parse
+from detection.engine.identity import CONTAINERS, Keyer, dump, encoded, parse
 
 # A screen or two: what changes with every result stands in it; a judgement for the time of a result.
 MAX_MASKED_CHARS = 8192
@@ -42,11 +42,24 @@ _FORMS = _VOLATILE_FORMS.replace(r"\.\d+ ?(?:s|", r"\.\d+ ?(?:[mµμun]?s|")
 _PLAIN_VOLATILE, _VOLATILE = re.compile(_VOLATILE_FORMS), re.compile(_FORMS)
 # The same for ASCII text, without Unicode digits and letters: twice as fast.
 _PLAIN_VOLATILE_ASCII, _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII), re.compile(_FORMS, re.ASCII)
+# The same for other text in which all digits are those of ASCII.
+_PLAIN_VOLATILE_DIGITS, _VOLATILE_DIGITS = (
+    re.compile(forms.replace(r"\d", "[0-9]")) for forms in (_VOLATILE_FORMS, _FORMS)
+)
+_ASCII = bytes(range(128))
+_DIGIT = re.compile(r"\d")
+_MICRO = "µ"
 # ASCII text in kinds of characters: digits, separators of dates and decimals, and units of time with the x of an
 # address.
 _KINDS = bytes.maketrans(b"0123456789/:.mhdwyunx", b"0" * 10 + b"-" * 3 + b"s" * 8)
-# Whatever `_VOLATILE_ASCII` matches contains one of these kinds.
-_KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0 s", b"0" * 10)
+# Whatever `_VOLATILE_ASCII` matches contains one of these kinds, or a unit after a space.
+_KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0" * 10)
+_KIND_OF_UNIT = b"0 s"
+_UNITS_AFTER_SPACE = (" ago", " ms", " us", " ns")
+# From this length on, a few searches are faster than a look at every character; measured.
+_LONG_TEXT_CHARS = 400
+# White space of ASCII beside spaces and line ends.
+_OTHER_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f"
 # By definition: 8-4-4-4-12.
 _DASHES_OF_UUID = 4
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
@@ -95,11 +108,13 @@ def _fields_of(found: Iterable[Mapping[str, Any]]) -> _Fields:
     return _Fields(frozenset(anywhere), beside, holding)
 
 
-_Labels = tuple[tuple[tuple[str, ...], re.Pattern[str]], ...]
+_Labels = tuple[tuple[str, re.Pattern[str]], ...]
 
 
 def _labels_of(found: Iterable[Mapping[str, Any]]) -> _Labels:
-    return tuple((tuple(row["parts"]), tables.compiled(row["text"])) for row in found if "text" in row)
+    """Return each part with the pattern of its row; a second run of a pattern changes nothing more."""
+    labelled = [(row["parts"], tables.compiled(row["text"])) for row in found if "text" in row]
+    return tuple((part, pattern) for parts, pattern in labelled for part in parts)
 
 
 _PLAIN_ROWS = [row for row in _ROWS if row.get("plain")]
@@ -142,39 +157,81 @@ def normalise(text: str, volatile_fields: Collection[str] = (), *, plain: bool =
     head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]
     if "\x1b" in head:
         head = _ANSI.sub("", head)
-    # A space is the only white space that is printable, so most results need not be split.
+    # Most results have single spaces and line ends, and need not be split.
     lines = head.replace("\n", " ").strip()
-    head = lines if lines.isprintable() and "  " not in lines else " ".join(head.split())
-    if head.count("-") >= _DASHES_OF_UUID:
+    is_spaced = "  " not in lines and _has_single_spaces(lines)
+    head = lines if is_spaced else " ".join(head.split())
+    if head.count("-") >= _DASHES_OF_UUID and _may_have_a_uuid(head):
         head = _UUID.sub("~", head)
     is_ascii = head.isascii()
-    if not is_ascii:
+    if not is_ascii and _has_other_digits(head):
         head = (_PLAIN_VOLATILE if plain else _VOLATILE).sub("~", head)
     elif _may_be_volatile(head):
-        head = (_PLAIN_VOLATILE_ASCII if plain else _VOLATILE_ASCII).sub("~", head)
+        if is_ascii:
+            head = (_PLAIN_VOLATILE_ASCII if plain else _VOLATILE_ASCII).sub("~", head)
+        else:
+            head = (_PLAIN_VOLATILE_DIGITS if plain else _VOLATILE_DIGITS).sub("~", head)
     # Months and days begin with a capital letter.
-    lower = head == head.lower()
-    if not lower:
+    lowered = head.lower()
+    if head != lowered:
         head = _DATE_WORDS.sub("~", head)
-    # In lower-case ASCII, every labelled id contains one of these two.
-    names_no_id = lower and is_ascii and "id" not in head and "req_" not in head
+    # In ASCII, every labelled id contains one of these two.
+    names_no_id = is_ascii and "id" not in lowered and "req_" not in lowered
     if not names_no_id and _may_name_an_id(head):
         head = _LABELLED_ID.sub(r"\1\2~", head)
     start = head if plain else head[:_MAX_LABELLED_CHARS]
-    for parts, label in _PLAIN_LABELS if plain else _LABELS:
-        for part in parts:
-            if part in start:
-                head = label.sub(r"\g<kept>~", head)
-                break
+    for part, label in _PLAIN_LABELS if plain else _LABELS:
+        if part in start:
+            head = label.sub(r"\g<kept>~", head)
     return head + tail if tail else head
 
 
 def _may_be_volatile(text: str) -> bool:
-    """Return whether ASCII text may contain a time, a duration or an address; a fast check before a slow pattern."""
-    kinds = text.encode().translate(_KINDS)
-    for volatile in _KINDS_OF_VOLATILE:  # noqa: SIM110 - a loop costs half of what a generator costs
+    """Return whether a text may contain a time, a duration or an address, in digits of ASCII.
+
+    A fast check before a slow pattern.
+    """
+    kinds = encoded(text).translate(_KINDS)
+    for volatile in _KINDS_OF_VOLATILE:
         if volatile in kinds:
             return True
+    if _KIND_OF_UNIT in kinds:
+        for unit in _UNITS_AFTER_SPACE:
+            if unit in text:
+                return True
+    return not text.isascii() and _MICRO in text
+
+
+def _has_other_digits(text: str) -> bool:
+    """Return whether a text has digits beyond ASCII."""
+    others = encoded(text).translate(None, _ASCII)
+    return _DIGIT.search(others.decode("utf-8", "surrogatepass")) is not None
+
+
+def _has_single_spaces(text: str) -> bool:
+    """Return whether the only white space of a text is spaces; False may be wrong."""
+    # A space is the only white space that is printable.
+    if len(text) < _LONG_TEXT_CHARS or not text.isascii():
+        return text.isprintable()
+    for space in _OTHER_SPACES:  # noqa: SIM110 - a loop costs half of what a generator costs
+        if space in text:
+            return False
+    return True
+
+
+def _may_have_a_uuid(text: str) -> bool:
+    """Return whether the first group of a UUID may be there: a fast check before a slow pattern."""
+    start = text.find("-")
+    while start >= 0:
+        # Its first dash is the first of four, each five characters after the last.
+        if (
+            text[start + 5 : start + 6]
+            == text[start + 10 : start + 11]
+            == text[start + 15 : start + 16]
+            == "-"
+        ):
+            return True
+        start = text.find("-", start + 1)
     return False
 
 
@@ -209,7 +266,7 @@ def form_of(name: str) -> str:
 def _pruned(value: Any, own: frozenset[str], *, plain: bool) -> Any:
     """Return a value without the fields that change without meaning; the same object if it has none."""
     if isinstance(value, list):
-        items = [_pruned(item, own, plain=plain) if isinstance(item, dict | list) else item for item in value]
+        items = [_pruned(item, own, plain=plain) if isinstance(item, CONTAINERS) else item for item in value]
         return items if any(map(is_not, items, value)) else value
     names = tuple(value)
     find = _volatile_of if len(names) <= _MAX_CACHED_NAMES else _volatile_of.__wrapped__
@@ -219,7 +276,7 @@ def _pruned(value: Any, own: frozenset[str], *, plain: bool) -> Any:
     inner = {
         name: pruned
         for name, item in value.items()
-        if isinstance(item, dict | list) and (pruned := _pruned(item, own, plain=plain)) is not item
+        if isinstance(item, CONTAINERS) and (pruned := _pruned(item, own, plain=plain)) is not item
     }
     if not dropped and not inner:
         return value
@@ -249,7 +306,8 @@ def _holds(value: Any, part: str) -> bool:
 
 def is_cut(content: str) -> bool:
     """Return whether the client has sent a digest in the place of the end of a result, or of the whole."""
-    return _CUT_BY_CLIENT.search(content[-_MAX_CUT_CHARS:]) is not None
+    end = content[-_MAX_CUT_CHARS:]
+    return "sha256" in end and _CUT_BY_CLIENT.search(end) is not None
 
 
 def without_positions(text: str) -> str:
