@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ SETTINGS = {"number": 1, "ratio": 1, "Field": 2}
 """Functions that declare a setting, and the place of its default."""
 NO_LIMITS = (0, 1)
 """Defaults that turn something off or change nothing."""
+COMMENT = re.compile(r"(?:^|  )# (?!fmt:|noqa|type:)")
 
 
 def unexplained(text: str) -> Iterator[str]:
@@ -50,9 +52,9 @@ def _has_limit(call: ast.Call) -> bool:
 
 
 def _has_comment(lines: list[str], node: ast.stmt | ast.expr) -> bool:
-    """Return whether a comment stands above a node, or behind it."""
-    above = lines[node.lineno - 2] if node.lineno > 1 else ""
-    return above.lstrip().startswith("#") or "  # " in lines[(node.end_lineno or node.lineno) - 1]
+    """Return whether a comment stands above a node, or behind it; one for a tool explains nothing."""
+    above = lines[node.lineno - 2].lstrip() if node.lineno > 1 else ""
+    return bool(COMMENT.match(above) or COMMENT.search(lines[(node.end_lineno or node.lineno) - 1]))
 
 
 @pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(ENGINE)) for file in FILES])
@@ -68,6 +70,8 @@ def test_every_constant_says_where_it_comes_from(file):
         "A, B = 4, 5",
         "SIZE = 32 * 1024",
         "LOW = -1",
+        "MAX = 4  # noqa: N816",
+        "# fmt: off\nMAX = 4",
         "# Of the one above.\nA = 4\nB = 5",
         "number('limit', 4, 2, 100)",
         "x = (\n    ratio('share', 0.7, 'Share'),\n)",
