@@ -18,7 +18,7 @@ from detection.engine.calls import Arguments
 Identity = Literal["canonical", "raw", "tool"]
 
 CONTAINERS = (dict, list)
-"""What holds other values in JSON. For `isinstance`, which is slow with a union."""
+"""What contains other values in JSON. For `isinstance`, which is slow with a union."""
 # 128 bits, so that no two calls of a project have one digest by chance.
 DIGEST_BYTES = 16
 # The code points from the first of these on are characters that JSON need not escape.

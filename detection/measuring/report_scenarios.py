@@ -40,8 +40,8 @@ _OF_INCIDENTS = frozenset(("kind", "not_kind", "at_most"))
 
 
 @dataclass(frozen=True, slots=True)
-class Reaction:
-    """What a call met with. A held call is a blocked one: until somebody decides, it does not run."""
+class ReportReaction:
+    """What a call met with. A held call is a blocked one: until a person decides, it does not run."""
 
     call: int
     kind: Kind
@@ -49,15 +49,15 @@ class Reaction:
 
 
 @dataclass(slots=True)
-class Run:
+class ReportRun:
     """The run of a case: how many calls the agent made, which of them ran, and what they met with."""
 
     calls: int = 0
     ran: list[int] = field(default_factory=list)
-    reactions: list[Reaction] = field(default_factory=list)
+    reactions: list[ReportReaction] = field(default_factory=list)
 
 
-def compared(case: Json, run: Run, incidents: list[Json]) -> Played:
+def compared(case: Json, run: ReportRun, incidents: list[Json]) -> Played:
     """Return a played case with its differences; a case with an unknown expectation fails."""
     expect: Json = case["expect"]
     got = {
@@ -91,7 +91,7 @@ def _unknown(expect: Json) -> Iterator[str]:
         yield f"unknown expectation never {expect['never']!r}"
 
 
-def _of_reactions(expect: Json, run: Run, incidents: list[Json]) -> Iterator[str]:
+def _of_reactions(expect: Json, run: ReportRun, incidents: list[Json]) -> Iterator[str]:
     for rank, kind in enumerate(_KINDS):
         first = min((one.call for one in run.reactions if one.kind in _KINDS[rank:]), default=None)
         by, before = expect.get(f"{kind}_by"), expect.get(f"no_{kind}_before", 0)
@@ -128,7 +128,7 @@ def _has(wanted: str | list[str], kinds: list[str]) -> bool:
     return any(one in kinds for one in ([wanted] if isinstance(wanted, str) else wanted))
 
 
-def _of_messages(expect: Json, run: Run) -> Iterator[str]:
+def _of_messages(expect: Json, run: ReportRun) -> Iterator[str]:
     texts = " | ".join(one.message for one in run.reactions).lower()
     for text in expect.get("message_has", ()):
         if text.lower() not in texts:

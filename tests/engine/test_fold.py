@@ -79,7 +79,7 @@ def test_messages_of_blocked_calls_do_not_push_out_what_the_run_knows():
         player.answer(f"The call was not run. It was made {number} times.", is_error=True)
     player.call("read", {"path": "a"})
     assert player.answer("the text of a").result_is_new is False
-    assert len(snapshot.dump(player.state)) < 8_000
+    assert len(snapshot.dump(player.state)) < 8_192
 
 
 def test_a_call_after_a_spent_budget_has_a_new_result_only_once():

@@ -336,8 +336,8 @@ def test_a_reported_run_that_cannot_be_played_says_why(place):
 
 def test_a_call_that_runs_after_its_session_is_said_to_be_stopped_is_a_difference():
     case = reported("a", {"stopped_means_stopped": True})
-    said = reports.Reaction(2, "stop", "Session stopped: the limit is reached.")
-    runs = [reports.Run(3, [1, 2], [said]), reports.Run(3, [1, 3], [said])]
+    said = reports.ReportReaction(2, "stop", "Session stopped: the limit is reached.")
+    runs = [reports.ReportRun(3, [1, 2], [said]), reports.ReportRun(3, [1, 3], [said])]
 
     assert [reports.compared(case, run, []).problems for run in runs] == [
         (),

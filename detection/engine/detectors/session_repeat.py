@@ -222,7 +222,10 @@ def _name(record: Record) -> str:
 
 def _is_counted(record: Record, outcome: ResultOutcome, policy: Policy) -> bool:
     """Return whether an identical result of this call in another turn would mean anything."""
-    if policy.traits.tool_class == "poll" or record.effect == "poll" or outcome.trouble:
+    if outcome.trouble:
+        return False
+    if record.status != ERROR and (policy.traits.tool_class == "poll" or record.effect == "poll"):
+        # To ask for a state is to wait, unless the question itself fails.
         return False
     if record.status == EMPTY:
         return record.effect not in _WRITES

@@ -1,4 +1,4 @@
-"""Plays runs that users reported, each through the entry point that its agent uses, as that agent would go on.
+"""Plays runs that users reported, each through the entry point that its agent uses, as that agent would continue.
 
 A blocked call does not run. After a stop nothing more is sent until a person writes or resumes, unless the host of the
 case `goes_on`.
@@ -164,7 +164,7 @@ class _EventAgent:
     sessions
         Names of its session and of those that it started.
     is_stopped
-        Whether it was told to stop, and nobody has resumed it.
+        Whether it was stopped, and not resumed.
     """
 
     def __init__(self, case: Json, stage: Stage) -> None:
@@ -172,7 +172,7 @@ class _EventAgent:
         self._agent = case.get("agent", "agent")
         self.session = f"{stage.prefix}/{case['id']}"
         self.sessions = {self.session}
-        self.run = reports.Run()
+        self.run = reports.ReportRun()
         self.is_stopped = False
 
     def reply(self, calls: list[Json]) -> None:
@@ -195,7 +195,7 @@ class _EventAgent:
 
     def _note(self, number: int, decision: str, message: str) -> None:
         if decision != "allow":
-            self.run.reactions.append(reports.Reaction(number, _REACTIONS[decision], message))
+            self.run.reactions.append(reports.ReportReaction(number, _REACTIONS[decision], message))
         self.is_stopped = self.is_stopped or decision == "stop"
 
     def api(self, request: list[Any]) -> None:

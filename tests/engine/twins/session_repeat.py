@@ -54,6 +54,6 @@ def _turn(run: History, observations: Sequence[Observation], place: int) -> int:
 
 
 def _counts(one: Past) -> bool:
-    if one.kind_of_tool == "poll" or one.trouble:
+    if one.trouble or (one.kind_of_tool == "poll" and one.status != "error"):
         return False
     return one.kind_of_tool != "change" if one.status == "empty" else one.evidence
