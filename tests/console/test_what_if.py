@@ -66,13 +66,13 @@ def test_a_loop_that_is_not_one_but_is_still_blocked_by_another_detector_is_name
     form = {
         "scope": "agent:researcher",
         "set_repeat_enabled": "false",
-        "set_outcome_ladder": "block_then_stop",
+        "set_stagnation_ladder": "block_then_stop",
     }
     answer = tried(world, form)
     words = text(world.client.get(answer["Location"]))
     still = "In sessions with a lost incident that is “not a loop”, calls would still be blocked: "
-    assert f"{still}Identical results: search_web" in words
-    spared = tried(world, form | {"set_outcome_enabled": "false", "set_stagnation_enabled": "false"})
+    assert f"{still}Stagnation: search_web" in words
+    spared = tried(world, form | {"set_stagnation_enabled": "false"})
     assert still not in text(world.client.get(spared["Location"]))
 
 

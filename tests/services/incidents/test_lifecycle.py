@@ -205,11 +205,11 @@ def test_an_incident_says_which_of_its_calls_counted_as_a_fifth(agent):
 
 @pytest.mark.parametrize("is_guarded", [False, True])
 def test_a_reported_call_that_would_have_been_stopped_may_have_a_new_result(agent, is_guarded):
-    """Such as a poll of a reporting agent that waits long; the result of a blocked call is the message about it."""
+    """Such as a look of a reporting agent that looks long; the result of a blocked call is the message about it."""
     for number in range(12):
         call = agent.call(call_id=f"c-{number}")
         agent.asks(call) if is_guarded else agent.posts(call)
-        agent.posts(agent.result(f"c-{number}", "waiting" if number < 11 else "done"))
+        agent.posts(agent.result(f"c-{number}", "3 visitors" if number < 11 else "4 visitors"))
         evaluate(Session.objects.get().pk)
     incident = only()
     assert (incident.decision, incident.was_guarded) == ("stop", is_guarded)
