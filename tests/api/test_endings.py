@@ -118,7 +118,7 @@ def blocked_in_statistics(api):
 def test_a_delayed_call_runs_after_its_pause_and_the_next_pause_is_longer(api, agent):
     set_mode(api, ["delay"], delay_seconds=1)
     for _ in range(3):
-        agent.asks("queued", tool="fetch_page")
+        agent.asks("12 visitors", tool="fetch_page")
     verdict = agent.asks(tool="fetch_page")
     assert (verdict["decision"], verdict["ending"], verdict["retry_after_seconds"]) == ("block", "delay", 1)
     assert verdict["message"].endswith("Wait 1 s before you make this call again; it may run then.")
@@ -137,16 +137,16 @@ def test_a_delayed_call_runs_after_its_pause_and_the_next_pause_is_longer(api, a
     session = Session.objects.get()
     assert (session.blocked_count, session.call_count) == (blocked_in_statistics(api), 4) == (0, 4)
     assert Event.objects.get(call_id="c4").decision == "allow"
-    agent.results = [{"call_id": "c4", "content": "queued"}]
+    agent.results = [{"call_id": "c4", "content": "12 visitors"}]
     longer = agent.asks(tool="fetch_page")
     assert (longer["ending"], longer["retry_after_seconds"]) == ("delay", 2)
-    assert api.get("/sessions/s-1/calls").json()["items"][1]["result"]["content"] == "queued"
+    assert api.get("/sessions/s-1/calls").json()["items"][1]["result"]["content"] == "12 visitors"
 
 
 def test_a_delayed_call_does_not_run_in_a_session_that_a_person_has_stopped(api, agent):
     set_mode(api, ["delay"], delay_seconds=1)
     for _ in range(3):
-        agent.asks("queued", tool="fetch_page")
+        agent.asks("12 visitors", tool="fetch_page")
     assert agent.asks(tool="fetch_page")["ending"] == "delay"
     api.post("/sessions/s-1/stop", {"reason": "Enough."})
     time.sleep(1.1)
@@ -159,10 +159,10 @@ def test_a_delayed_call_does_not_run_in_a_session_that_a_person_has_stopped(api,
 def test_another_id_after_the_pause_runs_as_well(api, agent):
     set_mode(api, ["delay"], delay_seconds=1)
     for _ in range(3):
-        agent.asks("queued", tool="fetch_page")
+        agent.asks("12 visitors", tool="fetch_page")
     assert agent.asks(tool="fetch_page")["ending"] == "delay"
     time.sleep(1.1)
-    assert agent.asks("queued", tool="fetch_page")["decision"] == "allow"
+    assert agent.asks("12 visitors", tool="fetch_page")["decision"] == "allow"
     assert agent.asks(tool="fetch_page")["retry_after_seconds"] == 2
 
 

@@ -17,7 +17,7 @@ def looped(
     session,
     tool="fetch_page",
     arguments=None,
-    content=lambda n: "queued",
+    content=lambda n: "12 visitors",
     calls=4,
     label=None,
     reason="",

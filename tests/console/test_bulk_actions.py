@@ -178,7 +178,7 @@ def test_a_batch_that_was_not_counted_is_not_carried_out_again(world, monkeypatc
 
 def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
     for number in range(3):
-        loop(world.project, f"s-{number}", tool=f"tool_{number:02}", calls=4)
+        loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     query = "q=is:open tool:tool_*"
     keys = [*Pattern.objects.filter(tool__startswith="tool_").order_by("pk")]
     done = all_that_match(world, "patterns", query, "label:false_alarm")
@@ -197,7 +197,7 @@ def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
 
 def test_all_patterns_that_match_are_resolved_and_restored(world):
     for number in range(51):  # one more than a page has
-        loop(world.project, f"s-{number}", tool=f"tool_{number:02}", calls=3)
+        loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     keys = Pattern.objects.filter(tool__startswith="tool_").count()
     assert keys > 50
     assert f"all {keys} that match" in text(world.client.get(f"{world.base}/patterns?q=is:open tool:tool_*"))

@@ -120,7 +120,7 @@ def test_an_agent_that_was_stopped_in_its_loop_has_not_recovered(world, api):
         return {row["session"] for row in rows}
 
     overrides.save_override(world.project.pk, PROJECT, {"mode": "block_then_stop"}, SYSTEM, "because")
-    loop(world.project, "warned", calls=3)
+    loop(world.project, "warned", calls=4)
     assert numbers() == [0, 0]
     loop(world.project, "stopped", calls=9)
     stopped = Incident.objects.get(session_name="stopped")

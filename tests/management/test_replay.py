@@ -99,10 +99,11 @@ def test_calls_of_one_response_are_folded_before_any_of_their_results():
 
 
 def test_a_user_who_spoke_between_two_calls_resets_an_attended_session(tmp_path):
-    path = write(tmp_path / "e.jsonl", [event(i, user_before=i == 2) for i in range(4)])
+    calls = [event(i, user_before=i == 2, result="boom", is_error=True) for i in range(4)]
+    path = write(tmp_path / "e.jsonl", calls)
     policy = tmp_path / "policy.json"
     policy.write_text('{"attended": true}', encoding="utf-8")
 
-    # Warned about once: the user may have asked for the same again.
-    assert [(one["seq"], one["decision"]) for one in run(path)] == [(2, "warn")]
+    # What failed before the message fails after it, too.
+    assert [(one["seq"], one["decision"]) for one in run(path)] == [(2, "warn"), (3, "block")]
     assert run(path, "--policy", str(policy)) == []
