@@ -6,6 +6,7 @@ Imports nothing of LoopGuard; run by the Python that has the packages.
 import json
 import sys
 import traceback
+from zlib import crc32
 
 PROMPT = {"role": "user", "content": "reset my password"}
 TOOL_NAMES = ("search", "read", "other")
@@ -19,7 +20,7 @@ PARAMETERS = {
 
 def result(tool, q):
     """The result of a tool: nothing new for the repeated search, else something for each argument."""
-    return "0 hits" if q == "reset password" else f"{tool} found {q}"
+    return "0 hits" if q == "reset password" else f"{tool} found {crc32(q.encode()):,} lines"
 
 
 seen = []

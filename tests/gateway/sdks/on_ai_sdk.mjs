@@ -25,7 +25,7 @@ async function run(job) {
     let runs = 0;
     const execute = (name) => ({ q }) => {
         runs += 1;
-        return q === "reset password" ? "0 hits" : `${name} found ${q}`;
+        return q === "reset password" ? "0 hits" : `${name} found ${[...q].reduce((sum, one) => sum * 31 + one.charCodeAt(0), 7)} lines`;
     };
     const tools = Object.fromEntries(
         ["search", "read", "other"].map((name) => [
