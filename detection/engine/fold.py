@@ -235,12 +235,13 @@ def observe_result(
     record.status, record.result = outcome.status, _compared(record, outcome, policy)[:_RESULT_CHARACTERS]
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
-    if is_change or outcome.is_value or not outcome.is_evidence:
+    says_something = outcome.is_evidence and not outcome.is_phrase
+    if is_change or outcome.is_value or not says_something:
         is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
-    record.is_new = run.is_new(outcome.digest) if outcome.is_evidence else is_new_pair or outcome.is_picture
+    record.is_new = run.is_new(outcome.digest) if says_something else is_new_pair or outcome.is_picture
     outcome.is_value = outcome.is_value and is_new_pair
     run.results += 1
-    if record.is_new and outcome.is_evidence and record.status == OK:
+    if record.is_new and says_something and record.status == OK:
         run.new_results += 1
     faults: Faults = ()
     if is_change and is_new_pair:

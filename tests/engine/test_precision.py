@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from detection.engine import Guard
 from tests.engine.play import Player
 
 
@@ -591,3 +592,32 @@ def test_settings_that_count_every_call_of_a_response_count_errors_by_tool():
     quiet = {"stagnation_enabled": False}
     assert "outcome" in findings(Player(**quiet), *shared)
     assert "outcome" not in findings(Player(once_per_round=False, **quiet), *shared)
+
+
+PHRASES = [
+    lambda name: f"{name} is valid",
+    lambda name: f"No issues in {name}.",
+    lambda name: f'{{"name": "{name}", "active": true}}',
+]
+
+
+@pytest.mark.parametrize("phrase", PHRASES)
+def test_a_phrase_about_each_of_many_things_is_worth_advice_and_blocks_none(phrase):
+    guard = Guard()
+    decisions = []
+    for number in range(30):
+        name = f"src/part_{chr(97 + number % 26)}{number}.py"
+        decisions.append(guard.call("validate_file", {"path": name}, call_id=f"c-{number}").decision)
+        guard.result(f"c-{number}", phrase(name), is_error=False)
+    assert set(decisions) <= {"allow", "warn"}
+    assert decisions.count("warn") < 4
+
+
+def test_an_error_that_repeats_its_call_is_blocked_as_any_other():
+    guard = Guard()
+    decisions = []
+    for number in range(14):
+        name = f"src/part_{chr(97 + number)}.py"
+        decisions.append(guard.call("validate_file", {"path": name}, call_id=f"c-{number}").decision)
+        guard.result(f"c-{number}", f"Error: {name} cannot be opened", is_error=True)
+    assert "block" in decisions

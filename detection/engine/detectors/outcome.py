@@ -319,6 +319,8 @@ def _begun(
         series["found_nothing"] = True
     if outcome.is_refused:
         series["refusal"] = True
+    if outcome.is_phrase:
+        series["phrase"] = True
     return series
 
 
@@ -385,6 +387,7 @@ def _judge(name: str, series: dict[str, Any], run: RunState, record: Record, pol
     else:
         # Different searches that all find nothing may be an honest sweep.
         is_advisory = series.get("found_nothing", False)
+    is_advisory = is_advisory or series.get("phrase", False)
     results = (result, series.get("last", result))
     calls = [one for one in run.records if one.result in results and (is_shared or one.tool == record.tool)]
     keys = dict.fromkeys(one.key for one in calls)

@@ -165,7 +165,7 @@ class Stagnation(BaseDetector):
             return QUIET
         if record.status != ERROR:
             if record.is_new:
-                if outcome.is_evidence:
+                if outcome.is_evidence and not outcome.is_phrase:
                     own.clear()
                     own["new"] = record.round
                 return QUIET

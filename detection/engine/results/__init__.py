@@ -44,6 +44,10 @@ class CallFacts(NamedTuple):
 
 
 _UNKNOWN_CALL = CallFacts()
+
+# A result that repeats its call in a phrase, such as "a.py is valid": the phrase about each of twenty files is the same,
+# and says something about each. A judgement: a sentence and a half; not measured. Longer texts have content of their own.
+_MAX_PHRASE_CHARS = 120
 # Effects of calls whose results are receipts.
 _RECEIPTS = frozenset(("message", "note", "step", "write"))
 
@@ -75,6 +79,9 @@ class ResultOutcome:
         Whether it says that a piece of work is done: many pieces have the same receipt.
     is_value : bool
         Whether a result is a bare number or Boolean, which many different calls have in common.
+    is_phrase : bool
+        Whether it repeats its call in a phrase, such as "a.py is valid": that many calls have the phrase in common is
+        worth advice, and no reason to block the next one.
     is_picture : bool
         Whether the text only stands for a picture, which may show something new.
     is_cut : bool
@@ -94,6 +101,7 @@ class ResultOutcome:
     is_refused: bool = False
     is_receipt: bool = False
     is_value: bool = False
+    is_phrase: bool = False
     is_picture: bool = False
     is_cut: bool = False
     is_plain: bool = False
@@ -173,6 +181,7 @@ def evaluate_result(
         text = without_echo(
             raw, phrases_of(call.sketch, call.nested, call.tool if is_failed else "", keyer), keyer
         )
+    has_echo = text != raw
     text = normalise(text, traits.volatile_result_fields, plain=plain)
     if is_failed and call.effect == "search" and answers.is_empty(text, plain=plain):
         is_failed = False  # A search that finds nothing exits with 1.
@@ -182,6 +191,8 @@ def evaluate_result(
     outcome = ResultOutcome(OK, digest, None, True, text, raw, keyer, is_plain=plain)
     if len(text) <= answers.MAX_SHORT_CHARS:
         _read_short(outcome, text, plain=plain)
+    if has_echo and len(text) <= _MAX_PHRASE_CHARS and outcome.status == OK:
+        outcome.is_phrase = True
     if outcome.status == OK and call.effect in _RECEIPTS and not answers.is_declined(text):
         outcome.is_receipt, outcome.is_evidence = True, False
     return outcome
