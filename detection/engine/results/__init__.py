@@ -45,8 +45,8 @@ class CallFacts(NamedTuple):
 
 _UNKNOWN_CALL = CallFacts()
 
-# A result that repeats its call in a phrase, such as "a.py is valid": the phrase about each of twenty files is the same,
-# and says something about each. A judgement: a sentence and a half; not measured. Longer texts have content of their own.
+# A result that repeats its call in a phrase, such as "a.py is valid": the phrase about each of many files is the same,
+# and says something about each. A judgement: a sentence and a half; not measured. Longer texts say more.
 _MAX_PHRASE_CHARS = 120
 # Effects of calls whose results are receipts.
 _RECEIPTS = frozenset(("message", "note", "step", "write"))
