@@ -50,12 +50,12 @@ def _counted(run: History, policy: Policy, window: int | None) -> Expected | Non
 
 
 def _streak(run: History, policy: Policy) -> list[Past]:
-    """Equal calls in a row, the newest last."""
+    """Identical calls in a row, the newest last."""
     return _streak_and_turns(run, policy)[0]
 
 
 def _streak_and_turns(run: History, policy: Policy) -> tuple[list[Past], int]:
-    """Equal calls in a row, and in how many turns in a row the same was answered.
+    """Identical calls in a row, and in how many turns in a row the same was answered.
 
     A change elsewhere or a long pause ends a streak, and so does a person who speaks after a success.
     """
