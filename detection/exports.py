@@ -26,7 +26,7 @@ from detection.selectors.pages import Page, all_rows
 from detection.selectors.patterns import PatternRow
 from detection.selectors.prices import known_cost
 from detection.selectors.sessions import SessionRow
-from detection.services.approvals.documents import approval_document
+from detection.services.tracking.documents import approval_document
 
 SCHEMA_VERSION: Final = "1"
 MAX_ROWS: Final = 100_000

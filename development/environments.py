@@ -8,7 +8,7 @@ import sys
 import venv
 from pathlib import Path
 
-from manage import pip_command
+from development.own_environment import pip_command
 
 
 def environment_folder(name: str) -> Path:

@@ -17,8 +17,8 @@ from pathlib import Path
 import httpx
 
 from development import clients
+from development.own_environment import pip_command
 from development.test_server import running_server
-from manage import pip_command
 
 PACKAGES = ("detection", "loopguard_site")
 ASSETS = ("templates", "static")

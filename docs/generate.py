@@ -40,9 +40,9 @@ from detection.engine.tool_classes import SHIPPED_CLASSES  # noqa: E402
 from detection.engine.wire_shapes import ACTIONS  # noqa: E402
 from detection.selectors.filters import FilterField, ListSpec  # noqa: E402
 from detection.selectors.lists import LISTS  # noqa: E402
-from detection.services.ingestion.redaction import Redactor  # noqa: E402
-from detection.services.ingestion.secret_rules import RULES  # noqa: E402
-from tests.services.ingestion.secret_corpus import WITH_SECRET, WITHOUT_SECRET, halves  # noqa: E402
+from detection.services.redaction.redaction import Redactor  # noqa: E402
+from detection.services.redaction.secret_rules import RULES  # noqa: E402
+from tests.services.redaction.secret_corpus import WITH_SECRET, WITHOUT_SECRET, halves  # noqa: E402
 
 GROUPS = {"general": "General", "reactions": "Reactions"} | {one.kind: f"`{one.kind}`" for one in DETECTORS}
 

@@ -302,7 +302,7 @@ def _min_free(text: str) -> tuple[float, float]:
 def required_free_bytes(env: Mapping[str, str], disk_bytes: int) -> float:
     """Return the free space that a disk of this size must keep for events to be accepted.
 
-    `detection.services.maintenance.disk_space` decides the same from the settings.
+    `detection.services.storage.disk_space` decides the same from the settings.
     """
     share, size = _min_free(env.get("LOOPGUARD_MIN_FREE", "") or DEFAULT_MIN_FREE)
     wanted = min(share * disk_bytes, size)

@@ -13,7 +13,7 @@ SERVICES = Path(__file__).parents[1] / "detection"
 COUNTED = (
     "gateway/guarding.py",
     "services/approvals/*.py",
-    "services/incidents/tracker.py",
+    "services/tracking/tracker.py",
     "services/ingestion/guard.py",
     "services/ingestion/ingest.py",
     "services/ingestion/message_guard.py",

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
 from detection.engine.open_calls import is_assigned
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, loads, shorten
 
 MAX_EVENTS: Final = 1_000

@@ -15,8 +15,8 @@ from detection.api.event_parsing import (
     name,
 )
 from detection.api.problems import Problem
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest
-from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import Doubled, join, loads
 
 _SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")

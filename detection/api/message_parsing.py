@@ -16,8 +16,8 @@ from detection.api.guard_parsing import altered_body, altered_item, request_abou
 from detection.api.problems import Problem
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MESSAGE_SHAPES, MessageShape
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest
-from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import join
 
 _ROLES: Final[Mapping[str, frozenset[str]]] = {

@@ -22,7 +22,7 @@ from detection.selectors.pages import BadCursor
 from detection.services.errors import ServiceError, SessionBusy
 from detection.services.ingestion.attempts import recorder
 from detection.services.keys import Principal
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.storage.disk_space import disk_monitor
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.strict_json import JsonProblem, join
 

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 from detection import jobs
 from detection.selectors import alerts, dashboard, gateway_traffic, metric_totals
 from detection.services.ingestion.ingest import Accepted
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.storage.disk_space import disk_monitor
 from detection.stream import publisher as stream
 
 REGISTRY: Final = CollectorRegistry()

@@ -21,10 +21,10 @@ from detection.models import Role, Session
 from detection.models.sessions import IMPORTED
 from detection.selectors import dashboard
 from detection.selectors.integrations import heard_integrations
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.keys import PROJECT_ARCHIVED, Principal
-from detection.services.sessions.event_records import EventRecord
 
 SHOWN_ATTEMPTS = 30
 SAMPLE_CALLS = (

@@ -17,7 +17,7 @@ from detection.console import access, attention, preferences
 from detection.console.access import ProjectRequest
 from detection.console.attention import Badge
 from detection.models import Role
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
     (

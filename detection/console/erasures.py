@@ -12,7 +12,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Erasure, ErasureOf, Role
 from detection.selectors.erasures import as_document
 from detection.services.errors import ServiceError
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 
 MAX_SHOWN = 100
 _WORDS = {"what_ifs": "what-ifs"}

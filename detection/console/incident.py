@@ -27,7 +27,7 @@ from detection.selectors import strip_images
 from detection.selectors.incidents import IncidentRow
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
-from detection.services.incidents import exceptions
+from detection.services.exceptions import exceptions
 
 METER_SQUARES = 24
 MAX_BRACKETS = 3

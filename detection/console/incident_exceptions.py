@@ -23,7 +23,7 @@ from detection.models import AuditEntry, Incident, IncidentActivity, Role
 from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
 from detection.services.errors import NotFound, ServiceError
-from detection.services.incidents import exceptions
+from detection.services.exceptions import exceptions
 from detection.services.policies import overrides
 
 MAX_EXCEPTIONS = 200

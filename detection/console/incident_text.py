@@ -22,8 +22,8 @@ from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
 from detection.selectors.incidents import IncidentRow
-from detection.services.incidents.exceptions import uncounted_calls
-from detection.services.incidents.tracker import QUIET_CALLS
+from detection.services.exceptions.exceptions import uncounted_calls
+from detection.services.tracking.tracker import QUIET_CALLS
 
 DID = {
     "allow": "recorded only",

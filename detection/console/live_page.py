@@ -19,8 +19,8 @@ from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
+from detection.services.retention import removal
 from detection.services.sessions import actions as service
-from detection.services.sessions import removal
 
 PAGE_ROWS = (50, 200, 500)
 """Rows that a page can have; the first is the default."""

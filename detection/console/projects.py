@@ -20,8 +20,8 @@ from detection.console.access import ProjectRequest, actor_of, in_project, own_p
 from detection.models import Membership, Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services.errors import Invalid, ServiceError
-from detection.services.ingestion.redaction import normalized_name
 from detection.services.projects import projects as service
+from detection.services.redaction.redaction import normalized_name
 from detection.services.versions import ChangedMeanwhile
 
 MAX_SHOWN = 500

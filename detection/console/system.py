@@ -21,7 +21,7 @@ from detection.engine import durations
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
 from detection.selectors.quarantine import QuarantineCounts, quarantine_counts
-from detection.services.maintenance.disk_space import DiskUsage, disk_monitor
+from detection.services.storage.disk_space import DiskUsage, disk_monitor
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
 NEARLY_FULL = 2

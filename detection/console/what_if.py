@@ -28,7 +28,7 @@ from detection.selectors import what_ifs as selector
 from detection.selectors.incidents import get_incident
 from detection.selectors.pages import BadCursor
 from detection.services.errors import NotFound, ServiceError
-from detection.services.incidents import exceptions
+from detection.services.exceptions import exceptions
 from detection.services.policies import overrides
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs

@@ -43,8 +43,8 @@ from detection.models import KeyScope
 from detection.selectors.approvals import closed_among
 from detection.services import keys
 from detection.services.approvals import decisions
-from detection.services.approvals.documents import approval_document, hook_document
 from detection.services.errors import ServiceError
+from detection.services.tracking.documents import approval_document, hook_document
 from detection.stream.hints import approval_group
 
 log = structlog.get_logger(__name__)

@@ -23,12 +23,12 @@ from detection.selectors.approvals import closed_among
 from detection.selectors.prices import price_cache
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
+from detection.services.events.event_records import EventRecord
 from detection.services.gateway.conversations import preset_ends_in_error
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
 from detection.services.ingestion.message_guard import MessageGuardResponse, guard_messages
 from detection.services.keys import Principal
 from detection.services.sessions.chat_commands import replies_in_effect
-from detection.services.sessions.event_records import EventRecord
 
 log = structlog.get_logger(__name__)
 GUARD_SECONDS: Final = 5.0

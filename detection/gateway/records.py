@@ -6,7 +6,7 @@ import hashlib
 from typing import Any, Final
 
 from detection.integrations.session_names import bounded
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 from detection.strict_json import Cleaner, JsonProblem, compact
 
 KEPT_CHARACTERS: Final = 16_384

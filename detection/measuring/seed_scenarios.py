@@ -40,12 +40,12 @@ from detection.engine.results import as_text
 from detection.measuring.differences import Played
 from detection.models import Approval, Choice, Decider, EventType, JudgeCall, Session
 from detection.models.approvals import ApprovalState
-from detection.services.approvals import outcomes
 from detection.services.approvals.judge_consultation import extension_cap_of
-from detection.services.approvals.open_approvals import new_approval
+from detection.services.events.event_records import EventRecord
 from detection.services.judging import judge
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import detection_log_line
+from detection.services.tracking import outcomes
+from detection.services.tracking.open_approvals import new_approval
 
 Json = dict[str, Any]
 

@@ -19,7 +19,7 @@ from detection.models import ApiKey, KeyScope, Project
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
-from detection.services.ingestion.redaction import Redactor
+from detection.services.redaction.redaction import Redactor
 
 PREFIX = "lg_"
 CACHE_SECONDS = 0.9

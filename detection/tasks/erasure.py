@@ -9,7 +9,7 @@ from typing import Final
 
 from celery.signals import worker_init, worker_shutting_down
 
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 from detection.tasks.evaluation_queue import yield_processors
 from detection.tasks.periodic import Periodic
 

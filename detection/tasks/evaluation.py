@@ -5,8 +5,8 @@ from __future__ import annotations
 from celery import shared_task
 
 from detection import jobs
-from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
+from detection.services.retention import retention
 from detection.services.sessions import evaluation
 from detection.tasks.evaluation_queue import evaluation_queue
 

@@ -11,9 +11,9 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 from detection.services.alerting import mutes
 from detection.services.approvals import decisions
 from detection.services.incidents import triage
-from detection.services.maintenance import retention
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.policies import overrides
+from detection.services.retention import retention
 from detection.services.sessions import evaluation, stalled
 from detection.sql.advisory_locks import AdvisoryLock
 from detection.tasks.periodic import Periodic

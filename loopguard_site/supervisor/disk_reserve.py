@@ -1,6 +1,6 @@
 """Disk space that is kept back, so that PostgreSQL can recover, and LoopGuard start, on a disk that is full.
 
-Does not belong here: when events are rejected (`detection.services.maintenance.disk_space`).
+Does not belong here: when events are rejected (`detection.services.storage.disk_space`).
 """
 
 import contextlib

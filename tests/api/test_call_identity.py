@@ -3,7 +3,7 @@
 import pytest
 
 from detection.models import Event, EventType, Incident, Session, call_flags
-from detection.services.ingestion.call_identity import LATEST_EVENTS, SAME_ID_EVENTS
+from detection.services.sessions.call_identity import LATEST_EVENTS, SAME_ID_EVENTS
 from detection.services.sessions.evaluation import evaluate
 
 CALL = {"call_id": "call_0", "tool": "search", "arguments": {"q": "reset"}}
@@ -252,7 +252,7 @@ def explained(session_id, call_id):
     """Rows that each node of the plan of the lookup returned."""
     from django.db import connection
 
-    from detection.services.ingestion import call_identity
+    from detection.services.sessions import call_identity
 
     text, values = (
         (call_identity._WITH_ID, [session_id, call_id]) if call_id else (call_identity._LATEST, [session_id])

@@ -8,8 +8,7 @@ from django.utils import timezone
 
 from detection.console import permalinks
 from detection.models import Incident, LimitNotice, Session, SessionFamily
-from detection.services.maintenance import retention
-from detection.services.sessions import erasure
+from detection.services.retention import erasure, retention
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR
 from tests.support.projects import make_member

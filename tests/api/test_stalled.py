@@ -8,7 +8,7 @@ from django.utils import timezone
 from detection.engine import snapshot
 from detection.models import AlertEvent, Event, Session, TrackerState
 from detection.services.alerting import rendering
-from detection.services.maintenance import retention
+from detection.services.retention import retention
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.stalled import report_due
 

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from detection.models import Event, Role, Session
 from detection.services.ingestion.attempts import recorder
-from detection.services.maintenance import retention
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.retention import retention
+from detection.services.storage.disk_space import disk_monitor
 from loopguard_site import env
 from tests.support.projects import make_member
 

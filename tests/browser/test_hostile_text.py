@@ -9,12 +9,12 @@ from playwright.sync_api import Page
 from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Override
 from detection.services.audit import Actor
+from detection.services.events.event_records import EventRecord
 from detection.services.incidents import triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.policies import overrides
 from detection.services.sessions import actions
-from detection.services.sessions.event_records import EventRecord
 from tests.browser.pages import complaints, noise_of, sign_in
 from tests.console.scenes import World, add_gateway, make_world, principal, screens
 from tests.support.alerts import make_incident

@@ -15,12 +15,12 @@ from playwright.sync_api import expect
 
 from detection.models import Pattern, Session
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.incidents import pattern_triage
 from detection.services.ingestion.ingest import ingest
-from detection.services.maintenance import retention
+from detection.services.retention import retention
 from detection.services.sessions import actions as service
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from tests.browser.pages import SIZES, complaints, sign_in
 from tests.console.scenes import ask, loop, principal
 from tests.support.projects import make_member, make_project

@@ -15,6 +15,7 @@ from django.utils import timezone
 from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Pattern, Project, Role, Session, TranscriptImport, WhatIf
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.gateway import backends, prices
 from detection.services.gateway.traffic import TrafficCounts, TrafficKey, store_traffic
 from detection.services.ingestion import guard
@@ -22,7 +23,6 @@ from detection.services.ingestion.guard import GuardRequest, GuardResponse
 from detection.services.ingestion.run_import import summarise
 from detection.services.keys import Principal
 from detection.services.policies import overrides
-from detection.services.sessions.event_records import EventRecord
 from detection.services.what_if import changes, what_ifs, worker
 from tests.support.projects import make_key, make_member, make_project
 

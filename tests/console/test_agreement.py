@@ -21,9 +21,9 @@ from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import ServiceError
 from detection.services.incidents import pattern_triage, triage
-from detection.services.maintenance import retention
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
+from detection.services.retention import retention
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import ask, make_world
 from tests.support.projects import make_key

@@ -19,9 +19,10 @@ from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Pattern, Project, Role
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
-from detection.services.incidents import pattern_triage, patterns
+from detection.services.incidents import pattern_triage
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
+from detection.services.tracking import patterns
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident, make_route
 from tests.support.http_receiver import Reply

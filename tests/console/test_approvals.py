@@ -12,9 +12,9 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall, Membership, MessageTemplate, Project, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
-from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_key, make_member, make_project
 
 HOSTILE = '"><script>alert(1)</script>'

@@ -9,10 +9,10 @@ from django.test import Client
 
 from detection.console.connect_guides import GUIDES
 from detection.integrations.hosts import HOSTS, read_hook
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.hooks import handle_hook
 from detection.services.ingestion.run_import import importer
-from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -8,7 +8,7 @@ from django.test import Client
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.models import Incident, Role, Session, TranscriptImport
-from detection.services.incidents import exceptions
+from detection.services.exceptions import exceptions
 from detection.services.ingestion import import_files, import_worker
 from tests.console.scenes import text
 from tests.support.projects import make_member, make_project

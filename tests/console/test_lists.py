@@ -31,8 +31,8 @@ from detection.selectors import pages
 from detection.services import audit
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
-from detection.services.incidents import patterns
 from detection.services.policies import overrides
+from detection.services.tracking import patterns
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident
 from tests.support.projects import make_member, make_project

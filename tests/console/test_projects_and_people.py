@@ -12,7 +12,7 @@ from django.utils import timezone
 from detection.models import AuditEntry, Erasure, Invitation, Membership, Project, Role, Session
 from detection.models.erasures import MAX_ATTEMPTS
 from detection.services.keys import principal_cache
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 from tests.console.scenes import make_world, text
 from tests.support.projects import make_key, make_member, make_project
 

@@ -18,11 +18,11 @@ from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
-from detection.services.maintenance import retention
 from detection.services.policies import overrides
+from detection.services.retention import retention
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.stalled import report_due
 from tests.console.scenes import answer, ask, loop, principal, result_of, screens, text
@@ -434,7 +434,7 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
 
 
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
-    from detection.services.sessions.removal import delete_sessions
+    from detection.services.retention.removal import delete_sessions
 
     delete_sessions([world.session.pk])
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))

@@ -13,10 +13,10 @@ from detection.models import Approval, Event, Incident, Session
 from detection.selectors import session_runs
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
 from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from tests.console.scenes import answer, ask, principal, text
 from tests.support.alerts import make_incident
 from tests.support.runs import make_long_run

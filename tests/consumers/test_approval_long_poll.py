@@ -19,10 +19,10 @@ from detection.models import ApiKey, Approval, Session
 from detection.services import keys
 from detection.services.approvals import decisions
 from detection.services.audit import Actor
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
-from detection.services.sessions.event_records import EventRecord
 from loopguard_site.asgi import application
 from loopguard_site.supervisor.addresses import free_port
 
@@ -251,7 +251,7 @@ async def test_the_wait_url_of_a_held_verdict_points_to_the_live_address(project
     public_id, _ = await held(project)
     approval = await Approval.objects.aget()
     assert approval.deadline > timezone.now() + timedelta(seconds=60)
-    from detection.services.approvals.documents import approval_reference
+    from detection.services.tracking.documents import approval_reference
 
     assert (
         approval_reference(approval)["wait_url"]

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from detection.models import Erasure, Session
 from detection.models.erasures import MAX_ATTEMPTS
 from detection.services.audit import SYSTEM
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 from tests.console.scenes import loop
 from tests.support.erasures import failing_erasures
 from tests.support.projects import make_project

@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection
 
 from detection.models import Session
-from detection.services.sessions.removal import delete_sessions
+from detection.services.retention.removal import delete_sessions
 from tests.support.projects import make_key, make_project
 
 from .frozen_database import FreezableDatabase

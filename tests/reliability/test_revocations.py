@@ -14,10 +14,10 @@ from websockets.sync.client import connect
 from detection.engine.scopes import PROJECT
 from detection.models import ApiKey, Role
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.keys import authenticate
 from detection.services.policies import overrides
-from detection.services.sessions.event_records import EventRecord
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_member
 

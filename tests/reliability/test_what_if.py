@@ -9,10 +9,10 @@ from django.db import connection
 
 from detection.models import Session, WhatIf
 from detection.services.audit import Actor
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from detection.services.what_if import changes, what_ifs
 
 from .installation import ROOT, looping_events, wait_until

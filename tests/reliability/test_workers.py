@@ -7,10 +7,10 @@ from django.db.models import F
 
 from detection.models import Incident, Project, Session
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate, create_key
 from detection.services.sessions import evaluation
-from detection.services.sessions.event_records import EventRecord
 from detection.tasks.sweeper import Sweeper
 from tests.support.threads import all_results, in_thread
 

@@ -5,11 +5,11 @@ import pytest
 from detection.integrations.hosts import HOSTS, read_hook
 from detection.models import Session
 from detection.selectors.integrations import heard_integrations, is_observed_only
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.hooks import handle_hook
 from detection.services.ingestion.ingest import ingest
 from detection.services.ingestion.run_import import importer
-from detection.services.sessions.event_records import EventRecord
 from tests.support.projects import make_project
 
 pytestmark = pytest.mark.django_db

@@ -34,16 +34,18 @@ from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
+from detection.services.exceptions import exceptions
 from detection.services.gateway import backends, prices
-from detection.services.incidents import bulk_actions, exceptions, pattern_triage, patterns, triage
+from detection.services.incidents import bulk_actions, pattern_triage, triage
 from detection.services.ingestion import import_files, run_import, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
 from detection.services.learning.suggestions import learn
-from detection.services.maintenance import retention
 from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
-from detection.services.sessions import actions, erasure, quarantine, removal
+from detection.services.retention import erasure, removal, retention
+from detection.services.sessions import actions, quarantine
+from detection.services.tracking import patterns
 from detection.services.what_if import changes, what_ifs
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
@@ -54,7 +56,7 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
-    "incidents.pattern_activity.record",  # is the entry
+    "pattern_activity.record",  # is the entry
     "alerting.mutes.mute",  # parts of `pattern_triage`
     "alerting.mutes.unmute",
     "alerting.silences.extend_again",
@@ -263,8 +265,8 @@ def _changes(w):
         "learning.decisions.reject": (w.suggestion, lambda s: learning.reject(w.pk, s, ANA)),
         "learning.decisions.undo": (w.accepted_suggestion, lambda s: learning.undo(w.pk, s, ANA)),
         "learning.decisions.try_on_history": (w.suggestion, lambda s: learning.try_on_history(w.pk, s, ANA)),
-        "incidents.exceptions.create_exception": (w.incident, lambda i: exceptions.create_exception(w.pk, i, ANA, "tool:poll")),
-        "incidents.exceptions.undo_exception": (w.excepted, lambda i: exceptions.undo_exception(w.pk, i, ANA)),
+        "exceptions.exceptions.create_exception": (w.incident, lambda i: exceptions.create_exception(w.pk, i, ANA, "tool:poll")),
+        "exceptions.exceptions.undo_exception": (w.excepted, lambda i: exceptions.undo_exception(w.pk, i, ANA)),
         "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
         "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
         "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),
@@ -339,8 +341,8 @@ def _changes(w):
         "sessions.actions.run_command": (w.session, lambda s: actions.run_command(w.pk, s, "!/set(tool-loop-max-repeats=9)", ANA)),
         "sessions.quarantine.retry": (w.quarantined, lambda s: quarantine.retry(w.pk, s, ANA)),
         "sessions.quarantine.retry_all": (w.quarantined, lambda _: quarantine.retry_all(w.pk, ANA)),
-        "sessions.erasure.request_erasure": (w.session, lambda s: erasure.request_erasure(w.pk, "session", s, ANA)),
-        "sessions.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
+        "retention.erasure.request_erasure": (w.session, lambda s: erasure.request_erasure(w.pk, "session", s, ANA)),
+        "retention.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
         "saved_views.save_view": (lambda: None, lambda _: saved_views.save_view(w.pk, "incidents", "Costly", "sort=-cost", ANA)),
         "saved_views.rename_view": (w.view, lambda one: saved_views.rename_view(w.pk, one.public_id, "Other", ANA)),
         "saved_views.delete_view": (w.view, lambda one: saved_views.delete_view(w.pk, one.public_id, ANA)),

@@ -25,6 +25,7 @@ def first_run(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]
     ):
         folder.joinpath(file).parent.mkdir()
         folder.joinpath(file).write_text(text)
+    shutil.copy(ROOT / "development" / "own_environment.py", folder / "development")
     for lock in ("requirements.lock", "requirements-dev.lock", "requirements-release.lock"):
         folder.joinpath(lock).write_text("# nothing\n")
     # An update of the system's Python leaves such a link.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 
 from detection.services.audit import Actor
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
-from detection.services.sessions.event_records import EventRecord
 
 OPERATOR = Actor("ana")
 

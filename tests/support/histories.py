@@ -23,10 +23,10 @@ from detection.models import (
     Session,
     TrackerState,
 )
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 
 _LATEST_TIMES = 1e9

@@ -12,10 +12,10 @@ from detection import jobs
 from detection.models import Project, Session
 from detection.selectors.heartbeats import heartbeats
 from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import authenticate, create_key
 from detection.services.maintenance.heartbeats import heartbeats as own_heartbeats
-from detection.services.sessions.event_records import EventRecord
 from detection.tasks.evaluation_queue import EvaluationQueue, evaluation_queue
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app

@@ -30,8 +30,8 @@ from detection.selectors import approvals as selector
 from detection.selectors.lists import APPROVALS
 from detection.services.approvals import decisions as services
 from detection.services.approvals import judge_consultation
-from detection.services.approvals.documents import approval_document, ruling_document
 from detection.services.errors import NotFound
+from detection.services.tracking.documents import approval_document, ruling_document
 
 router = Router(tags=["approvals"])
 _wait = ApiKeyAuth(KeyScope.GUARD)

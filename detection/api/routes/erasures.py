@@ -13,7 +13,7 @@ from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.erasures import ErasureQuerySchema, ErasureRequestSchema, ErasureSchema
 from detection.selectors import erasures as selector
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 
 router = Router(tags=["sessions"])
 

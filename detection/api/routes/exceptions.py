@@ -12,7 +12,7 @@ from detection.api.responses import activity_document, json_response, list_respo
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import ActivitySchema, ExceptionOptionSchema, ExceptionRequestSchema
 from detection.selectors import incidents
-from detection.services.incidents import exceptions
+from detection.services.exceptions import exceptions
 
 router = Router(tags=["incidents"])
 

@@ -20,9 +20,9 @@ from detection.api.responses import json_response
 from detection.engine import wire_shapes
 from detection.integrations.hosts import HOSTS, HookError, HookEvent, Host, read_hook
 from detection.models import KeyScope
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.hooks import HookAnswer, handle_hook
-from detection.services.sessions.event_records import EventRecord
 from detection.strict_json import loads
 
 MAX_WAIT_SECONDS = 60

@@ -24,12 +24,12 @@ from detection.integrations.otlp.decoding import Encoding, OtlpError, records_of
 from detection.integrations.otlp.logs import read_records
 from detection.models import KeyScope
 from detection.selectors.prices import price_cache
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.ingest import Accepted
 from detection.services.ingestion.lag import project_lag
 from detection.services.ingestion.run_import import priced
 from detection.services.ingestion.telemetry import TelemetrySpan, ingest_telemetry
-from detection.services.sessions.event_records import EventRecord
 
 router = Router(tags=["telemetry"])
 ROUTE: Final = "otlp"

@@ -14,7 +14,7 @@ from detection.models import Erasure
 from detection.selectors.erasures import as_document
 from detection.services.audit import Actor
 from detection.services.errors import NotFound, ServiceError
-from detection.services.sessions import erasure
+from detection.services.retention import erasure
 
 _POLL_SECONDS = 0.2
 _SHOW_SECONDS = 1.0

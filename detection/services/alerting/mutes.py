@@ -14,11 +14,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from detection.models import AlertSilence, Incident, Pattern
-from detection.services import audit
+from detection.services import audit, pattern_activity
 from detection.services.alerting import silences
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
-from detection.services.incidents import pattern_activity
 
 WINDOW: Final = timedelta(hours=24)
 MAX_DUE = 500

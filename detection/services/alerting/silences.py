@@ -9,11 +9,10 @@ from django.db import transaction
 from django.utils import timezone
 
 from detection.models import AlertSilence, Pattern
-from detection.services import audit
+from detection.services import audit, pattern_activity
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.incidents import pattern_activity
 from detection.services.versions import require_version, version_of
 
 MAX_SILENCES = 200

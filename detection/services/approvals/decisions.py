@@ -19,11 +19,11 @@ from detection.models import (
     RememberedDecision,
 )
 from detection.services import audit
-from detection.services.approvals.outcomes import person_outcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.sessions.actions import stop_locked
 from detection.services.sessions.locked_session import LockedSession, locked_session
+from detection.services.tracking.outcomes import person_outcome
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 

@@ -15,11 +15,11 @@ from detection.models.approvals import Decider
 from detection.selectors.policies import effective
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.approvals.outcomes import judge_outcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.judging import judge
 from detection.services.sessions.locked_session import locked_session
+from detection.services.tracking.outcomes import judge_outcome
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 
 log = structlog.get_logger(__name__)

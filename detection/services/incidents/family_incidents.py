@@ -13,7 +13,7 @@ from django.db import transaction
 from detection.models import Incident, IncidentActivity
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.incidents import lifecycle
+from detection.services.tracking import lifecycle
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 

@@ -17,13 +17,14 @@ from django.utils import timezone
 
 from detection.models import Membership, Pattern, PatternActivity
 from detection.models.incidents import IncidentLabel
+from detection.services import pattern_activity
 from detection.services.alerting import mutes, silences
 from detection.services.audit import Actor, noted
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
-from detection.services.incidents import pattern_activity, pattern_changes
-from detection.services.incidents.pattern_activity import MAX_NOTE_CHARACTERS, plain
+from detection.services.incidents import pattern_changes
 from detection.services.incidents.pattern_changes import IN_REQUEST_SECONDS
 from detection.services.incidents.triage import NOTHING_TO_UNDO
+from detection.services.pattern_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
 _SWEEPING = frozenset(("acknowledge", "resolve", "label", "undo"))

@@ -21,8 +21,8 @@ from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
-from detection.services.incidents import lifecycle
 from detection.services.sessions.locked_session import locked_session
+from detection.services.tracking import lifecycle
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 

@@ -14,8 +14,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.integrations.message_lists import KnownMessages
 from detection.models import Approval, Event, EventType, MessageRole, Session
-from detection.services.approvals.documents import approval_reference
-from detection.services.approvals.open_approvals import choose_decider
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import ingest
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.ingestion.session_queue import session_queue
@@ -23,10 +22,11 @@ from detection.services.keys import Principal
 from detection.services.sessions import read_messages
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine, finding_as_dict
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession, locked_session_of_agent
+from detection.services.tracking.documents import approval_reference
+from detection.services.tracking.open_approvals import choose_decider
 from detection.sql.pipeline import OutdatedError
 from detection.sql.retries import retry_conflicts
 

@@ -11,11 +11,11 @@ from detection.engine.open_calls import is_assigned
 from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape, action_of
 from detection.integrations.hosts import HookEvent, Host
 from detection.models import Event, EventType
-from detection.services.approvals.documents import ASKED
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import Principal
-from detection.services.sessions.event_records import EventRecord
+from detection.services.tracking.documents import ASKED
 
 
 @dataclass(frozen=True, slots=True)

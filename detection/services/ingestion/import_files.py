@@ -16,7 +16,7 @@ import structlog
 from django.conf import settings
 
 from detection.services.errors import Invalid, ServiceError
-from detection.services.maintenance.disk_space import LEAST_FREE_BYTES
+from detection.services.storage.disk_space import LEAST_FREE_BYTES
 
 log = structlog.get_logger(__name__)
 MAX_UPLOAD_BYTES: Final = 512 * 1024**2

@@ -24,7 +24,7 @@ from detection.selectors.prices import load_prices
 from detection.services.ingestion import import_files, transcript_files
 from detection.services.ingestion.run_import import FileImport, importer, priced, summarise
 from detection.services.ingestion.transcript_files import TranscriptFile
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.storage.disk_space import disk_monitor
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_now

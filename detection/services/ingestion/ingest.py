@@ -21,9 +21,9 @@ from detection.engine.open_calls import ASSIGNED
 from detection.integrations.people import is_reported_by_person
 from detection.models import EventType, MessageRole, Project, Session
 from detection.models.sessions import OTLP
-from detection.services.ingestion.call_identity import CallIdentity
+from detection.services.events.event_records import EventRecord, store
 from detection.services.keys import Principal
-from detection.services.sessions.event_records import EventRecord, store
+from detection.services.sessions.call_identity import CallIdentity
 from detection.services.sessions.locked_session import locked_sessions_of_batch
 from detection.sql.retries import retry_conflicts
 from detection.stream.hints import Hint

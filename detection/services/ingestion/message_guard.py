@@ -16,11 +16,11 @@ from detection.integrations.message_lists import (
 )
 from detection.models import EventType, MessageRole
 from detection.services.errors import SessionBusy
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import resent_answers
 from detection.services.ingestion.guard import GuardRequest, GuardResponse, MessagesChangedError, guard
 from detection.services.keys import Principal
 from detection.services.sessions import read_messages
-from detection.services.sessions.event_records import EventRecord
 
 MAX_ATTEMPTS: Final = 8
 """Maximum number of concurrent requests with lists of one session; normally an agent sends one after another."""

@@ -23,10 +23,10 @@ from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
 from detection.selectors.incidents import LOOP_CALLS, LOOP_COST
 from detection.selectors.prices import PriceList
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import ingest
-from detection.services.ingestion.call_identity import CallIdentity
 from detection.services.keys import Principal
-from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions.call_identity import CallIdentity
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session_of_agent
 from detection.sql.retries import retry_conflicts

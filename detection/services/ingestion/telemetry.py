@@ -16,9 +16,9 @@ from django.db import connection
 from detection.integrations.otlp.conversations import event_id
 from detection.models import EventType
 from detection.models.sessions import OTLP
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.keys import Principal
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_sessions_of_batch
 from detection.sql.retries import retry_conflicts
 

@@ -16,7 +16,7 @@ from detection.engine.results import evaluate_result
 from detection.engine.tool_classes import ToolTraits
 from detection.models import Incident
 from detection.models.incidents import IncidentLabel, LabelReason
-from detection.services.incidents.exceptions import varying_arguments
+from detection.services.exceptions.exceptions import varying_arguments
 from detection.strict_json import JsonProblem, loads
 
 MAX_INCIDENTS: Final = 300

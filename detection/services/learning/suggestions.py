@@ -16,7 +16,7 @@ from detection.engine.policy import Policy, ToolRule, stored_values
 from detection.engine.scopes import Scope
 from detection.models import Incident, Override, Project, Suggestion, SuggestionDecision, ToolOverride
 from detection.selectors.policies import effective, tool_rule
-from detection.services.incidents.exceptions import exactly, is_of_one_tool, raised_settings
+from detection.services.exceptions.exceptions import exactly, is_of_one_tool, raised_settings
 from detection.services.learning import labelled
 from detection.services.what_if.changes import PolicyChange
 

@@ -17,9 +17,9 @@ from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid
-from detection.services.ingestion.redaction import compile_pattern, normalized_name
 from detection.services.keys import principal_cache
 from detection.services.projects.members import add_creator
+from detection.services.redaction.redaction import compile_pattern, normalized_name
 from detection.services.versions import require_version, version_of
 
 MAX_NAME_CHARACTERS = 120

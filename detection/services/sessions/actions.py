@@ -13,13 +13,13 @@ from detection.engine.scopes import SESSION
 from detection.models import Approval, Choice, Session, StoppedByKind
 from detection.models.session_state import clear_stop
 from detection.services import audit
-from detection.services.approvals.outcomes import ApprovalOutcome
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies.overrides import checked
 from detection.services.sessions import chat_commands
 from detection.services.sessions.chat_commands import CommandOut
 from detection.services.sessions.locked_session import LockedSession, locked_session_by_name
+from detection.services.tracking.outcomes import ApprovalOutcome
 from detection.services.versions import require_version, version_of
 
 MAX_STOPPED_AT_ONCE = 1000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from detection.models import Session, call_flags
-from detection.services.sessions import event_records
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events import event_records
+from detection.services.events.event_records import EventRecord
 from detection.sql.pipeline import Writes
 
 STRIP_CELLS = 60

@@ -21,9 +21,10 @@ from detection.engine.policy import Policy
 from detection.models import Event, EventType, call_flags
 from detection.models.session_state import clear_stop, note_verdict
 from detection.models.sessions import OTLP
+from detection.services.events import event_records
+from detection.services.events.event_records import EventRecord
 from detection.services.policies import message_templates
-from detection.services.sessions import chat_commands, event_records, families, pruning
-from detection.services.sessions.event_records import EventRecord
+from detection.services.sessions import chat_commands, families, pruning
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession
 

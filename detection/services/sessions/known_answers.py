@@ -10,7 +10,7 @@ from typing import Final
 from detection.engine import messages
 from detection.engine.results import is_cut
 from detection.models import Session
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 from detection.sql.pipeline import fetch
 
 _RESULT = (

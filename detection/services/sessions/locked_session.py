@@ -20,20 +20,20 @@ from detection.models import Session, SessionState
 from detection.models.session_state import derive_state
 from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.selectors.policies import overrides_of
-from detection.services.approvals.open_approvals import OpenApprovals
 from detection.services.errors import NotFound
-from detection.services.incidents.tracker import FamilyTop, IncidentTracker
-from detection.services.ingestion.call_identity import CallIdentity
+from detection.services.events.event_records import EventRecord
+from detection.services.events.recent_calls import RecentCalls
 from detection.services.keys import Principal
 from detection.services.sessions import families, read_messages, session_rows, tracker_state
+from detection.services.sessions.call_identity import CallIdentity
 from detection.services.sessions.event_changes import EventChanges
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.families import LockedFamily
-from detection.services.sessions.recent_calls import RecentCalls
 from detection.services.sessions.recent_ids import recent_ids
 from detection.services.sessions.recent_sessions import RecentSession, recent_sessions
 from detection.services.sessions.session_rows import KnownRows, RowVersions, SavedValues
 from detection.services.sessions.tracker_state import Outcome
+from detection.services.tracking.open_approvals import OpenApprovals
+from detection.services.tracking.tracker import FamilyTop, IncidentTracker
 from detection.sql.pipeline import (
     DeferredLock,
     OutdatedError,

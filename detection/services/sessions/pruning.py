@@ -11,7 +11,7 @@ from detection.engine.counting import count_identical
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 
 SHOWN_SIGNATURE = 12
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from detection.engine.memory import State
 from detection.models import Session
-from detection.services.sessions.recent_calls import RecentCalls
+from detection.services.events.recent_calls import RecentCalls
 from detection.services.sessions.session_rows import RowVersions, SavedValues
 
 MAX_KEPT: Final = 200

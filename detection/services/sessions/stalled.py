@@ -18,7 +18,7 @@ from detection.engine.silence import Silence
 from detection.models import Session, SessionState, call_flags
 from detection.models.session_state import STOPPED_STATES
 from detection.services.errors import NotFound
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession, locked_session
 from detection.sql.retries import retry_conflicts
 

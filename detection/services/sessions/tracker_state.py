@@ -16,8 +16,8 @@ from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import EventType, Session
-from detection.services.sessions import event_records
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events import event_records
+from detection.services.events.event_records import EventRecord
 from detection.sql.pipeline import Rows, Statement, Writes, fetch
 
 log = structlog.get_logger(__name__)

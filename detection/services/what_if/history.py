@@ -17,10 +17,10 @@ from detection.models import Approval, AuditEntry, EventType, Incident, Project,
 from detection.models.audit import SESSION_ACTIONS
 from detection.selectors.ancestors import top_of
 from detection.selectors.policies import ProjectOverrides
+from detection.services.events import event_records
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import digest_of_arguments
-from detection.services.sessions import event_records
 from detection.services.sessions.chat_commands import CHAT
-from detection.services.sessions.event_records import EventRecord
 from detection.services.what_if.changes import PolicyChange
 from detection.services.what_if.comparison import Findings, SessionOutcome
 from detection.services.what_if.replay import (

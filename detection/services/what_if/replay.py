@@ -26,9 +26,9 @@ from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
 from detection.models.incidents import IncidentLabel
 from detection.selectors.policies import ProjectOverrides
-from detection.services.approvals.outcomes import ApprovalOutcome, apply_outcome
-from detection.services.incidents.tracker import ABANDONED_AFTER, IncidentTracker
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
+from detection.services.tracking.outcomes import ApprovalOutcome, apply_outcome
+from detection.services.tracking.tracker import ABANDONED_AFTER, IncidentTracker
 
 MAX_COMPARED_POLICIES = 2_000
 

@@ -19,9 +19,9 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError
 from psycopg.errors import InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
-from detection.services.maintenance import database_rights
 from detection.services.maintenance.first_start import demo_key, first_start, new_secrets
 from detection.services.maintenance.trial import trial
+from detection.services.storage import database_rights
 from loopguard_site.env import OWNER_VARIABLE
 from loopguard_site.supervisor.data_folder import write_private
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from detection.models import AlertEvent, AlertSilence, Incident, Pattern, PatternActivity
 from detection.selectors import patterns as selector
 from detection.services.alerting import mutes, outbox, reminders, routing
-from detection.services.incidents import pattern_triage, patterns
+from detection.services.incidents import pattern_triage
+from detection.services.tracking import patterns
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
 
 HOURS = 7

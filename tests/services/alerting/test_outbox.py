@@ -20,7 +20,7 @@ from detection.models import (
 )
 from detection.services.alerting import event_facts, outbox, rendering, routing, silences
 from detection.services.incidents import triage
-from detection.services.maintenance import retention
+from detection.services.retention import retention
 from tests.support.alerts import ANA, make_incident, make_route
 
 

@@ -8,7 +8,8 @@ from django.utils import timezone
 from detection.models import AlertEvent, Incident, Notification, Pattern
 from detection.services.alerting import outbox, reminders, routing, silences
 from detection.services.alerting.route_preview import preview_route
-from detection.services.incidents import pattern_triage, patterns
+from detection.services.incidents import pattern_triage
+from detection.services.tracking import patterns
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
 
 pytestmark = pytest.mark.django_db

@@ -23,9 +23,9 @@ from detection.models import (
 from detection.services.approvals import decisions
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.events.event_records import EventRecord
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation
-from detection.services.sessions.event_records import EventRecord
 from detection.services.sessions.locked_session import locked_session
 from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import all_results, in_thread

@@ -11,10 +11,10 @@ import pytest
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.approvals import decisions, judge_consultation
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
-from detection.services.sessions.event_records import EventRecord
 from loopguard_site.judge_env import JudgeEndpoint
 from tests.support.agents import OPERATOR
 from tests.support.judge_server import JudgeServer, completion, ruling

@@ -7,9 +7,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.models import Event, Incident, Project, Session
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import STORED_RESULT_CHARACTERS
 from detection.services.sessions import evaluation
-from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import Agent
 from tests.support.threads import all_results, in_thread
 

@@ -28,8 +28,8 @@ from detection.services.ingestion import (
     transcript_imports,
 )
 from detection.services.ingestion.transcript_imports import Arrived
-from detection.services.maintenance import retention
-from detection.services.maintenance.disk_space import disk_monitor
+from detection.services.retention import retention
+from detection.services.storage.disk_space import disk_monitor
 from tests.support.projects import make_project
 from tests.support.transcripts import claude_code, lines, openai
 
@@ -216,8 +216,8 @@ def test_a_session_that_was_recorded_live_is_left_alone(project, agent_of):
 
 @pytest.fixture
 def agent_of():
+    from detection.services.events.event_records import EventRecord
     from detection.services.ingestion.guard import GuardRequest, guard
-    from detection.services.sessions.event_records import EventRecord
 
     def ask(project, session):
         call = EventRecord(type="call", session=session, tool="t", call_id="c", arguments="{}")

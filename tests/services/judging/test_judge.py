@@ -29,10 +29,10 @@ from detection.selectors.approvals import near_limit
 from detection.services.alerting import rendering
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.judging import judge
 from detection.services.policies import message_templates, overrides
-from detection.services.sessions.event_records import EventRecord
 from loopguard_site import judge_env
 from loopguard_site.env import EnvironmentProblem
 from loopguard_site.judge_env import JudgeEndpoint

@@ -19,7 +19,7 @@ from detection.selectors.metric_totals import totals_by_project
 from detection.selectors.statistics import statistics
 from detection.services.audit import Actor
 from detection.services.maintenance.hourly_counts import count_calls
-from detection.services.sessions import removal
+from detection.services.retention import removal
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import Agent
 from tests.support.alerts import make_incident

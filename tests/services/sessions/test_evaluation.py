@@ -5,8 +5,8 @@ from django.utils import timezone
 
 from detection.engine import fold, snapshot
 from detection.models import Event, Incident, QuarantinedEvent, Session, TrackerState
+from detection.services.events.event_records import EventRecord
 from detection.services.sessions import evaluation, folding
-from detection.services.sessions.event_records import EventRecord
 from tests.support.threads import in_thread, wait_until_blocked
 
 

@@ -8,9 +8,9 @@ from detection.engine import family as engine_family
 from detection.engine.policy import PROJECT
 from detection.models import Incident, Project, Session, SessionFamily
 from detection.services.keys import Principal
-from detection.services.maintenance import retention
 from detection.services.policies import overrides
-from detection.services.sessions import erasure, evaluation
+from detection.services.retention import erasure, retention
+from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR, Agent
 from tests.support.statements import round_trips, sent_messages
 from tests.support.threads import all_results, in_thread

@@ -13,9 +13,9 @@ from detection.selectors.strips import cells_of, title
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM
 from detection.services.errors import Conflict
+from detection.services.events.event_records import EventRecord
 from detection.services.policies import overrides
 from detection.services.sessions import actions, evaluation, folding
-from detection.services.sessions.event_records import EventRecord
 from loopguard_site import env
 from tests.support.agents import OPERATOR
 from tests.support.statements import sent_messages

@@ -12,7 +12,7 @@ from detection.selectors.sessions import changed_since, visible
 from detection.services.errors import NotFound
 from detection.services.incidents import triage
 from detection.services.keys import Principal
-from detection.services.maintenance import retention
+from detection.services.retention import retention
 from detection.services.sessions import actions
 from detection.services.sessions.folding import Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session

@@ -1,4 +1,4 @@
-"""One package writes sessions: nothing outside `services.sessions` locks, creates, changes or deletes their rows."""
+"""Who writes sessions: `services.sessions` creates and changes them, `services.retention` deletes them; nobody else."""
 
 import re
 from pathlib import Path
@@ -9,9 +9,9 @@ import detection
 from detection.sql.advisory_locks import AdvisoryLock
 
 PRODUCT = Path(detection.__file__).parent
-OWNER = PRODUCT / "services" / "sessions"
-INCIDENTS = PRODUCT / "services" / "incidents"
-"""Rows of incidents belong to this package, which acts under the session's lock."""
+OWNERS = (PRODUCT / "services" / "sessions", PRODUCT / "services" / "retention")
+INCIDENTS = (PRODUCT / "services" / "incidents", PRODUCT / "services" / "tracking")
+"""Rows of incidents belong to these packages, which act under the session's lock."""
 HISTORY = PRODUCT / "migrations"
 _VERBS = r"(?:create|bulk_create|update|bulk_update|update_or_create|get_or_create|delete|select_for_update)"
 _SESSION_WRITES = (
@@ -47,13 +47,13 @@ def writes(patterns, *packages):
     ]
 
 
-def test_only_the_owner_writes_sessions_and_their_state():
+def test_only_the_owners_write_sessions_and_their_state():
     never_stored = "measuring/seed_scenarios.py: Session(external_id="
-    assert writes(_SESSION_WRITES, OWNER) == [never_stored]
+    assert writes(_SESSION_WRITES, *OWNERS) == [never_stored]
 
 
-def test_incidents_are_written_by_their_package_and_the_owner_of_their_session():
-    assert writes(_INCIDENT_WRITES, OWNER, INCIDENTS) == []
+def test_incidents_are_written_by_their_packages_and_the_owners_of_their_session():
+    assert writes(_INCIDENT_WRITES, *OWNERS, *INCIDENTS) == []
 
 
 @pytest.mark.parametrize(

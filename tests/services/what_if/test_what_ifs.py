@@ -10,10 +10,12 @@ from detection.models import Event, Incident, Session, WhatIf
 from detection.selectors.policies import load_overrides
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.incidents import exceptions, triage
+from detection.services.exceptions import exceptions
+from detection.services.incidents import triage
 from detection.services.maintenance import hourly_counts
 from detection.services.policies import overrides
-from detection.services.sessions import actions, removal
+from detection.services.retention import removal
+from detection.services.sessions import actions
 from detection.services.what_if import changes, history, what_ifs, worker
 from tests.console.scenes import answer, ask, loop
 from tests.support.projects import make_project

@@ -23,7 +23,7 @@ from detection.models import (
 )
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.incidents import patterns
+from detection.services.tracking import patterns
 from detection.stream.hints import Hint
 
 EVIDENCE_CALLS = 24

@@ -51,7 +51,8 @@ from detection.models.imports import LONGEST_SHOWN
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.sessions import erased_mentions, families, removal
+from detection.services.retention import erased_mentions, removal
+from detection.services.sessions import families
 from detection.services.sessions.locked_session import locked_session
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint

@@ -12,12 +12,12 @@ from detection.migrations._sql_0015 import SETTLE
 from detection.models import AlertEvent, Approval, Incident, Session
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
+from detection.services.events.event_records import EventRecord
 from detection.services.incidents import triage
-from detection.services.maintenance import retention
 from detection.services.policies import overrides
+from detection.services.retention import retention
 from detection.services.sessions import actions
 from detection.services.sessions.evaluation import evaluate
-from detection.services.sessions.event_records import EventRecord
 from tests.support.agents import OPERATOR
 from tests.support.alerts import make_incident
 

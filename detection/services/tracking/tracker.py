@@ -25,9 +25,9 @@ from detection.models import (
     Session,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
-from detection.services.incidents import lifecycle
-from detection.services.incidents.incident_changes import IncidentChanges
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
+from detection.services.tracking import lifecycle
+from detection.services.tracking.incident_changes import IncidentChanges
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5

@@ -18,7 +18,8 @@ from detection.models import Incident, JudgeCall, Session
 from detection.models.sessions import IMPORTED
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.maintenance import disk_space, hourly_counts
+from detection.services.maintenance import hourly_counts
+from detection.services.storage import disk_space
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 

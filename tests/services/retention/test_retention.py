@@ -6,10 +6,10 @@ from django.db import DatabaseError, connection, transaction
 from django.utils import timezone
 
 from detection.models import AuditEntry, Event, EventKey, Incident, Session
-from detection.services.maintenance import retention
-from detection.services.maintenance.disk_space import disk_monitor
-from detection.services.sessions import actions, removal
+from detection.services.retention import removal, retention
+from detection.services.sessions import actions
 from detection.services.sessions.evaluation import evaluate
+from detection.services.storage.disk_space import disk_monitor
 from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import in_thread
 

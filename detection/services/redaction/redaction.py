@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 import re2
 
-from detection.services.ingestion.secret_rules import (
+from detection.services.redaction.secret_rules import (
     BASE64,
     CAMEL,
     CARD,

@@ -33,17 +33,17 @@ from detection.models.approvals import DONE, new_approval_id
 from detection.models.session_state import note_verdict
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.approvals.outcomes import (
+from detection.services.audit import SYSTEM
+from detection.services.events.event_records import EventRecord
+from detection.services.judging import judge
+from detection.services.policies import message_templates
+from detection.services.tracking.outcomes import (
     ApprovalOutcome,
     apply_outcome,
     person_outcome,
     unattended_outcome,
 )
-from detection.services.audit import SYSTEM
-from detection.services.incidents.tracker import IncidentTracker
-from detection.services.judging import judge
-from detection.services.policies import message_templates
-from detection.services.sessions.event_records import EventRecord
+from detection.services.tracking.tracker import IncidentTracker
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit, publish_decision_after_commit
 

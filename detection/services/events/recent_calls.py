@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from detection.models import EventType
-from detection.services.sessions.event_records import EventRecord
+from detection.services.events.event_records import EventRecord
 
 LATEST_EVENTS: Final = 128
 """Number of latest calls and results among which the call of a result without a call id is searched."""

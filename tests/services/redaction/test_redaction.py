@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from detection.services.ingestion.redaction import Redactor, normalized_name
-from detection.services.ingestion.secret_rules import RULES, key_kind
-from tests.services.ingestion.secret_corpus import WITH_SECRET, WITHOUT_SECRET, encoded, halves
+from detection.services.redaction.redaction import Redactor, normalized_name
+from detection.services.redaction.secret_rules import RULES, key_kind
+from tests.services.redaction.secret_corpus import WITH_SECRET, WITHOUT_SECRET, encoded, halves
 
 KEY = b"k" * 32
 

@@ -14,8 +14,8 @@ from typing import Self
 from detection.engine.dispatching import outer
 from detection.engine.open_calls import is_assigned
 from detection.models import EventType
-from detection.services.sessions.event_records import EventRecord
-from detection.services.sessions.recent_calls import LATEST_EVENTS, RecentCalls
+from detection.services.events.event_records import EventRecord
+from detection.services.events.recent_calls import LATEST_EVENTS, RecentCalls
 from detection.sql.pipeline import Rows, Statement, send
 
 SAME_ID_EVENTS = 32

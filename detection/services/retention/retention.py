@@ -18,12 +18,14 @@ from detection.services.accounts import sign_in_throttle, sign_ins
 from detection.services.alerting import outbox
 from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
-from detection.services.incidents import bulk_actions, family_incidents, patterns
-from detection.services.incidents.tracker import ABANDONED_AFTER, SILENT_FOR
+from detection.services.incidents import bulk_actions, family_incidents
 from detection.services.ingestion import transcript_imports
-from detection.services.maintenance.disk_space import recycle_log_if_nearly_full
-from detection.services.sessions import families, removal
+from detection.services.retention import removal
+from detection.services.sessions import families
 from detection.services.sessions.locked_session import locked_session
+from detection.services.storage.disk_space import recycle_log_if_nearly_full
+from detection.services.tracking import patterns
+from detection.services.tracking.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.what_if import what_ifs
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 

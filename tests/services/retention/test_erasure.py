@@ -18,16 +18,18 @@ from detection.services.alerting import routing, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
+from detection.services.events.event_records import EventRecord
+from detection.services.exceptions import exceptions
 from detection.services.gateway.conversations import store_rewrite
-from detection.services.incidents import exceptions, pattern_triage, patterns, triage
+from detection.services.incidents import pattern_triage, triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.ingestion.ingest import ingest
-from detection.services.maintenance import retention
 from detection.services.policies import overrides
 from detection.services.projects import members
-from detection.services.sessions import actions, erasure
-from detection.services.sessions.event_records import EventRecord
+from detection.services.retention import erasure, retention
+from detection.services.sessions import actions
+from detection.services.tracking import patterns
 from detection.services.what_if import changes, what_ifs, worker
 from loopguard_site.judge_env import JudgeEndpoint
 from tests.console.scenes import ask, finished_import, loop, principal

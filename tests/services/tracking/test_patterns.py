@@ -14,8 +14,9 @@ from detection.selectors.filters import list_query
 from detection.selectors.lists import PATTERNS
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.incidents import pattern_changes, pattern_triage, patterns, triage
-from detection.services.maintenance import retention
+from detection.services.incidents import pattern_changes, pattern_triage, triage
+from detection.services.retention import retention
+from detection.services.tracking import patterns
 from tests.support.agents import OPERATOR, Agent
 from tests.support.alerts import make_incident
 from tests.support.projects import make_member, make_project

@@ -1,0 +1,1 @@
+"""Rows of stored events, and what is read back from them."""

@@ -1,0 +1,1 @@
+"""Exceptions: loops that people declared to be intended."""

@@ -1,0 +1,1 @@
+"""Redaction: secrets are replaced by keyed marks before anything is stored."""

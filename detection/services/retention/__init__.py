@@ -1,0 +1,1 @@
+"""What is deleted, by age or on request, and what mentions it."""

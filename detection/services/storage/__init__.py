@@ -1,0 +1,1 @@
+"""The database and the disk that everything is stored on."""

@@ -1,0 +1,1 @@
+"""Incidents, patterns and approvals as a folded session writes them, under its lock."""
