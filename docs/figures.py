@@ -20,9 +20,9 @@ from detection.engine.detectors import DETECTORS  # noqa: E402
 from detection.engine.fields import FIELDS  # noqa: E402
 from detection.engine.identity import Keyer  # noqa: E402
 from detection.engine.policy import PRESETS, SESSION, resolve  # noqa: E402
+from detection.integrations.recorded_runs import fold_session, read_lines, sessions  # noqa: E402
 from detection.integrations.traces import name_of  # noqa: E402
-from detection.measuring.quality import Quality, labels  # noqa: E402
-from detection.measuring.traces import fold_session, read_lines, sessions  # noqa: E402
+from development.measuring.quality import Quality, labels  # noqa: E402
 
 SHORT_RUNS = "intercode"
 """The source whose loops are short and by old models: every recall is given with and without it."""

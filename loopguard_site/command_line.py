@@ -15,13 +15,15 @@ from loopguard_site import layout
 from loopguard_site.supervisor.commands import up
 from loopguard_site.supervisor.data_folder import DataFolder
 
-APPS = ("loopguard_site", "detection")
+APPS = ("loopguard_site", "detection", *(["development"] if layout.has_development() else []))
 """Django applications whose commands are LoopGuard's own."""
 CHECKOUT_ONLY = frozenset(
     {
         "audit_dependencies",
         "check_all",
+        "conformance",
         "coverage",
+        "evaluate",
         "lock",
         "makemigrations",
         "package",
@@ -97,7 +99,7 @@ def overview() -> str:
         folder = Path(str(sys.modules[app].__path__[0]), "management")
         for name in find_commands(str(folder)):
             lines[name] = load_command_class(app, name).help
-    if (layout.ROOT / "development").is_dir():  # not in the container image
+    if layout.has_development():
         from development.commands import COMMANDS
 
         lines |= {name: first_line(command.__doc__) for name, command in COMMANDS.items()}

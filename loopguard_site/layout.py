@@ -21,6 +21,11 @@ def is_checkout() -> bool:
     return not _INSTALLED_ASSETS.is_dir()
 
 
+def has_development() -> bool:
+    """Return whether the commands of `development` are there: in a checkout, not in a container image."""
+    return is_checkout() and (ROOT / "development").is_dir()
+
+
 def program() -> str:
     """Return the command that a person types to run LoopGuard."""
     return "python3 manage.py" if is_checkout() else "loopguard-server"

@@ -56,15 +56,16 @@ INSTALLED_APPS = [
     "django_otp.plugins.otp_totp",
     "django_otp.plugins.otp_static",
     "detection",
+    *(["development"] if layout.has_development() else []),
 ]
 MIDDLEWARE = [
-    "detection.request_context.RequestContextMiddleware",
+    "detection.web.request_context.RequestContextMiddleware",
     "detection.console.content_security_policy.ContentSecurityPolicyMiddleware",
     # Outside of all that reads or writes bodies.
     "detection.console.compression.CompressionMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "detection.api.problems.ProblemMiddleware",
-    "detection.request_input.RequestInputMiddleware",
+    "detection.web.request_input.RequestInputMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "loopguard_site.page_middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -210,7 +211,7 @@ SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = HTTPS
 if ENV.trusted_proxies:
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
 DATA_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
-FILE_UPLOAD_HANDLERS = ["detection.request_uploads.TranscriptUploadHandler"]
+FILE_UPLOAD_HANDLERS = ["detection.web.request_uploads.TranscriptUploadHandler"]
 
 UNFOLD = {
     "SITE_TITLE": "LoopGuard",

@@ -15,7 +15,7 @@ from kombu.exceptions import ContentDisallowed
 from kombu.serialization import dumps, loads
 
 from detection.models import AuditEntry, FailedSignIns
-from detection.request_context import client_address
+from detection.web.request_context import client_address
 from loopguard_site import env
 from loopguard_site.celery import app
 from loopguard_site.layout import ROOT

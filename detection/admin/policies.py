@@ -19,11 +19,11 @@ from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
 from detection.engine.scopes import SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields, shown_value
 from detection.models import Override, ToolOverride
 from detection.selectors.policies import load_overrides
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides
+from detection.web.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields, shown_value
 
 REASON_HELP = "Required when the change weakens detection."
 _ANY_TOOL = Scope("tool", pattern="*")

@@ -13,9 +13,9 @@ from django.shortcuts import redirect
 
 from detection.admin.base import ProjectAdmin, show_error
 from detection.engine.fields import FIELDS
-from detection.forms import PREFIX, as_text, typed_value
 from detection.services.errors import Invalid, ServiceError
 from detection.services.versions import ChangedMeanwhile, version_of
+from detection.web.forms import PREFIX, as_text, typed_value
 
 
 class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]

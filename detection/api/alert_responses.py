@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from django.utils import timezone
 
-from detection.documents import as_time, notification_document
 from detection.models import AlertDestination, AlertRoute, AlertSilence, Notification
 from detection.selectors import alerts
 from detection.services.alerting import alert_routes, destinations
+from detection.web.documents import as_time, notification_document
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations

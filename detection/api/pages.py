@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 
-from detection import exports
 from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest, actor_of
@@ -18,6 +17,7 @@ from detection.filtering.language import Term
 from detection.filtering.time_ranges import ALL_TIME, TimeRange
 from detection.selectors.filters import ListQuery, ListSpec, given_terms, list_query
 from detection.selectors.pages import Page
+from detection.web import exports
 
 Filters = TypeVar("Filters")
 Row = TypeVar("Row")

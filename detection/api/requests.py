@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, cast
 
 from django.http import HttpRequest
 
-from detection.request_context import IdentifiedRequest
 from detection.services.audit import KEY_PREFIX, Actor
 from detection.services.keys import Principal
+from detection.web.request_context import IdentifiedRequest
 
 if TYPE_CHECKING:
     from detection.api.problems import Problem

@@ -9,7 +9,6 @@ from typing import Any, Final
 import orjson
 from django.http import HttpResponse
 
-from detection.documents import as_time, counted
 from detection.models import (
     IncidentActivity,
     LimitNotice,
@@ -21,6 +20,7 @@ from detection.models import (
 from detection.selectors.patterns import SharedFact
 from detection.selectors.sessions import CallRow, CommandReplyRow
 from detection.services.policies.overrides import override_version, tool_rule_version
+from detection.web.documents import as_time, counted
 
 LIST_AS_FILE: Final = {
     "responses": {

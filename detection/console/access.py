@@ -23,9 +23,9 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from detection.console import kept_forms
 from detection.console.single_submission import once
 from detection.models import Membership, Project, Role
-from detection.request_context import IdentifiedRequest
 from detection.services.accounts import second_factor
 from detection.services.audit import Actor
+from detection.web.request_context import IdentifiedRequest
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")

@@ -14,13 +14,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.models import ImportState, Role, TranscriptImport
-from detection.request_uploads import UploadedTranscript
 from detection.selectors.imports import find_import, list_imports
 from detection.selectors.pages import BadCursor
 from detection.services.errors import Invalid, NotFound, ServiceError
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_files import MAX_UNPACKED_BYTES
 from detection.services.ingestion.transcript_imports import Arrived
+from detection.web.request_uploads import UploadedTranscript
 
 KINDS = (
     ("claude-code", "Claude Code sessions (.jsonl)"),

@@ -19,7 +19,6 @@ from detection.engine.durations import amount
 from detection.engine.fields import FIELDS
 from detection.engine.identity import smallest_rotation
 from detection.engine.scopes import PROJECT, STORED_KINDS
-from detection.forms import PREFIX
 from detection.models import Incident, StoppedByKind
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
@@ -28,6 +27,7 @@ from detection.selectors.incidents import IncidentRow
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
 from detection.services.exceptions import exceptions
+from detection.web.forms import PREFIX
 
 METER_SQUARES = 24
 MAX_BRACKETS = 3

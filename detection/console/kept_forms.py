@@ -16,7 +16,7 @@ from django.shortcuts import render
 
 from detection.console.answered_forms import form_id
 from detection.engine.fields import FIELDS
-from detection.request_context import IdentifiedRequest
+from detection.web.request_context import IdentifiedRequest
 
 SALT = "kept-form"
 MAX_AGE_SECONDS = 24 * 3600

@@ -12,8 +12,8 @@ from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.console.listing import Listing
-from detection.exports import EXPORTED_LISTS, list_file
 from detection.selectors.lists import LISTS
+from detection.web.exports import EXPORTED_LISTS, list_file
 
 
 @in_project()

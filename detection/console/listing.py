@@ -20,7 +20,6 @@ from django.utils import timezone
 
 from detection.console import preferences
 from detection.console.access import ProjectRequest
-from detection.exports import EXPORTED_LISTS, MAX_ROWS
 from detection.filtering import language, time_ranges
 from detection.filtering.language import FilterError, Term
 from detection.filtering.time_ranges import PRESETS, TimeRange
@@ -28,6 +27,7 @@ from detection.models import SavedView
 from detection.selectors.filters import ListQuery, ListSpec, list_query
 from detection.selectors.pages import BadCursor, Page
 from detection.selectors.saved_views import list_views
+from detection.web.exports import EXPORTED_LISTS, MAX_ROWS
 
 Row = TypeVar("Row")
 _QUOTED = re.compile(r"`([^`]+)`")

@@ -26,7 +26,6 @@ from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import Policy, PolicyError
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.forms import OverrideForm, form_settings
 from detection.models import Override, Role, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
@@ -37,6 +36,7 @@ from detection.services.audit import noted
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
 from detection.services.versions import ChangedMeanwhile
+from detection.web.forms import OverrideForm, form_settings
 
 CLASS_HELP = {
     "read": "reads data",

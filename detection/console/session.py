@@ -34,7 +34,6 @@ from detection.engine import commands as grammar
 from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
-from detection.forms import OverrideForm, form_settings
 from detection.models import Role, Session, call_flags
 from detection.models.session_state import STOPPED_STATES
 from detection.selectors import dashboard, policies
@@ -46,6 +45,7 @@ from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
 from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
+from detection.web.forms import OverrideForm, form_settings
 
 MAX_ROWS = {"timeline": 200, "table": 100}
 """Maximum number of calls in a view."""

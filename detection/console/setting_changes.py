@@ -15,9 +15,9 @@ from detection.console.access import ProjectRequest
 from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
 from detection.engine.weakening import is_weaker, strictest_rung
-from detection.forms import PREFIX, OverrideForm
 from detection.services.errors import Invalid
 from detection.services.policies.overrides import checked
+from detection.web.forms import PREFIX, OverrideForm
 
 _NAME = re.compile(r"`(\w+)`")
 DIFF = "diff"

@@ -20,7 +20,6 @@ from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.reactions import ENDINGS
-from detection.forms import PREFIX, typed_value
 from detection.models import Role, ToolOverride, WhatIf, WhatIfState
 from detection.models.incidents import IncidentLabel
 from detection.selectors import policies, sessions
@@ -33,6 +32,7 @@ from detection.services.policies import overrides
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import PolicyChange
+from detection.web.forms import PREFIX, typed_value
 
 STATES = {
     WhatIfState.WAITING: ("idle", "Waiting"),

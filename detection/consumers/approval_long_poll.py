@@ -36,7 +36,6 @@ from django.db import DatabaseError
 from redis.exceptions import RedisError
 
 from detection import clock
-from detection.access_watch import KeyAccess, access_watch
 from detection.engine import wire_shapes
 from detection.integrations.hosts import HOSTS, Host
 from detection.models import KeyScope
@@ -46,6 +45,7 @@ from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
 from detection.services.tracking.documents import approval_document, hook_document
 from detection.stream.hints import approval_group
+from detection.web.access_watch import KeyAccess, access_watch
 
 log = structlog.get_logger(__name__)
 PATH = re.compile(r"/api/v1/approvals/([a-z]{3}_[0-9a-z]{1,40})")

@@ -24,11 +24,11 @@ from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
-from detection.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
 from detection.services.accounts import second_factor
 from detection.stream.hints import held_group, project_group
+from detection.web.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
 
 log = structlog.get_logger(__name__)
 SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE, RECONNECT = 4401, 4404, 1008, 1009, 1012

@@ -11,7 +11,6 @@ from typing import Final
 import structlog
 from django.db import DatabaseError
 
-from detection.access_watch import PROJECT_ARCHIVED, AgentAccess, access_watch
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.workers import DatabaseWorkers
@@ -25,6 +24,7 @@ from detection.services.gateway.grants import (
     looks_like_token,
 )
 from detection.services.keys import Principal
+from detection.web.access_watch import PROJECT_ARCHIVED, AgentAccess, access_watch
 
 log = structlog.get_logger(__name__)
 LOOKUP_SECONDS: Final = 2.0

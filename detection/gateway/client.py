@@ -20,7 +20,7 @@ from asgiref.typing import (
 
 from detection.gateway.errors import ClientGone, GatewayError
 from detection.gateway.headers import Headers, RequestHeaders
-from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
+from detection.web.unfinished_bodies import BodyTimeout, UnfinishedBodies
 
 ERROR_SECONDS: Final = 1.0
 """Seconds to send the error at the end of a stream. A client that does not read by then sees its connection closed."""

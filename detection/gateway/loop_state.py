@@ -15,7 +15,7 @@ from detection.gateway.request_body import BodyBudget
 from detection.gateway.traffic import TrafficCounter
 from detection.gateway.upstream import Upstreams
 from detection.gateway.workers import DatabaseWorkers
-from detection.unfinished_bodies import UnfinishedBodies
+from detection.web.unfinished_bodies import UnfinishedBodies
 
 MAX_SHOWN_BYTES: Final = 64 * 1024 * 1024
 MAX_GIVEN_ITEMS: Final = 5_000

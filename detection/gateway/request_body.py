@@ -10,7 +10,7 @@ from typing import Final
 
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
-from detection.unfinished_bodies import UnfinishedBodies
+from detection.web.unfinished_bodies import UnfinishedBodies
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 """Of a request that is guarded; providers accept no larger ones."""

@@ -1,4 +1,4 @@
-"""Reads request bodies in the event loop: a body that never ends costs no thread; see `detection.unfinished_bodies`."""
+"""Reads request bodies in the event loop: an endless one costs no thread; see `detection.web.unfinished_bodies`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from detection.api.long_texts import MAX_RAW_BYTES, MAX_STRING_BYTES, LongTextCutter
 from detection.api.request_bodies import MAX_BODY_BYTES
-from detection.unfinished_bodies import UnfinishedBodies, UnfinishedBody
+from detection.web.unfinished_bodies import UnfinishedBodies, UnfinishedBody
 
 _WHOLE: Final = 512 * 1024
 """Bodies up to this size are read in one piece: each part would wait for the interpreter's lock, behind a batch.

@@ -19,7 +19,7 @@ from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
 from detection.api.request_bodies import MAX_BODY_BYTES, MAX_TELEMETRY_BYTES
 from detection.services.keys import Principal
-from detection.unfinished_bodies import BodyTimeout
+from detection.web.unfinished_bodies import BodyTimeout
 from loopguard_site.front import traffic, uploads
 from loopguard_site.front.bodies import BodyReader
 from loopguard_site.front.guard_use import GuardUse

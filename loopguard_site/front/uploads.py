@@ -1,8 +1,8 @@
 """Large uploads: the application is asked first, without the body; only then is the body read, to disk.
 
 A body of another path, or one that fits into memory, never comes here. At most `MAX_UPLOADS` are read at a time in each
-process of `web`, under the rule of `detection.unfinished_bodies`, into a file without a name, which vanishes with the
-process.
+process of `web`, under the rule of `detection.web.unfinished_bodies`, into a file without a name, which vanishes with
+the process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, TypeVar, cast
 from detection.api.problems import Problem, of_exception
 from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.services.ingestion import import_files
-from detection.unfinished_bodies import BodyTimeout, UnfinishedBodies
+from detection.web.unfinished_bodies import BodyTimeout, UnfinishedBodies
 from loopguard_site.front.wsgi_calls import Headers, RsgiScope
 
 MAX_UPLOADS: Final = 8

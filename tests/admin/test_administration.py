@@ -9,11 +9,11 @@ from django.contrib import admin
 from django.test import Client
 
 from detection.engine.scopes import PROJECT
-from detection.forms import GROUPS
 from detection.models import ApiKey, AuditEntry, Incident, Override, Project, ToolOverride, WhatIf
 from detection.services.audit import SYSTEM
 from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
+from detection.web.forms import GROUPS
 from tests.console.scenes import ask, make_world
 from tests.support.shared_rows import shared_rows
 

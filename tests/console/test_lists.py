@@ -15,7 +15,6 @@ from django.utils import timezone
 
 from detection.engine.detectors import detector_for
 from detection.engine.scopes import PROJECT
-from detection.exports import EXPORTED_LISTS
 from detection.models import (
     AlertDestination,
     Approval,
@@ -33,6 +32,7 @@ from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from detection.services.tracking import patterns
+from detection.web.exports import EXPORTED_LISTS
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident
 from tests.support.projects import make_member, make_project

@@ -7,12 +7,12 @@ from channels.layers import get_channel_layer
 from django.contrib.auth import get_user_model
 from django.db import InterfaceError
 
-from detection import access_watch as access_watch_module
-from detection.access_watch import access_watch
 from detection.consumers import live
 from detection.models import Membership, Project, Role
 from detection.stream.hints import Hint, project_group
 from detection.stream.publisher import publish_now
+from detection.web import access_watch as access_watch_module
+from detection.web.access_watch import access_watch
 from loopguard_site.supervisor.addresses import free_port
 
 from .conftest import open_page, sign_in, socket_to

@@ -18,7 +18,6 @@ ENDLESS = {
     "detection/gateway/client.py": "a task that ends with its request",
     "detection/gateway/upstream.py": "look-ups of names, which the resolver ends",
     "detection/gateway/workers.py": "all work in its threads has a deadline",
-    "detection/measuring/entry_points/clocks.py": "requests of a client with a timeout",
     "detection/tasks/evaluation_queue.py": "daemon threads that wait for work; `stop` wakes them",
     "detection/tasks/judge.py": "every consultation has a deadline",
     "loopguard_site/front/uploads.py": "writes to files, which the disk ends",

@@ -31,7 +31,7 @@ def test_documented_commands_exist(page):
     commands = dict.fromkeys(COMMANDS) | dict.fromkeys(
         ["up", "help", "shell", "createsuperuser", "changepassword", "check"]
     )
-    for folder in ("detection", "loopguard_site"):
+    for folder in ("detection", "loopguard_site", "development"):
         commands |= {file.stem: None for file in (ROOT / folder / "management" / "commands").glob("*.py")}
     used = re.findall(r"(?:manage\.py|`loopguard-server) ([a-z][a-z_-]*)", page.read_text())
     assert {name.replace("-", "_") for name in used} <= {name.replace("-", "_") for name in commands}

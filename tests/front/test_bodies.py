@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from detection import unfinished_bodies
 from detection.api.request_bodies import MAX_BODY_BYTES
-from detection.unfinished_bodies import BodyTimeout
+from detection.web import unfinished_bodies
+from detection.web.unfinished_bodies import BodyTimeout
 from loopguard_site.front.bodies import BodyReader
 
 

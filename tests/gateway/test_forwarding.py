@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from detection import unfinished_bodies
+from detection.web import unfinished_bodies
 from tests.support.model_server import Answer, of_events, of_json
 from tests.support.projects import make_key
 

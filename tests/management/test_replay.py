@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 
 from detection.engine.identity import Keyer
 from detection.engine.policy import SESSION, resolve
-from detection.measuring.traces import fold_session
+from detection.integrations.recorded_runs import fold_session
 
 
 def event(seq, session="s", **more):

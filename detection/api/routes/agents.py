@@ -27,7 +27,6 @@ from detection.api.schemas.agents import (
     IngestResultSchema,
 )
 from detection.api.typed_bodies import described
-from detection.documents import incident_link, session_link
 from detection.engine import wire_shapes
 from detection.models import KeyScope
 from detection.services.ingestion.attempts import recorder
@@ -36,6 +35,7 @@ from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.ingestion.lag import project_lag
 from detection.services.ingestion.message_guard import guard_messages
 from detection.services.keys import Principal
+from detection.web.documents import incident_link, session_link
 
 router = Router(tags=["agents"])
 MAX_LINKS = 20

@@ -40,12 +40,12 @@ from detection.api.schemas.alerts import (
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
-from detection.documents import as_time, notification_document
 from detection.models import KeyScope
 from detection.selectors import alerts as selector
 from detection.selectors.lists import NOTIFICATIONS
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.alerting.route_preview import preview_route
+from detection.web.documents import as_time, notification_document
 
 router = Router(tags=["alerts"])
 

@@ -6,7 +6,6 @@ from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Query, Router
 
-from detection import exports
 from detection.api.auth import ADMIN
 from detection.api.pages import export_response, page_response, query_of
 from detection.api.requests import ApiRequest
@@ -23,6 +22,7 @@ from detection.filtering.time_ranges import TimeRange
 from detection.selectors import audit
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import AUDIT
+from detection.web import exports
 
 router = Router(tags=["audit"])
 

@@ -23,10 +23,10 @@ from detection.api.schemas.backends import (
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
-from detection.documents import as_time
 from detection.models import GatewayBackend, GatewayToken
 from detection.selectors.gateway import gateway_url, list_backends, list_tokens
 from detection.services.gateway import backends as service
+from detection.web.documents import as_time
 
 router = Router(tags=["gateway"])
 

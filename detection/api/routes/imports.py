@@ -18,11 +18,11 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.imports import ImportQuerySchema, ImportRequestSchema, ImportSchema
-from detection.documents import as_time
 from detection.models import KeyScope, TranscriptImport
 from detection.selectors import imports as selector
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
+from detection.web.documents import as_time
 
 router = Router(tags=["imports"])
 INGEST: Final = ApiKeyAuth(KeyScope.INGEST)

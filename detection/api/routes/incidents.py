@@ -31,12 +31,12 @@ from detection.api.schemas.incidents import (
     SnoozeRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
-from detection.documents import incident_document
 from detection.models import Incident
 from detection.selectors import incidents, strip_images
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import INCIDENTS
 from detection.services.incidents import triage as services
+from detection.web.documents import incident_document
 
 router = Router(tags=["incidents"])
 

@@ -36,13 +36,13 @@ from detection.api.schemas.patterns import (
     PatternSchema,
 )
 from detection.api.typed_bodies import described, optional_body
-from detection.documents import incident_document, pattern_document
 from detection.filtering.language import term
 from detection.models import Pattern
 from detection.selectors import incidents, patterns
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import INCIDENTS, PATTERNS
 from detection.services.incidents import pattern_triage as services
+from detection.web.documents import incident_document, pattern_document
 
 router = Router(tags=["patterns"])
 MAX_INCIDENTS, MAX_ACTIVITY = 50, 200

@@ -14,10 +14,10 @@ from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.gateway_traffic import PriceRequestSchema, PriceSchema
 from detection.api.versions import CONDITIONAL, CONDITIONAL_PUT, expected_version, with_version
-from detection.documents import as_time
 from detection.models import ModelPrice
 from detection.selectors.prices import list_prices
 from detection.services.gateway import prices
+from detection.web.documents import as_time
 
 router = Router(tags=["gateway"])
 

@@ -13,9 +13,9 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
 from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
-from detection.documents import as_time
 from detection.models import Project
 from detection.services.projects import projects
+from detection.web.documents import as_time
 
 router = Router(tags=["project"])
 

@@ -19,10 +19,10 @@ from detection.api.schemas.saved_views import (
     ViewRequestSchema,
     ViewSchema,
 )
-from detection.documents import as_time
 from detection.models import SavedView
 from detection.selectors.saved_views import list_views
 from detection.services import saved_views as services
+from detection.web.documents import as_time
 
 router = Router(tags=["views"])
 _PAGES = {"sessions": "live", "notifications": "alerts"}

@@ -40,13 +40,13 @@ from detection.api.schemas.sessions import (
     StopRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
-from detection.documents import incident_document, session_document
 from detection.filtering import language
 from detection.models import KeyScope, Session
 from detection.selectors import dashboard, incidents, policies, sessions
 from detection.selectors.incidents import ALL_INCIDENTS
 from detection.selectors.lists import SESSIONS
 from detection.services.sessions import actions as services
+from detection.web.documents import incident_document, session_document
 
 router = Router(tags=["sessions"])
 _command = ApiKeyAuth(KeyScope.GUARD, (JSON,))

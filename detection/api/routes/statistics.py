@@ -17,10 +17,10 @@ from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
 from detection.api.schemas.statistics import StatisticsQuerySchema, StatisticsSchema
-from detection.documents import group_document, numbers_document
 from detection.filtering.time_ranges import TimeRange
 from detection.selectors.lists import STATISTICS
 from detection.selectors.statistics import statistics
+from detection.web.documents import group_document, numbers_document
 
 router = Router(tags=["statistics"])
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)

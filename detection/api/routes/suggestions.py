@@ -21,11 +21,11 @@ from detection.api.schemas.suggestions import (
     TryRequestSchema,
 )
 from detection.api.schemas.what_if import WhatIfSchema
-from detection.documents import as_time
 from detection.models import Project, Suggestion
 from detection.selectors.what_ifs import as_document
 from detection.services.learning import decisions
 from detection.services.learning.suggestions import MIN_LABELS, OpenSuggestion, learn
+from detection.web.documents import as_time
 
 router = Router(tags=["settings"])
 MAX_DECIDED = 500

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from ninja import Field, Schema
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints, WithJsonSchema
 
-from detection import exports
 from detection.api import event_parsing
 from detection.engine.detectors import KINDS
 from detection.filtering import language
+from detection.web import exports
 
 
 def _printable(text: str) -> str:

@@ -13,8 +13,8 @@ import httpx
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from detection.integrations.recorded_runs import TraceError, read_lines
 from detection.integrations.traces import events_of, responses
-from detection.measuring.traces import TraceError, read_lines
 
 MAX_BATCH_EVENTS = 500
 MAX_BATCH_BYTES = 1_000_000

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
 from detection.engine.policy import ENVIRONMENT, PRESETS, SERVER, Policy, PolicyError, resolve, validate
-from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
+from detection.integrations.recorded_runs import TraceError, fold_session, read_lines, sessions
 
 
 class Command(BaseCommand):

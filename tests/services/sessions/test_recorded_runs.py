@@ -10,8 +10,8 @@ import pytest
 
 from detection.engine.results import as_text
 from detection.engine.scopes import PROJECT
+from detection.integrations.recorded_runs import read_lines
 from detection.integrations.traces import responses
-from detection.measuring.traces import read_lines
 from detection.services.policies.overrides import save_override
 from tests.support.agents import OPERATOR
 from tests.support.histories import differences, play, rows

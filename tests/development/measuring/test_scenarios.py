@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from detection.measuring import agent_scenarios, seed_scenarios
+from development.measuring import agent_scenarios, seed_scenarios
 
-FOLDER = Path(__file__).parents[1] / "scenarios"
+FOLDER = Path(__file__).parents[2] / "scenarios"
 
 
 FAILING = {"rec-script-silent-edits": "not found: a script that prints nothing, whatever is edited"}

@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from detection.measuring.differences import Played
-from detection.measuring.entry_points.installation import InstallationError
-from detection.measuring.entry_points.playing import ENTRY_POINTS, play_on_installation
-from detection.measuring.scenario_files import WrittenScenario, play_in_engine, read
+from development.measuring.differences import Played
+from development.measuring.entry_points.installation import InstallationError
+from development.measuring.entry_points.playing import ENTRY_POINTS, play_on_installation
+from development.measuring.scenario_files import WrittenScenario, play_in_engine, read
 
 
 class Command(BaseCommand):

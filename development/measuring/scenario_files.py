@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from detection.measuring import agent_scenarios, seed_scenarios
-from detection.measuring.differences import Played
+from development.measuring import agent_scenarios, seed_scenarios
+from development.measuring.differences import Played
 
 
 @dataclass(frozen=True, slots=True)

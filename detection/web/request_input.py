@@ -9,7 +9,7 @@ from django.core.exceptions import BadRequest, RequestDataTooBig, SuspiciousOper
 from django.http import Http404, HttpRequest, HttpResponseBase, QueryDict
 from django.http.request import UnreadablePostError
 
-from detection.request_context import IdentifiedRequest
+from detection.web.request_context import IdentifiedRequest
 
 NUL = "\x00"
 """PostgreSQL cannot store text with this character, so such text matches nothing and cannot be saved."""

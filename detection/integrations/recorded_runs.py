@@ -1,6 +1,6 @@
 """Reads recorded runs and folds them. A trace file has one JSON object per line, one call each, sorted by session.
 
-The management commands choose the files; `quality` compares verdicts with labels.
+The management commands choose the files.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from detection.measuring.differences import Played
+from development.measuring.differences import Played
 
 Json = dict[str, Any]
 Kind = Literal["warn", "block", "stop"]

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from detection.measuring import agent_scenarios as agents
-from detection.measuring.differences import Played
-from detection.measuring.entry_points.installation import Json, Refused
-from detection.measuring.entry_points.sessions import GuardedSession, ReportedSession, sent_call, sent_result
-from detection.measuring.entry_points.stage import Stage
+from development.measuring import agent_scenarios as agents
+from development.measuring.differences import Played
+from development.measuring.entry_points.installation import Json, Refused
+from development.measuring.entry_points.sessions import (
+    GuardedSession,
+    ReportedSession,
+    sent_call,
+    sent_result,
+)
+from development.measuring.entry_points.stage import Stage
 
 _EVENTS: dict[str, Json] = {
     "@message": {"type": "message", "role": "assistant"},

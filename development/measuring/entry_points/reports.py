@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from detection.measuring import report_scenarios as reports
-from detection.measuring.differences import Played
-from detection.measuring.entry_points.gateway import chat_completion
-from detection.measuring.entry_points.installation import Json, Refused
-from detection.measuring.entry_points.stage import Stage
+from development.measuring import report_scenarios as reports
+from development.measuring.differences import Played
+from development.measuring.entry_points.gateway import chat_completion
+from development.measuring.entry_points.installation import Json, Refused
+from development.measuring.entry_points.stage import Stage
 
 _BETWEEN_STEPS_SECONDS = 0.05
 """Between two steps of a case without a pause: about what a request takes, so that no two calls have the same time."""

@@ -13,15 +13,15 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from detection.engine.scopes import PROJECT
-from detection.measuring import report_scenarios as reports
 from detection.models import GatewayBackend, Override, Project
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
 from detection.services.policies import overrides
+from development.measuring import report_scenarios as reports
 from loopguard_site.supervisor.addresses import free_port
 from tests.reliability.installation import Installation
 
-FOLDER = Path(__file__).parents[1] / "scenarios"
+FOLDER = Path(__file__).parents[2] / "scenarios"
 FILES = ("seeds.json", "seeds_more.json", "agents.json")
 SKIPPED = {
     "000-17-disabled-tracks-nothing": "asks how many calls the engine remembers",

@@ -10,17 +10,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from detection.measuring.entry_points.clocks import Clock
-from detection.measuring.entry_points.installation import (
+from development.measuring.entry_points.clocks import Clock
+from development.measuring.entry_points.installation import (
     Installation,
     InstallationError,
     Refused,
     own_settings,
 )
-from detection.measuring.entry_points.judge import ScriptedJudge
+from development.measuring.entry_points.judge import ScriptedJudge
 
 if TYPE_CHECKING:
-    from detection.measuring.entry_points.gateway import ScriptedModel
+    from development.measuring.entry_points.gateway import ScriptedModel
 
 Json = dict[str, Any]
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from detection.engine.policy import PRESETS
-from detection.measuring.quality import interval
+from development.measuring.quality import interval
 from tests.management.test_replay import event, write
 
 

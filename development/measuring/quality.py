@@ -13,8 +13,8 @@ from typing import Any
 
 from detection.engine.calls import DECISIONS
 from detection.engine.memory import BLOCKING
+from detection.integrations.recorded_runs import Event, Judged
 from detection.integrations.traces import SessionName, name_of
-from detection.measuring.traces import Event, Judged
 
 BIASES = (
     "Looping runs were found by searching for repeated calls: recall is too high.",

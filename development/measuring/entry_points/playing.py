@@ -7,13 +7,13 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any, Protocol
 
-from detection.measuring.differences import Played
-from detection.measuring.entry_points import agents, gateway, reports, seeds
-from detection.measuring.entry_points.clocks import Clock, RealClock, TestClock, play_together
-from detection.measuring.entry_points.installation import Installation
-from detection.measuring.entry_points.judge import ScriptedJudge
-from detection.measuring.entry_points.stage import Stage
-from detection.measuring.scenario_files import WrittenScenario
+from development.measuring.differences import Played
+from development.measuring.entry_points import agents, gateway, reports, seeds
+from development.measuring.entry_points.clocks import Clock, RealClock, TestClock, play_together
+from development.measuring.entry_points.installation import Installation
+from development.measuring.entry_points.judge import ScriptedJudge
+from development.measuring.entry_points.stage import Stage
+from development.measuring.scenario_files import WrittenScenario
 
 
 class _Play(Protocol):

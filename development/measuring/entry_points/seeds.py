@@ -7,11 +7,16 @@ from collections.abc import Generator, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
-from detection.measuring import seed_scenarios as seeds
-from detection.measuring.differences import Played
-from detection.measuring.entry_points.installation import Json, Refused
-from detection.measuring.entry_points.sessions import GuardedSession, ReportedSession, sent_call, sent_result
-from detection.measuring.entry_points.stage import Stage
+from development.measuring import seed_scenarios as seeds
+from development.measuring.differences import Played
+from development.measuring.entry_points.installation import Json, Refused
+from development.measuring.entry_points.sessions import (
+    GuardedSession,
+    ReportedSession,
+    sent_call,
+    sent_result,
+)
+from development.measuring.entry_points.stage import Stage
 
 _UNSEEN = {
     "tracked": "asks how many calls the engine remembers, which no interface tells",

@@ -11,10 +11,10 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.engine.identity import Keyer
 from detection.engine.policy import PRESETS, SERVER, Policy, resolve
+from detection.integrations.recorded_runs import TraceError, fold_session, read_lines, sessions
 from detection.integrations.traces import SessionName, name_of
 from detection.management.commands.replay import add_policy, read_policy
-from detection.measuring.quality import LIMITS, Label, Quality, differences, labels, table, violations
-from detection.measuring.traces import TraceError, fold_session, read_lines, sessions
+from development.measuring.quality import LIMITS, Label, Quality, differences, labels, table, violations
 
 
 class Command(BaseCommand):

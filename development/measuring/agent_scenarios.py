@@ -24,7 +24,7 @@ from detection.engine.memory import BLOCKING, State
 from detection.engine.policy import ENVIRONMENT, Policy, resolve, validate
 from detection.engine.results import as_text
 from detection.engine.silence import Silence
-from detection.measuring.differences import Played
+from development.measuring.differences import Played
 
 MESSAGES: Mapping[str, Literal["user", "continue"]] = {"user_message": "user", "user_continue": "continue"}
 _BEFORE = frozenset((*MESSAGES, "stream_retry", "text_part"))

@@ -6,8 +6,8 @@ import time
 from typing import Any
 from urllib.parse import quote
 
-from detection.measuring.entry_points.installation import Json
-from detection.measuring.entry_points.stage import MODEL, Stage
+from development.measuring.entry_points.installation import Json
+from development.measuring.entry_points.stage import MODEL, Stage
 
 _EVALUATED_WITHIN_SECONDS = 60.0
 _DECIDED_WITHIN_SECONDS = 60.0

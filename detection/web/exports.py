@@ -11,13 +11,6 @@ import orjson
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 
-from detection.documents import (
-    group_document,
-    incident_document,
-    notification_document,
-    pattern_document,
-    session_document,
-)
 from detection.models import AuditEntry
 from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
 from detection.selectors.filters import ListQuery
@@ -27,6 +20,13 @@ from detection.selectors.patterns import PatternRow
 from detection.selectors.prices import known_cost
 from detection.selectors.sessions import SessionRow
 from detection.services.tracking.documents import approval_document
+from detection.web.documents import (
+    group_document,
+    incident_document,
+    notification_document,
+    pattern_document,
+    session_document,
+)
 
 SCHEMA_VERSION: Final = "1"
 MAX_ROWS: Final = 100_000

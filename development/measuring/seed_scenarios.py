@@ -37,7 +37,6 @@ from detection.engine.policy import (
     validate,
 )
 from detection.engine.results import as_text
-from detection.measuring.differences import Played
 from detection.models import Approval, Choice, Decider, EventType, JudgeCall, Session
 from detection.models.approvals import ApprovalState
 from detection.services.approvals.judge_consultation import extension_cap_of
@@ -46,6 +45,7 @@ from detection.services.judging import judge
 from detection.services.sessions.folding import detection_log_line
 from detection.services.tracking import outcomes
 from detection.services.tracking.open_approvals import new_approval
+from development.measuring.differences import Played
 
 Json = dict[str, Any]
 

@@ -5,8 +5,8 @@ import pytest
 from detection.engine.fields import FIELDS
 from detection.engine.policy import PROJECT, resolve
 from detection.engine.scopes import SESSION, Scope
-from detection.forms import OverrideForm, form_settings, typed_value
 from detection.services.errors import Invalid
+from detection.web.forms import OverrideForm, form_settings, typed_value
 
 
 def names(form):

@@ -17,11 +17,11 @@ from typing import Any
 
 import httpx
 
-from detection.measuring import seed_scenarios as seeds
-from detection.measuring.differences import Played
-from detection.measuring.entry_points.installation import InstallationError, Json, Refused
-from detection.measuring.entry_points.seeds import obstacle as obstacle_of_calls
-from detection.measuring.entry_points.stage import MODEL, Stage
+from development.measuring import seed_scenarios as seeds
+from development.measuring.differences import Played
+from development.measuring.entry_points.installation import InstallationError, Json, Refused
+from development.measuring.entry_points.seeds import obstacle as obstacle_of_calls
+from development.measuring.entry_points.stage import MODEL, Stage
 
 _TIMEOUT_SECONDS = 30.0
 _WITHHOLDING = frozenset(("break", "chance", "terminate", "halt", "stop"))

@@ -1,0 +1,1 @@
+"""What the entry points share: requests, forms, documents and files of lists."""

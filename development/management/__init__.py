@@ -1,0 +1,1 @@
+"""Commands that measure detection; Django knows them in a checkout only."""
