@@ -17,7 +17,7 @@ from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
 ROOT = Path(__file__).parents[1]
-TEXTS = ("a\x00b", "²", "9" * 30, "x" * 300 + "\u202e%00[\ufffd")
+TEXTS = ("a\x00b", "²", "9" * 30, "x" * 300 + "\u202e%00[\ufffd", "\U00010348" * 300)
 SEGMENTS = ("a%00b", "%C2%B2", "9" * 400, "%ff%5B%2e%2e")
 HEADERS = {
     "HTTP_ACCEPT": "\xff;q=x,*/*;q=9e999", "HTTP_ACCEPT_ENCODING": "gzip;q=\xb2", "HTTP_ACCEPT_LANGUAGE": "x" * 5000,
@@ -214,6 +214,7 @@ def submissions(forms, text, is_short):
     ("text", "is_short"),
     [
         ("²", True),
+        pytest.param("\U00010348" * 257, False, marks=pytest.mark.long),
         pytest.param("²", False, marks=pytest.mark.long),
         pytest.param("9" * 30, False, marks=pytest.mark.long),
     ],

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from operator import itemgetter
 from types import MappingProxyType
 from typing import Any, Final
 
 from detection.api.problems import Problem, of_json
 from detection.engine.open_calls import is_assigned
+from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, loads, shorten
 
@@ -67,17 +69,31 @@ _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(slots=True)
 class Batch:
-    """The valid events of one request with their positions, and the errors of the others."""
+    """The valid events of one request with their positions, and the errors of the others.
+
+    Attributes
+    ----------
+    is_single
+        Whether the body is an event, which has the whole response to itself.
+    """
 
     events: list[EventRecord] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
+    is_single: bool = False
 
     def reject(self, index: int, problem: Problem) -> None:
         """Add the error of one event."""
         self.rejected.append(
             {"index": index, "code": problem.code, "path": problem.path, "hint": problem.detail}
         )
+
+    def reject_stored(self, numbers: Iterable[int]) -> None:
+        """Add the error of valid events that could not be stored, by their place among the valid ones."""
+        for number in numbers:
+            error = NotStorable()
+            self.reject(self.positions[number], Problem(error.status, error.code, error.detail))
+        self.rejected.sort(key=itemgetter("index"))
 
 
 def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
@@ -98,6 +114,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     if "events" not in document:
         batch.events.append(event_record(document, size=len(body)))
         batch.positions.append(0)
+        batch.is_single = True
         return batch
     events = document["events"]
     if not isinstance(events, list):

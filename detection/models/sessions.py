@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import Value
@@ -23,8 +25,15 @@ IMPORTED = "import/"
 """How the integration of an imported session begins."""
 OTLP = "otlp"
 """The integration of sessions that are known by their telemetry alone."""
+MAX_COST_USD = 99_999_999.0
+"""The highest cost that a session or an incident shows: their columns hold no more. More costs are not added."""
 _RANKS = {"": 0, OTLP: 1, "events": 2}
 """Integrations that cannot block a call; all others rank above."""
+
+
+def cost_with(cost_usd: Decimal | float, more_usd: Decimal | float) -> float:
+    """Return a cost with another one, at most `MAX_COST_USD`."""
+    return min(float(cost_usd) + float(more_usd), MAX_COST_USD)
 
 
 class Session(models.Model):

@@ -46,6 +46,15 @@ class SessionBusy(ServiceError):
     code, status = "unavailable", 503
 
 
+class NotStorable(ServiceError):
+    """An event is valid, but the database cannot store it: a defect of LoopGuard, which the log describes."""
+
+    code = "not_storable"
+
+    def __init__(self) -> None:
+        super().__init__("The event cannot be stored. The log has the details for this request id.")
+
+
 class Invalid(ServiceError):
     """A value is not valid.
 

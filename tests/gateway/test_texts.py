@@ -1,5 +1,7 @@
 """Texts of the model: repeated answers without a call, and text that repeats itself within one answer."""
 
+import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -225,3 +227,26 @@ def test_of_a_long_text_the_beginning_and_the_end_are_kept_in_bounded_memory():
     for part in ("a" * 7_000, "b" * 7_000):
         short.add(part)
     assert short.excerpt == short.whole == "a" * 7_000 + "b" * 7_000
+
+
+HOSTILE = ["a\x00b", "\U00010348" * 300, "e\u0301" * 200, "a\u202eb\n", "x" * 5000]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: ascii(name)[:20])
+@forms_in_turns
+def test_no_name_that_a_client_or_a_model_gives_keeps_a_call_from_being_recorded(
+    world: World, shape, is_stream, name
+):
+    agent = Agent(world, shape, is_stream, more={"model": name})
+    told = [call(name or "t", call_id=f"{name}{number}", text=name) for number in range(2)]
+    world.model.script = lambda asked: renamed(answered(asked, shape, "Let me see.", told), name)
+    agent.ask()
+    wait_for(lambda: Event.objects.filter(type="call").count() == 2)
+    assert set(Event.objects.filter(type="call").values_list("decision", flat=True)) == {"allow"}
+
+
+def renamed(answer, name):
+    """The answer under another model and another id."""
+    ids = rb'"((?:chatcmpl|msg|resp)[-_][\w-]+|gpt-x|claude-x)"'
+    parts = [re.sub(ids, lambda found: json.dumps(name).encode(), part) for part in answer.parts]
+    return replace(answer, parts=parts)

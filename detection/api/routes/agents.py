@@ -29,6 +29,7 @@ from detection.api.schemas.agents import (
 from detection.api.typed_bodies import described
 from detection.engine import wire_shapes
 from detection.models import KeyScope
+from detection.services.errors import NotStorable
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
@@ -84,6 +85,9 @@ def send_events(request: ApiRequest) -> HttpResponse:
     principal = request.principal
     batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
     done = ingest(principal, batch.events)
+    if done.rejected and batch.is_single:
+        raise NotStorable
+    batch.reject_stored(done.rejected)
     # Stored events cost more than their request while the workers have not caught up with the project.
     request.META["loopguard.weight"] = (
         1.0 + project_lag.seconds(principal.project_id) / LAG_SECONDS_PER_WEIGHT

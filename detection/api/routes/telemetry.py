@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from detection.integrations.otlp.decoding import Encoding, OtlpError, records_of
 from detection.integrations.otlp.logs import read_records
 from detection.models import KeyScope
 from detection.selectors.prices import price_cache
+from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.ingest import Accepted
@@ -99,6 +100,14 @@ class _Parsed:
     rejected: Counter[str]
     hint: str = ""
 
+    def reject_stored(self, numbers: Iterable[int]) -> None:
+        """Count the spans with a valid event that could not be stored, given by its place in the order."""
+        lost = {id(self.ordered[number]) for number in numbers}
+        spans = sum(1 for span in self.spans if lost and any(id(one) in lost for one in span.records))
+        if spans:
+            self.rejected[NotStorable.code] += spans
+            self.hint = self.hint or NotStorable().detail
+
 
 def _receive(
     request: ApiRequest,
@@ -116,6 +125,7 @@ def _receive(
         raise Problem(400 if error.code == "not_otlp" else 413, error.code, error.detail) from None
     parsed = _parsed(principal.project_id, found.spans)
     done = ingest_telemetry(principal, parsed.spans, parsed.ordered)
+    parsed.reject_stored(done.rejected)
     # As for events: stored events cost more while the workers have not caught up.
     request.META["loopguard.weight"] = (
         1.0 + project_lag.seconds(principal.project_id) / LAG_SECONDS_PER_WEIGHT

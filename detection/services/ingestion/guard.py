@@ -7,6 +7,9 @@ from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
+import structlog
+from django.db import DataError
+
 from detection import clock
 from detection.engine import interventions, messages, silence
 from detection.engine.calls import DECISIONS, Step
@@ -14,6 +17,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.integrations.message_lists import KnownMessages
 from detection.models import Approval, Event, EventType, MessageRole, Session
+from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import ingest
 from detection.services.ingestion.ingest import note_first_event
@@ -29,6 +33,8 @@ from detection.services.tracking.documents import approval_reference
 from detection.services.tracking.open_approvals import choose_decider
 from detection.sql.pipeline import OutdatedError
 from detection.sql.retries import retry_conflicts
+
+log = structlog.get_logger(__name__)
 
 CORE_SETTINGS = ("enabled", "preset", "mode", "max_repeats", "ttl_seconds")
 """Settings in a verdict without a finding; with a finding, a verdict has those of its detector."""
@@ -147,6 +153,8 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     ------
     SessionBusy
         If too many requests wait for the session.
+    NotStorable
+        If the database cannot store an event of the request; nothing is stored then.
     MessagesChangedError
         If `messages` is outdated; nothing is stored then.
     """
@@ -166,6 +174,9 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
                 evaluate(error.event.session_id)
         except _LaggingError as error:
             evaluate(error.session_id)
+        except (DataError, UnicodeError):
+            log.exception("request_not_storable", session=request.session)
+            raise NotStorable from None
 
 
 @retry_conflicts

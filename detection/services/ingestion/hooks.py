@@ -11,6 +11,7 @@ from detection.engine.open_calls import is_assigned
 from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape, action_of
 from detection.integrations.hosts import HookEvent, Host
 from detection.models import Event, EventType
+from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import ingest
@@ -47,9 +48,16 @@ def handle_hook(
         The hook.
     records
         Its events, checked by the parser.
+
+    Raises
+    ------
+    NotStorable
+        If the database cannot store one of them.
     """
     if event.moment in ("prompt", "answer", "compaction", "end"):
-        ingest(principal, records, integration=f"hooks/{host.name}")
+        done = ingest(principal, records, integration=f"hooks/{host.name}")
+        if done.rejected:
+            raise NotStorable
     if event.moment not in ("before_tool", "after_tool"):
         return HookAnswer()
     is_call = event.moment == "before_tool"

@@ -13,7 +13,8 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from django.db import connection
+import structlog
+from django.db import DataError, connection
 
 from detection import clock, jobs
 from detection.engine.dispatching import named
@@ -28,6 +29,8 @@ from detection.services.sessions.locked_session import locked_sessions_of_batch
 from detection.sql.retries import retry_conflicts
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
+
+log = structlog.get_logger(__name__)
 
 STORED_RESULT_CHARACTERS = 16_384
 MAX_TOOL_CHARACTERS = 128
@@ -46,7 +49,16 @@ class Accepted:
     accepted: int = 0
     duplicate: int = 0
     altered: list[dict[str, Any]] = field(default_factory=list)
+    rejected: list[int] = field(default_factory=list)
     sessions: list[str] = field(default_factory=list)
+
+    def add(self, other: Accepted, start: int) -> None:
+        """Add the outcome of a part of the batch that begins at this position."""
+        self.accepted += other.accepted
+        self.duplicate += other.duplicate
+        self.altered += [{**item, "index": item["index"] + start} for item in other.altered]
+        self.rejected += [index + start for index in other.rejected]
+        self.sessions += [name for name in other.sessions if name not in self.sessions]
 
 
 def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: str = "events") -> Accepted:
@@ -65,12 +77,27 @@ def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: 
     -------
     Accepted
         After commit. An event whose id is known counts as duplicate, and so does one that repeats an open call or the
-        result of a call; see `call_identity`.
+        result of a call; see `call_identity`. An event that the database cannot store is rejected by itself.
     """
     if not events:
         return Accepted()
     prepare(events, principal)
-    return _store(principal, events, integration)
+    return _store_valid(principal, events, integration)
+
+
+def _store_valid(principal: Principal, events: Sequence[EventRecord], integration: str) -> Accepted:
+    """Store a batch. Of one that the database rejects, only the events at fault are omitted, which halving finds."""
+    try:
+        return _store(principal, events, integration)
+    except (DataError, UnicodeError):
+        middle, done = len(events) // 2, Accepted()
+        if middle:
+            for start, part in ((0, events[:middle]), (middle, events[middle:])):
+                done.add(_store_valid(principal, part, integration), start)
+        else:
+            log.exception("event_not_storable", session=events[0].session, type=events[0].type)
+            done.rejected.append(0)
+        return done
 
 
 @retry_conflicts
@@ -110,11 +137,14 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
         if event.content is not None:
             content = redactor.content(event.content)
             event.content_length = max(event.content_length, len(content))
-            if event.tail_digest or len(content) > STORED_RESULT_CHARACTERS:
+            if len(content) > STORED_RESULT_CHARACTERS:
                 # The digest that came with a content which was cut before stands for the whole.
-                whole = event.tail_digest or content
-                event.tail_digest = hashlib.blake2b(whole.encode(), key=secret, digest_size=16).hexdigest()
+                event.tail_digest = event.tail_digest or content
             event.content = content[:STORED_RESULT_CHARACTERS]
+        if event.tail_digest:
+            event.tail_digest = hashlib.blake2b(
+                event.tail_digest.encode(), key=secret, digest_size=16
+            ).hexdigest()
 
 
 def digest_of_arguments(arguments: str | None, secret: bytes) -> str:

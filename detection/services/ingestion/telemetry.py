@@ -60,11 +60,7 @@ def ingest_telemetry(
     _name_sessions(principal.project_id, spans)
     total = Accepted()
     for start in range(0, len(ordered), BATCH_EVENTS):
-        done = ingest(principal, ordered[start : start + BATCH_EVENTS], integration=OTLP)
-        total.accepted += done.accepted
-        total.duplicate += done.duplicate
-        total.altered += [{**item, "index": item["index"] + start} for item in done.altered]
-        total.sessions += [name for name in done.sessions if name not in total.sessions]
+        total.add(ingest(principal, ordered[start : start + BATCH_EVENTS], integration=OTLP), start)
     _remember(principal, spans)
     return total
 

@@ -20,6 +20,8 @@ from detection.sql.pipeline import Rows, Statement, send
 
 SAME_ID_EVENTS = 32
 """Number of latest events with one call id that are compared. A model server may use one id ten thousand times."""
+_OF_CALLS = (EventType.CALL, EventType.RESULT, EventType.HEARTBEAT)
+"""Events of other types may name a call, and repeat nothing of it."""
 _FEW_IDS = 8
 """Up to here one subquery per id is faster than a join: each opens one partition only."""
 
@@ -142,7 +144,7 @@ class CallIdentity:
         other arguments it is another call. A result is a repetition if its call already has one, and a heartbeat is too
         late then.
         """
-        if not event.call_id:
+        if not event.call_id or event.type not in _OF_CALLS:
             return None
         known = self._by_id.get((session_id, event.call_id), ())
         if event.type == EventType.CALL:

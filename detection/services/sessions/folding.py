@@ -20,7 +20,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.models import Event, EventType, call_flags
 from detection.models.session_state import clear_stop, note_verdict
-from detection.models.sessions import OTLP
+from detection.models.sessions import OTLP, cost_with
 from detection.services.events import event_records
 from detection.services.events.event_records import EventRecord
 from detection.services.policies import message_templates
@@ -273,7 +273,7 @@ class Folding:
         if policy.values["enabled"]:
             self._observe(event, policy)
         locked.session.token_count += event.tokens
-        locked.session.cost_usd = float(locked.session.cost_usd) + float(event.cost_usd)
+        locked.session.cost_usd = cost_with(locked.session.cost_usd, event.cost_usd)
         if policy.values["enabled"] and policy.values["family_budget_enabled"]:
             locked.enter_family()
         locked.incidents.add_usage(event)
@@ -336,7 +336,7 @@ class Folding:
         session.call_count += 1
         event.call_number = session.call_count
         session.token_count += event.tokens
-        session.cost_usd = float(session.cost_usd) + float(event.cost_usd)
+        session.cost_usd = cost_with(session.cost_usd, event.cost_usd)
         session.last_tool = event.tool
         if session.ended_at is not None and not self._is_late(event):
             session.outcome, session.ended_at = "", None

@@ -21,6 +21,7 @@ from detection.models import (
     Session,
     call_flags,
 )
+from detection.models.sessions import cost_with
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.tracking import patterns
@@ -170,7 +171,7 @@ class IncidentChanges:
             cost_of[seq] = cost_of.get(seq, 0.0) + float(cost)
         for name, seqs in self._unpriced_calls.items():
             incident = self._touched[name]
-            incident.cost_usd = float(incident.cost_usd) + sum(cost_of.get(seq, 0) for seq in seqs)
+            incident.cost_usd = cost_with(incident.cost_usd, sum(cost_of.get(seq, 0) for seq in seqs))
 
     def _gather_evidence(self) -> None:
         """Copy the calls of each loop, with their results, into the incident, because retention deletes the calls.

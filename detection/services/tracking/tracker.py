@@ -25,6 +25,7 @@ from detection.models import (
     Session,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
+from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
 from detection.services.tracking import lifecycle
 from detection.services.tracking.incident_changes import IncidentChanges
@@ -280,7 +281,7 @@ class IncidentTracker:
         incident = next((one for one in self.active.values() if usage.closes in _seen(one)), None)
         if incident is not None:
             self._changes.touch(incident, ("cost_usd",))
-            incident.cost_usd = float(incident.cost_usd) + usage.cost_usd
+            incident.cost_usd = cost_with(incident.cost_usd, usage.cost_usd)
 
     def _found_again(self, incident: Incident, seq: int) -> None:
         self._changes.touch(incident, _FOUND_FIELDS)
