@@ -1,5 +1,5 @@
-"""Django admin: projects, members, keys and overrides; sessions, incidents, alerts and audit to read."""
+"""Django admin: overrides, tool rules, projects, members, people and keys to change; all other records to read."""
 
-from detection.admin import alerts, approvals, audit, gateway, incidents, keys, people, policies, projects
+from detection.admin import keys, people, policies, projects, records
 
-__all__ = ["alerts", "approvals", "audit", "gateway", "incidents", "keys", "people", "policies", "projects"]
+__all__ = ["keys", "people", "policies", "projects", "records"]

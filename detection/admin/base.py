@@ -36,7 +36,6 @@ __all__ = [
     "ProjectFilter",
     "ReadOnlyMixin",
     "actor_of",
-    "show_error",
 ]
 
 COUNT_LIMIT = 10_000
@@ -58,11 +57,6 @@ def actor_of(request: HttpRequest) -> Actor:
     """Return the actor of a request for the audit."""
     address = getattr(request, "client_address", None) or request.META.get("REMOTE_ADDR") or None
     return Actor(request.user.get_username(), request.user.pk, address, getattr(request, "request_id", ""))
-
-
-def show_error(request: HttpRequest, error: Exception | str) -> None:
-    """Show the error of a service on the page."""
-    messages.error(request, str(error))
 
 
 class ProjectFilter(admin.RelatedFieldListFilter):

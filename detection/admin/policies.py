@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from django import forms
-from django.contrib import admin
+from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
-from detection.admin import what_if
-from detection.admin.base import ProjectFilter, actor_of, administered, show_error
+from detection.admin.base import ProjectFilter, actor_of, administered
 from detection.admin.versions import VersionedAdmin, VersionedForm
 from detection.engine.fields import FIELDS
 from detection.engine.policy import Policy
@@ -23,6 +22,7 @@ from detection.models import Override, ToolOverride
 from detection.selectors.policies import load_overrides
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides
+from detection.services.versions import ChangedMeanwhile
 from detection.web.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields, shown_value
 
 REASON_HELP = "Required when the change weakens detection."
@@ -148,7 +148,7 @@ class StoredOverrideAdmin(VersionedAdmin):
     # Each is deleted by itself, so that its reason can be given.
     actions = None
     list_select_related = ("project", "updated_by")
-    after_deletion = "Its settings are inherited again."
+    delete_confirmation_template = "administration/override_delete.html"
 
     def get_fieldsets(
         self, request: HttpRequest, obj: Override | ToolOverride | None = None
@@ -166,59 +166,26 @@ class StoredOverrideAdmin(VersionedAdmin):
                 sets.append((title, {"fields": names, "classes": classes}))
         return sets
 
-    def changeform_view(
-        self,
-        request: HttpRequest,
-        object_id: str | None = None,
-        form_url: str = "",
-        extra_context: dict[str, Any] | None = None,
-    ) -> HttpResponse:
-        """Show the form, save it, or try it on the history."""
-        row = self.get_object(request, unquote(object_id)) if object_id else None
-        context = {
-            "history_projects": what_if.projects_of(request, row.project_id if row else None),
-            **(extra_context or {}),
-        }
-        if request.method == "POST" and what_if.ASKED in request.POST and self._may_change(request, row):
-            form = self.get_form(request, row, change=row is not None)(request.POST, instance=row)
-            if form.is_valid():
-                try:
-                    return self._try(request, form.save(commit=False), form)
-                except ServiceError as error:
-                    request.service_error = error  # type: ignore[attr-defined]
-        return super().changeform_view(request, object_id, form_url, context)
-
-    def _may_change(self, request: HttpRequest, row: Any) -> bool:
-        if row is None:
-            return self.has_add_permission(request)  # type: ignore[no-any-return]
-        return self.has_change_permission(request, row)  # type: ignore[no-any-return]
-
-    def _try(self, request: HttpRequest, row: Any, form: Any = None) -> HttpResponse:
-        """Try a row with the values of its form or, without a form, its deletion."""
-        values = form.values if form is not None else {}
-        return what_if.start(request, row.project_id, row.scope, values, **self._facts(form))
-
-    def _facts(self, form: Any) -> dict[str, Any]:
-        """Return the fields of a form other than settings."""
-        return {}
-
     def delete_view(
         self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
     ) -> HttpResponse:
-        """Confirm the deletion, with a reason where it weakens detection, or try it on the history."""
+        """Confirm the deletion, with a reason where it weakens detection. When it is rejected, show the row again."""
         row = self.get_object(request, unquote(object_id))
         context = {
             "reason_form": ReasonForm(),
-            "history_projects": what_if.projects_of(request, row.project_id) if row else [],
+            "version": self.form.row_version(row) if row else "",
             **(extra_context or {}),
         }
         try:
-            if what_if.ASKED in request.POST and row and self.has_delete_permission(request, row):
-                return self._try(request, row)
+            return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
+        except ChangedMeanwhile:
+            messages.error(
+                request,
+                "This was changed in the meantime and was not deleted. Check it before you delete it.",
+            )
         except ServiceError as error:
-            show_error(request, error)
-            return redirect(request.get_full_path())
-        return super().delete_view(request, object_id, context)
+            messages.error(request, error.detail)
+        return redirect(request.get_full_path())
 
     @admin.display(description="settings")
     def settings(self, row: Override | ToolOverride) -> str:
@@ -311,17 +278,6 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         "note",
     )
 
-    def _facts(self, form: ToolRuleAdminForm | None) -> dict[str, Any]:
-        if form is None:
-            return {}
-        given = form.cleaned_data
-        return {
-            "tool_class": given["tool_class"],
-            "ignore_arguments": given["ignore_arguments"] or [],
-            "volatile_result_fields": given["volatile_result_fields"] or [],
-            "exempt": given["exempt"],
-        }
-
     def get_readonly_fields(self, request: HttpRequest, obj: ToolOverride | None = None) -> tuple[str, ...]:
         """Project and pattern name the rule."""
         return ("project", "pattern") if obj else ()
@@ -334,8 +290,11 @@ class ToolRuleAdmin(StoredOverrideAdmin):
         saved = overrides.save_tool_rule(
             obj.project_id,
             obj.pattern,
-            **self._facts(form),
             values=form.values,
+            tool_class=given["tool_class"],
+            ignore_arguments=given["ignore_arguments"] or [],
+            volatile_result_fields=given["volatile_result_fields"] or [],
+            exempt=given["exempt"],
             version=given["version"] or None,
             note=given["note"],
             expires_at=obj.expires_at,

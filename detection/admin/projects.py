@@ -1,4 +1,4 @@
-"""Projects with their members, and sessions."""
+"""Projects with their members."""
 
 from __future__ import annotations
 
@@ -7,22 +7,17 @@ from typing import Any
 
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
 from django.forms.models import BaseInlineFormSet
 from django.http import HttpRequest
-from django.utils.html import format_html
 
-from detection.admin.base import BaseInline, ProjectAdmin, ProjectFilter, ReadOnlyMixin, actor_of, show_error
+from detection.admin.base import BaseInline, actor_of
 from detection.admin.versions import VersionedAdmin, VersionedForm
-from detection.models import Membership, Project, Role, Session
+from detection.models import Membership, Project, Role
 from detection.services import audit
-from detection.services.errors import Invalid, ServiceError
+from detection.services.errors import Invalid
 from detection.services.incidents.pattern_triage import unassign_former_members
 from detection.services.projects import members, projects
 from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
-from detection.services.sessions import actions
-
-MAX_AT_ONCE = 200
 
 
 class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
@@ -140,58 +135,6 @@ class ProjectPage(VersionedAdmin):
         return False
 
 
-@admin.register(Session)
-class SessionPage(ReadOnlyMixin, ProjectAdmin):
-    """Sessions, read-only, with the actions stop and resume; calls are shown in the console."""
-
-    list_display = (
-        "external_id",
-        "project",
-        "state",
-        "agent",
-        "backend",
-        "model",
-        "call_count",
-        "last_event_at",
-        "page",
-    )
-    list_filter = ("state", "is_demo", ("project", ProjectFilter))
-    search_fields = ("external_id__startswith", "agent__startswith")
-    list_select_related = ("project",)
-    ordering = ("-last_event_at", "-id")
-    actions = ("stop", "resume")
-    fields = (
-        "external_id", "project", "state", "outcome", "agent", "backend", "model", "started_at", "last_event_at",
-        "call_count", "blocked_count", "policy_values", "stopped_by_kind",
-        "stopped_at", "stopped_by", "stop_reason", "would_have_stopped_at_call",
-    )  # fmt: skip
-
-    @admin.display(description="console")
-    def page(self, session: Session) -> str:
-        """Link to the session's page."""
-        return console_link(f"/p/{session.project.slug}/session", session.external_id)
-
-    @admin.action(description="Stop", permissions=["view"])
-    def stop(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
-        """Stop the selected sessions."""
-        for row in rows.select_related("project")[:MAX_AT_ONCE]:
-            try:
-                actions.stop(
-                    row.project_id, row.external_id, actor_of(request), "stopped in the administration"
-                )
-            except ServiceError as error:
-                show_error(request, error)
-
-    @admin.action(description="Resume", permissions=["view"])
-    def resume(self, request: HttpRequest, rows: QuerySet[Session]) -> None:
-        """Resume the selected sessions."""
-        for row in rows.select_related("project")[:MAX_AT_ONCE]:
-            try:
-                actions.resume(row.project_id, row.external_id, actor_of(request))
-            except ServiceError as error:
-                show_error(request, error)
-
-
 _CHECKS = {"redacted_names": checked_redacted_names, "redaction_patterns": checked_redaction_patterns}
 
 
@@ -200,10 +143,3 @@ def _checked(check: Callable[[list[str]], list[str]], values: list[str]) -> list
         return check(values)
     except Invalid as error:
         raise ValidationError(error.detail, error.code) from error
-
-
-def console_link(path: str, name: str) -> str:
-    """Return a link to a page of the console with a name in its query."""
-    from urllib.parse import urlencode
-
-    return format_html('<a href="{}?{}">open</a>', path, urlencode({"name": name}))

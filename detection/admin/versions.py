@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from typing import Any
 
 from django import forms
-from django.contrib.admin.utils import unquote
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import redirect
 
-from detection.admin.base import ProjectAdmin, show_error
+from detection.admin.base import ProjectAdmin
 from detection.engine.fields import FIELDS
 from detection.services.errors import Invalid, ServiceError
 from detection.services.versions import ChangedMeanwhile, version_of
@@ -66,24 +63,17 @@ class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
             key = name.removeprefix(PREFIX)
             if name in ("note", "version", "project") or not (name.startswith(PREFIX) or key in facts):
                 continue
-            theirs, yours = _text(facts.get(key)), _text(entered.get(name))
+            theirs, yours = as_text(facts.get(key)), as_text(entered.get(name))
             if name.startswith(PREFIX):
                 yours = typed_value(FIELDS[key], yours)
             if theirs != yours:
                 self.add_error(name, f"Stored now: {theirs or 'nothing'}. Yours: {yours or 'nothing'}.")
 
 
-def _text(value: Any) -> str:
-    return as_text(float(value) if isinstance(value, Decimal) else value)
-
-
 class VersionedAdmin(ProjectAdmin):
     """An admin page whose form is a `VersionedForm`, saved by a service that checks the version."""
 
     change_form_template = "administration/versioned_form.html"
-    delete_confirmation_template = "administration/versioned_delete.html"
-    after_deletion = ""
-    """Consequences of a deletion, for the confirmation page."""
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         """Leave the version to the template."""
@@ -104,24 +94,3 @@ class VersionedAdmin(ProjectAdmin):
         except ServiceError as error:
             request.service_error = error  # type: ignore[attr-defined]
             return super().changeform_view(request, *args, **kwargs)  # type: ignore[no-any-return]
-
-    def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
-    ) -> HttpResponse:
-        """Confirm a deletion. When the service rejects it, show the row as it is now, with the error."""
-        row = self.get_object(request, unquote(object_id))
-        context = {
-            "version": self.form.row_version(row) if row else "",
-            "after_deletion": self.after_deletion,
-            **(extra_context or {}),
-        }
-        try:
-            return super().delete_view(request, object_id, context)  # type: ignore[no-any-return]
-        except ChangedMeanwhile:
-            show_error(
-                request,
-                "This was changed in the meantime and was not deleted. Check it before you delete it.",
-            )
-        except ServiceError as error:
-            show_error(request, error)
-        return redirect(request.get_full_path())

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+from django.conf import settings
 from django.test import override_settings
 
 from detection.engine.scopes import Scope
@@ -14,12 +15,16 @@ from detection.models import (
     AlertRoute,
     Approval,
     AuditEntry,
+    GatewayBackend,
     Incident,
     JudgeCall,
+    ModelPrice,
     Notification,
+    Session,
 )
 from detection.services.alerting import delivery, notifications
 from detection.services.audit import SYSTEM
+from detection.services.gateway import backends, prices
 from detection.services.policies import overrides
 from tests.console.scenes import World, ask, make_world
 from tests.support.alerts import make_route, make_webhook
@@ -61,6 +66,12 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
         project=world.project, approval=approval, incident=approval.incident, loop_id=approval.loop_id,
         session_id=approval.session_id, outcome="denied", response=text.get("tool", "no"), model="judge-1",
     )  # fmt: skip
-    models = (AlertDestination, AlertRoute, Notification, Approval, JudgeCall, AuditEntry, Incident)
+    upstream = settings.GATEWAY_UPSTREAMS[0]
+    backends.create_backend(world.project.pk, SYSTEM, name="main", kind="openai", base_url=upstream)
+    prices.save_price(world.project.pk, SYSTEM, model="gpt-5", input_usd="1", output_usd="2")
+    models = (
+        AlertDestination, AlertRoute, Notification, Approval, JudgeCall, AuditEntry, Incident, Session, GatewayBackend,
+        ModelPrice,
+    )  # fmt: skip
     rows = {model._meta.model_name: model.objects.filter(project=world.project).first() for model in models}
     return world, rows

@@ -1,14 +1,21 @@
 """Records are looked at and not touched: approvals, the judge's calls, alerts, the audit; each within its projects."""
 
+import html
+import re
+
 import pytest
+from django.contrib import admin
 from django.contrib.auth.models import Permission
 from django.test import Client
 
-from detection.models import AuditEntry
+from detection.models import AuditEntry, Incident
 from tests.admin.records import make_records, shared_records
 
 pytestmark = pytest.mark.django_db
-RECORDS = ("alertdestination", "alertroute", "notification", "approval", "judgecall", "auditentry")
+RECORDS = (
+    "alertdestination", "alertroute", "notification", "approval", "judgecall", "auditentry", "incident", "session",
+    "gatewaybackend", "modelprice",
+)  # fmt: skip
 HOSTILE = '"><script>alert(1)</script>'
 
 
@@ -35,7 +42,8 @@ def test_a_record_is_listed_found_and_shown(records, name):
     world, rows = records
     page = text_of(world.client, f"/admin/detection/{name}/")
     assert f"/admin/detection/{name}/{rows[name].pk}/change/" in page
-    words = getattr(rows[name], "public_id", "") or getattr(rows[name], "action", "") or "judge-1"
+    own = (getattr(rows[name], field, "") for field in ("public_id", "external_id", "action"))
+    words = next(filter(None, own), "judge-1")
     found = text_of(world.client, f"/admin/detection/{name}/?q={words}")
     assert f"/admin/detection/{name}/{rows[name].pk}/change/" in found
     nothing = text_of(world.client, f"/admin/detection/{name}/?q=nobody-knows-this")
@@ -55,6 +63,29 @@ def test_a_record_is_neither_added_nor_changed_nor_deleted(records, name):
         place, {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}, follow=True
     )
     assert type(row).objects.filter(pk=row.pk).values().get() == before
+
+
+def test_only_settings_projects_people_and_keys_are_changed_here(records):
+    world, rows = records
+    changed = {"override", "tooloverride", "project", "apikey"}
+    pages = [page for page in admin.site._registry.values() if page.model._meta.app_label == "detection"]
+    assert {page.model._meta.model_name for page in pages} == changed | set(RECORDS)
+    for page in pages:
+        if page.model._meta.model_name not in changed:
+            assert [*page.actions] == [], page
+    world.client.post(
+        "/admin/detection/incident/", {"action": "resolve", "_selected_action": [rows["incident"].pk]}
+    )
+    assert Incident.objects.get(pk=rows["incident"].pk).status == rows["incident"].status
+
+
+@pytest.mark.parametrize("name", ["incident", "session", "notification"])
+def test_a_record_leads_to_its_page_in_the_console(records, name):
+    world, _ = records
+    links = re.findall(r'href="(/p/[^"]*)">open', text_of(world.client, f"/admin/detection/{name}/"))
+    assert links
+    for link in links:
+        assert world.client.get(html.unescape(link), follow=True).status_code == 200, link
 
 
 def test_the_secrets_of_a_destination_are_on_no_page(records):
@@ -94,7 +125,7 @@ def test_the_audit_is_filtered_by_area_and_searched_by_who_and_what(records):
 
 
 def test_every_area_of_the_audit_can_be_chosen(records):
-    from detection.admin.audit import AREAS
+    from detection.admin.records import AREAS
 
     assert {
         action.partition(".")[0] for action in AuditEntry.objects.values_list("action", flat=True)

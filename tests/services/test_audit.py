@@ -17,7 +17,7 @@ from django.utils import timezone
 from django_otp.oath import totp
 
 from detection import services
-from detection.admin.audit import AREAS
+from detection.admin.records import AREAS
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import (
     Approval,
