@@ -31,5 +31,6 @@ RUN install --directory --owner loopguard --mode 0700 /imports
 USER loopguard
 EXPOSE 8300 8301
 CMD ["granian", "--interface", "rsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
-     "--backpressure", "8192", "--workers-kill-timeout", "15", "--respawn-failed-workers", \
+     "--backpressure", "8192", "--http1-header-read-timeout", "10000", "--http1-buffer-size", "65536", \
+     "--workers-kill-timeout", "15", "--respawn-failed-workers", \
      "loopguard_site.rsgi:application"]

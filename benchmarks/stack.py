@@ -150,8 +150,7 @@ class Stack:
             database.execute(_CREATE)
         web, live = self._ports
         self._launch_web(web, web_processes(os.environ))
-        self._launch("uvicorn", "--port", str(live), "--lifespan", "off", "--no-access-log", "--log-level", "warning",
-                     "loopguard_site.asgi:application")  # fmt: skip
+        self._launch("loopguard_site", "live", "--port", str(live))
         self.keep_workers(1)
         deadline = time.monotonic() + START_SECONDS
         self._wait_until_ready(self.url, self.live_url, deadline=deadline)

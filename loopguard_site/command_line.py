@@ -55,6 +55,10 @@ def main() -> None:
         print(overview())
     elif command == "up":
         sys.exit(up(arguments))
+    elif command == "live":
+        from loopguard_site.live.server import live
+
+        live(arguments)
     elif command in CHECKOUT_ONLY and not layout.is_checkout():
         sys.exit(f"`{command}` works only in a checkout of the repository: python3 manage.py {command}")
     else:

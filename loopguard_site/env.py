@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
@@ -127,6 +127,8 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     hosts = tuple(h.strip() for h in env.get("LOOPGUARD_ALLOWED_HOSTS", "").split(",") if h.strip())
     if mode == "production" and "*" in hosts:
         raise EnvironmentProblem("LOOPGUARD_ALLOWED_HOSTS must name hosts; '*' is not allowed in production.")
+    if any(_has_port(host) for host in hosts):
+        raise EnvironmentProblem("LOOPGUARD_ALLOWED_HOSTS must name hosts without ports.")
     if not hosts:
         hosts = (str(urlsplit(public_url).hostname), "127.0.0.1", "localhost", "[::1]")
     proxies = env.get("LOOPGUARD_TRUSTED_PROXIES", "0")
@@ -151,7 +153,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         secret_key=secret_key,
         database=database,
         owner_database=_owner_parameters(env.get(OWNER_VARIABLE, ""), database.get("USER")),
-        redis_url=env.get("REDIS_URL", DEFAULT_REDIS_URL),
+        redis_url=_redis_url(env.get("REDIS_URL", DEFAULT_REDIS_URL)),
         public_url=public_url,
         live_url=live_url,
         allowed_hosts=hosts,
@@ -208,11 +210,34 @@ def _owner_parameters(url: str, runtime_role: object) -> dict[str, object] | Non
     return owner
 
 
+def split_address(url: str) -> SplitResult | None:
+    """Return the parts of an address; None if it is malformed, or has a port that does not exist."""
+    try:
+        parts = urlsplit(url)
+        has_port_0 = parts.port == 0
+    except ValueError:
+        return None
+    return None if has_port_0 else parts
+
+
+def _has_port(host: str) -> bool:
+    before, colon, port = host.rpartition(":")
+    return bool(colon) and (":" not in before or before.endswith("]")) and not port.endswith("]")
+
+
+def _redis_url(url: str) -> str:
+    if split_address(url) is None:
+        # The address is not shown, as it may contain a password.
+        raise EnvironmentProblem("REDIS_URL must be an address such as redis://:password@host:6379/0.")
+    return url
+
+
 def _upstreams(text: str) -> tuple[str, ...]:
     urls = tuple(part.strip().rstrip("/") for part in text.split(",") if part.strip())
     for url in urls:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.username:
+        parts = split_address(url)
+        is_http = parts is not None and parts.scheme in ("http", "https")
+        if parts is None or not is_http or not parts.hostname or parts.query or parts.username:
             raise EnvironmentProblem(
                 f"LOOPGUARD_GATEWAY_UPSTREAMS must list addresses such as https://api.openai.com, not {url!r}."
             )
@@ -326,7 +351,9 @@ def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, objec
         raise EnvironmentProblem(f"{name} must start with postgresql://; LoopGuard runs on PostgreSQL only.")
     query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
     host = unquote(query.pop("host", "") or parts.netloc.rpartition("@")[2].partition(":")[0])
-    port = query.pop("port", "") or (str(parts.port) if parts.port else "")
+    port = query.pop("port", "") or str(parts.port or "")
+    if 0 in (parts.port, port and int(port)):
+        raise EnvironmentProblem(f"{name} must have a port from 1 to 65535, or none.")
     return {
         "NAME": unquote(parts.path.lstrip("/")) or "loopguard",
         "USER": unquote(parts.username or query.pop("user", "")),
@@ -350,9 +377,10 @@ def _check_secret_key(secret_key: str, mode: str) -> None:
 
 
 def _check_address(name: str, url: str, mode: str) -> None:
-    if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+    parts = split_address(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise EnvironmentProblem(f"{name} must be an http or https address, not {url!r}.")
-    if mode == "production" and urlsplit(url).scheme == "http" and not _is_this_machine(url):
+    if mode == "production" and parts.scheme == "http" and not _is_this_machine(url):
         raise EnvironmentProblem(
             f"{name} must be an https address in production, not {url!r}: passwords and keys would be sent "
             "unencrypted. Only localhost may use plain http."

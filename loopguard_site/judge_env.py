@@ -8,7 +8,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Literal
 from urllib.parse import urlsplit
 
-from loopguard_site.env import EnvironmentProblem
+from loopguard_site.env import EnvironmentProblem, split_address
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +66,9 @@ def read(env: Mapping[str, str]) -> JudgeEndpoint | None:
     url = env.get("LOOPGUARD_JUDGE_URL", "").strip().rstrip("/")
     if not url:
         return None
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or parts.query:
+    parts = split_address(url)
+    is_http = parts is not None and parts.scheme in ("http", "https")
+    if parts is None or not is_http or not parts.hostname or parts.username or parts.query:
         raise EnvironmentProblem(
             f"LOOPGUARD_JUDGE_URL must be an http or https address without a login, not {url!r}."
         )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from email.utils import parseaddr
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
-from loopguard_site.env import EnvironmentProblem
+from loopguard_site.env import EnvironmentProblem, split_address
 
 _PORTS = {"smtp": 587, "smtps": 465}
 TIMEOUT_SECONDS = 10
@@ -26,12 +26,9 @@ def read(env: Mapping[str, str]) -> dict[str, Any]:
     url = env.get("LOOPGUARD_MAIL_URL", "")
     if not url:
         return {"EMAIL_HOST": ""}
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in _PORTS or not parts.hostname or port == -1 or parts.query not in ("", "tls=off"):
+    parts = split_address(url)
+    is_mail = parts is not None and parts.scheme in _PORTS
+    if parts is None or not is_mail or not parts.hostname or parts.query not in ("", "tls=off"):
         # The address is not shown, as it may contain a password.
         raise EnvironmentProblem(
             "LOOPGUARD_MAIL_URL must be an address such as smtp://user:password@mail.example:587 or smtps://…:465."
@@ -43,7 +40,7 @@ def read(env: Mapping[str, str]) -> dict[str, Any]:
         )
     return {
         "EMAIL_HOST": parts.hostname,
-        "EMAIL_PORT": port or _PORTS[parts.scheme],
+        "EMAIL_PORT": parts.port or _PORTS[parts.scheme],
         "EMAIL_HOST_USER": unquote(parts.username or ""),
         "EMAIL_HOST_PASSWORD": unquote(parts.password or ""),
         "EMAIL_USE_SSL": parts.scheme == "smtps",

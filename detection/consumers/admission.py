@@ -1,30 +1,25 @@
 """Limits the number of sockets per process and the rate of new ones.
 
-After a restart, all open pages reconnect at once. Sockets above the limit are closed before the database is used; pages
-wait for a random time between attempts.
+After a restart, all open pages reconnect at once. Sockets above the limit are rejected before the database is used;
+pages wait for a random time between attempts.
 """
 
 from __future__ import annotations
 
 import time
 
-from asgiref.typing import (
-    ASGI3Application,
-    ASGIReceiveCallable,
-    ASGISendCallable,
-    Scope,
-    WebSocketAcceptEvent,
-    WebSocketCloseEvent,
-)
+from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
+
+from detection.consumers.denials import deny
 
 MAX_SOCKETS = 2_000
 ACCEPTS_PER_SECOND = 50.0
 BURST_ACCEPTS = 100.0
-TRY_AGAIN_LATER = 1013
+RETRY_AFTER = b"retry-after", b"4"
 
 
 class Admission:
-    """ASGI middleware that closes sockets above its limits with 1013 (try again later).
+    """ASGI middleware that rejects sockets above its limits (503).
 
     Parameters
     ----------
@@ -49,11 +44,9 @@ class Admission:
         self._open, self._tokens, self._filled_at = 0, burst_accepts, time.monotonic()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
-        """Pass the socket on, or accept and close it."""
+        """Pass the socket on, or reject its handshake."""
         if not self._admits():
-            await receive()
-            await send(WebSocketAcceptEvent(type="websocket.accept", subprotocol=None, headers=[]))
-            await send(WebSocketCloseEvent(type="websocket.close", code=TRY_AGAIN_LATER, reason=None))
+            await deny(send, 503, "busy", "Too many sockets at a time. Retry in a moment.", RETRY_AFTER)
             return
         self._open += 1
         try:

@@ -1,6 +1,6 @@
 """The socket of a live page. It sends hints that something changed, never the data.
 
-A signed-in member opens it; it is closed within a second once the sign-in or the membership ends. One task sends all
+Only a member opens it; it is closed within a second once the sign-in or the membership ends. One task sends all
 frames, so a slow reader delays nobody, and its queue is bounded. Losing a hint is harmless: pages fetch by their own
 cursor, and also without a hint from time to time.
 """
@@ -18,12 +18,14 @@ import orjson
 import structlog
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 from channels.db import database_sync_to_async
+from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.layers import get_channel_layer
 from django.conf import settings
 from django.db import connection
 from redis.exceptions import RedisError
 
+from detection.consumers.denials import deny
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
 from detection.services.accounts import second_factor
@@ -32,6 +34,8 @@ from detection.web.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess,
 
 log = structlog.get_logger(__name__)
 SIGNED_OUT, NOT_FOUND, INVALID_MESSAGE, TOO_LARGE, RECONNECT = 4401, 4404, 1008, 1009, 1012
+NOT_SIGNED_IN = 401, "not_signed_in", "Sign in first."
+NOT_THEIRS = 403, "not_a_member", "The project does not exist, or you are not a member of it."
 BATCH_SECONDS = 0.15
 BEAT_SECONDS = 10.0
 STALLED_SECONDS = 30.0
@@ -55,18 +59,19 @@ class LiveConsumer(AsyncWebsocketConsumer):
     channel_layer_alias = None
 
     async def connect(self) -> None:
-        """Accept the socket of a member; close others with 4401 (not signed in) or 4404 (project not found)."""
+        """Accept the socket of a member; reject others with 401 (not signed in) or 403."""
         self._tasks: list[asyncio.Task[None]] = []
         self._queue = FrameQueue()
         self._topics, self._session = TOPICS, ""
         self._heard: list[float] = []
         self._broker_is_up, self._channel, self._echo = False, "", asyncio.Event()
-        await self.accept()
         project = await self._membership()
         if project is None:
-            signed_in = self.scope["user"].is_authenticated
-            await self.close(code=NOT_FOUND if signed_in else SIGNED_OUT)
-            return
+            await deny(
+                self.base_send, *(NOT_THEIRS if self.scope["user"].is_authenticated else NOT_SIGNED_IN)
+            )
+            raise StopConsumer
+        await self.accept()
         self._queue.add_frame({"type": "ready", "cursor": project["cursor"]})
         self._main = asyncio.current_task()
         listening = self._listen(project_group(project["id"]), *map(held_group, project["others"]))

@@ -16,13 +16,13 @@ from asgiref.typing import (
     ASGIReceiveCallable,
     ASGISendCallable,
     Scope,
-    WebSocketCloseEvent,
     WebSocketScope,
 )
 from django.conf import settings
 
+from detection.consumers.denials import deny
+
 log = structlog.get_logger(__name__)
-FORBIDDEN = 4403
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _PORTS = {"http": 80, "https": 443}
 
@@ -41,7 +41,7 @@ def origin_of(address: str) -> str | None:
         port = parts.port
     except ValueError:
         return None
-    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc:
+    if parts.scheme not in _PORTS or not parts.hostname or "@" in parts.netloc or port == 0:
         return None
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
@@ -88,4 +88,4 @@ class OriginGate:
             await self._application(scope, receive, send)
             return
         log.info("socket_origin_rejected", origin=text[:100], times_sent=len(sent))
-        await send(WebSocketCloseEvent(type="websocket.close", code=FORBIDDEN, reason=None))
+        await deny(send, 403, "foreign_origin", "Only pages of this LoopGuard may open a socket.")

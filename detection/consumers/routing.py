@@ -1,23 +1,18 @@
 """URL patterns of the sockets."""
 
-from channels.generic.websocket import AsyncWebsocketConsumer
+from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, Scope
 from django.urls import path, re_path
 
-from detection.consumers.live import NOT_FOUND, LiveConsumer
+from detection.consumers.denials import deny
+from detection.consumers.live import NOT_THEIRS, LiveConsumer
 
 
-class UnknownSocket(AsyncWebsocketConsumer):
-    """Closes sockets to any other path with 4404."""
-
-    channel_layer_alias = None
-
-    async def connect(self) -> None:
-        """Accept and close: only an accepted socket can have a close code."""
-        await self.accept()
-        await self.close(code=NOT_FOUND)
+async def unknown_socket(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
+    """Reject a socket to any other path like one to a project that does not exist."""
+    await deny(send, *NOT_THEIRS)
 
 
 websocket_urlpatterns = [
     path("ws/p/<slug:project>/", LiveConsumer.as_asgi()),
-    re_path(r"", UnknownSocket.as_asgi()),
+    re_path(r"", unknown_socket),  # type: ignore[arg-type]
 ]

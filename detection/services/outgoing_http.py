@@ -153,6 +153,8 @@ def parse(url: str) -> HttpTarget:
     host = parts.raw_host.decode("ascii")
     if not _is_plain_host(host):
         raise AddressNotAllowed("The host in `address` must be a name or a plain IP address.")
+    if parts.port == 0:
+        raise AddressNotAllowed("The port in `address` must be between 1 and 65535.")
     return HttpTarget(
         parts.scheme,
         host,

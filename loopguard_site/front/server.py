@@ -27,6 +27,7 @@ from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
 from loopguard_site.front.uploads import UploadReader
 from loopguard_site.front.wsgi_calls import Application, Responder, RsgiScope, environ_of
+from loopguard_site.host_header import names_a_host
 
 log = structlog.get_logger(__name__)
 MARGIN_SECONDS: Final = 0.05
@@ -44,6 +45,12 @@ _TOO_SLOW = Problem(
     408,
     "body_timeout",
     "The body did not arrive in time. Send it within ten seconds, or at 16 KiB per second.",
+    headers={"Connection": "close"},
+)
+_NO_HOST = Problem(
+    400,
+    "invalid_host",
+    "Send the header `Host` once, with the host name of this address.",
     headers={"Connection": "close"},
 )
 _TOO_MANY = Problem(429, "too_many_waiting", "Too many requests with this key are waiting. Retry later.")
@@ -149,11 +156,13 @@ class Front:
 
     async def __rsgi__(self, scope: RsgiScope, protocol: Any) -> None:
         """Answer one request."""
-        path = scope.path
+        path, headers = scope.path, scope.headers
+        if not names_a_host(headers.get_all("host")):
+            respond(protocol, _NO_HOST, path, headers.get("content-type"))
+            return
         if path == "/healthz":
             protocol.response_bytes(200, _JSON, _HEALTHY)
             return
-        headers = scope.headers
         if uploads.is_upload(scope):
             await self._upload(scope, protocol)
             return

@@ -295,11 +295,9 @@ def _processes(host: str, port: int, data: Path) -> list[Process]:
     web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
     web += ["--workers", str(web_processes(os.environ))]
     web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
+    web += ["--http1-header-read-timeout", "10000", "--http1-buffer-size", "65536"]  # what a head may take
     web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
-    live = ["uvicorn", "--host", host, "--port", str(port + 1), "--lifespan", "off", "--no-access-log"]
-    # Responses of the gateway have the headers of the model server only.
-    live += ["--no-server-header", "--no-date-header"]
-    live += ["--log-level", "warning", "--timeout-graceful-shutdown", "5"]
+    live = ["loopguard_site", "live", "--host", host, "--port", str(port + 1)]
     celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
     worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
     worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
@@ -307,7 +305,7 @@ def _processes(host: str, port: int, data: Path) -> list[Process]:
     beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
     return [
         Process("web", [*module, *web, "loopguard_site.rsgi:application"]),
-        Process("live", [*module, *live, "loopguard_site.asgi:application"]),
+        Process("live", [*module, *live]),
         Process("worker", [*module, *celery, *worker], heartbeat=data / "worker.heartbeat"),
         Process("beat", [*module, *celery, *beat], heartbeat=data / "beat.heartbeat"),
     ]

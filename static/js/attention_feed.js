@@ -1,5 +1,5 @@
 // Fetches what is announced on every page after each change: badges and held calls.
-import { follow, link } from "./link.js";
+import { follow, link, noteSignIn } from "./link.js";
 
 const SOON_MS = 60;
 const POLL_MS = 700;
@@ -35,6 +35,7 @@ export function keepFetching(address, show, gaps = {}) {
         headers: { Accept: "application/json" },
         signal: AbortSignal.timeout(8_000),
       });
+      noteSignIn(answer);
       if (answer.ok && !answer.redirected) show(await answer.json());
     } catch {
       // The next hint or poll tries again.

@@ -4,7 +4,8 @@
 // "resync" (the socket is up again, or the page was asleep) or "poll" (the clock, as hints may be lost).
 
 const BACKOFF_MS = [250, 2_000]; // the process may be back at any moment
-const ASKED_TO_WAIT_MS = 8_000;
+const PATIENT_TRIES = 6;
+const REJECTED_MS = 8_000; // a browser does not tell whether a socket was rejected or the process is away
 const CONNECT_MS = 5_000;
 const POLL_MS = 5_000;
 const SAFETY_POLL_MS = 15_000;
@@ -23,6 +24,11 @@ let tickAt = Date.now();
 /** Call a function with every change; see the head of this file. */
 export function follow(follower) {
   followers.push(follower);
+}
+
+/** Tell the page that its person is signed out, if an answer shows that. */
+export function noteSignIn(answer) {
+  if (answer.redirected || answer.status === 401) document.dispatchEvent(new CustomEvent("loopguard:signed-out"));
 }
 
 function tell(hints, reason) {
@@ -45,7 +51,7 @@ function connect() {
   try {
     opened = new WebSocket(socketUrl());
   } catch {
-    reconnectLater(true); // forbidden by a policy
+    reconnectLater(); // forbidden by a policy
     return;
   }
   socket = opened;
@@ -62,14 +68,14 @@ function connect() {
     link.isOpen = false;
     link.hasGivenUp = GAVE_UP.has(event.code);
     if (event.code === SIGNED_OUT) document.dispatchEvent(new CustomEvent("loopguard:signed-out"));
-    if (!link.hasGivenUp) reconnectLater(event.code === 1013);
+    if (!link.hasGivenUp) reconnectLater();
     tell([], "hints");
   });
 }
 
-function reconnectLater(isAskedToWait) {
+function reconnectLater() {
   const [first, longest] = BACKOFF_MS;
-  const most = isAskedToWait ? ASKED_TO_WAIT_MS : Math.min(longest, first * 2 ** link.tries);
+  const most = link.tries < PATIENT_TRIES ? Math.min(longest, first * 2 ** link.tries) : REJECTED_MS;
   const wait = most * (0.5 + Math.random() / 2); // all open pages come back at once
   link.tries += 1;
   link.retryAt = Date.now() + wait;
@@ -104,6 +110,10 @@ function tick() {
 }
 
 if (liveUrl) {
+  // What the page fetches tells it, as a rejected handshake does not.
+  document.addEventListener("loopguard:signed-out", () => {
+    link.hasGivenUp = true;
+  });
   document.addEventListener("visibilitychange", () => {
     if (document.hidden) return;
     wake();

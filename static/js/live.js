@@ -5,7 +5,7 @@
 // bar that counts them, and enter one by one. The key . sorts. On a phone, where rows are tall, all wait for a tap.
 // Markup: #live[data-rows-url][data-cursor] with [data-live-rows] inside.
 import { precise, relative } from "./durations.js";
-import { follow, link } from "./link.js";
+import { follow, link, noteSignIn } from "./link.js";
 
 const FETCH_GAP_MS = 300;
 const RETRY_MS = 2_000;
@@ -56,7 +56,7 @@ async function fetchRows() {
       headers: { Accept: "application/json" },
       signal: AbortSignal.timeout(10_000),
     });
-    if (answer.redirected || answer.status === 401) document.dispatchEvent(new CustomEvent("loopguard:signed-out"));
+    noteSignIn(answer);
     if (!answer.ok) throw new Error(`answered ${answer.status}`);
     const changes = await answer.json();
     if (!isPaused) await take(changes); // while paused the cursor stays, so the next fetch has these again

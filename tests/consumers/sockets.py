@@ -18,14 +18,20 @@ class Socket(ApplicationCommunicator):
             "query_string": b"",
             "headers": headers or [],
             "subprotocols": [],
+            "extensions": {"websocket.http.response": {}},
         }
         super().__init__(application, scope)
 
     async def connect(self) -> int | None:
-        """Open; return None when accepted, else the code of the refusal."""
+        """Open; return None when accepted, else the status of the rejection."""
         await self.send_input({"type": "websocket.connect"})
         answer = await self.receive_output(timeout=5)
-        return None if answer["type"] == "websocket.accept" else int(answer["code"])
+        if answer["type"] == "websocket.accept":
+            return None
+        body = await self.receive_output(timeout=5)
+        assert json.loads(body["body"])["status"] == answer["status"]
+        await self.wait(timeout=5)
+        return int(answer["status"])
 
     async def send(self, message: Any) -> None:
         await self.send_input({"type": "websocket.receive", "text": json.dumps(message)})

@@ -97,18 +97,14 @@ async def test_a_page_can_filter_its_hints(project, member):
         assert {hint["id"] for hint in told} == {"inc_1", "run-1"}
 
 
-async def test_a_visitor_who_is_not_signed_in_is_closed_with_4401(project):
-    socket = socket_to("/ws/p/support/")
-    await socket.connect()
-    assert await socket.closing_code() == 4401
+async def test_a_visitor_who_is_not_signed_in_is_rejected_with_401(project):
+    assert await socket_to("/ws/p/support/").connect() == 401
 
 
 @pytest.mark.parametrize("path", ["/ws/p/unknown/", "/ws/p/other/", "/ws/elsewhere/", "/"])
-async def test_what_is_not_theirs_and_what_does_not_exist_close_alike(path, project, member):
+async def test_what_is_not_theirs_and_what_does_not_exist_are_rejected_alike(path, project, member):
     await Project.objects.acreate(slug="other", name="Other")
-    socket = socket_to(path, member)
-    await socket.connect()
-    assert await socket.closing_code() == 4404
+    assert await socket_to(path, member).connect() == 403
 
 
 async def test_signing_out_closes_the_sockets_of_that_sign_in_only(project, member, rf):

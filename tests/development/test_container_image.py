@@ -56,6 +56,17 @@ def test_the_static_files_are_collected_while_the_image_is_built(application):
     assert (application / "staticfiles" / "staticfiles.json").is_file()
 
 
+def test_live_is_started_by_the_command_that_sets_its_limits_wherever_it_is_started(application):
+    manifests = yaml.safe_load_all((ROOT / "deploy/kubernetes/live.yaml").read_text())
+    pod = next(one for one in manifests if one["kind"] == "Deployment")["spec"]["template"]["spec"]
+    operations = (ROOT / "docs/operations.md").read_text()
+    for command in (SERVICES["live"]["command"], pod["containers"][0]["command"]):
+        assert command == ["python", "manage.py", "live", "--host=0.0.0.0", "--port=8301"]
+    assert "\npython manage.py live --host 0.0.0.0 --port 8301\n" in operations
+    assert "\nuvicorn " not in operations
+    assert run(application, "manage.py", "live", "--help").returncode == 0
+
+
 def test_the_command_line_lists_the_commands_of_the_image(application):
     done = run(application, "manage.py", "help")
     assert done.returncode == 0, done.stderr

@@ -33,6 +33,7 @@ def create(project, **changes):
         ("base_url", "https://evil.example/v1"), ("base_url", "https://api.openai.com.evil.example"),
         ("base_url", "https://models.example/tenant2"), ("base_url", "https://models.example/tenant/../admin"),
         ("base_url", "https://api.openai.com@evil.example"), ("base_url", "http://api.openai.com"),
+        ("base_url", "https://api.openai.com:0/v1"),
         ("base_url", "https://api.openai.com/v1?x=1"), ("base_url", "file:///etc/passwd"),
         ("credential", "OTHER"), ("headers", {"Authorization": "Bearer x"}), ("headers", {"Host": "x"}),
         ("headers", {"X-A": "a\r\nb"}), ("headers", {"X-A": 1}), ("headers", {"X A": "1"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -62,7 +63,9 @@ class Installation:
         self._running: list[subprocess.Popen[bytes]] = []
         self.url = self.live_url = ""
 
-    def _launch(self, name: str, *command: str) -> subprocess.Popen[bytes]:
+    def _launch(self, name: str, *command: str, max_files: int = 0) -> subprocess.Popen[bytes]:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        limits = (soft, max_files or hard)
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
@@ -72,6 +75,7 @@ class Installation:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits), limits[1])),
             )
         self._running.append(process)
         return process
@@ -89,25 +93,18 @@ class Installation:
             str(port),
             "--workers",
             str(processes),
+            "--http1-header-read-timeout",
+            "10000",
+            "--http1-buffer-size",
+            "65536",
         ]
         self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
         assert wait_until(self._answers, START_SECONDS), self.logs()
 
-    def start_live(self) -> None:
+    def start_live(self, max_files: int = 0) -> None:
         port = free_port()
         self.live_url = self._environment["LOOPGUARD_LIVE_URL"] = f"http://127.0.0.1:{port}"
-        server = [
-            "uvicorn",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--lifespan",
-            "off",
-            "--log-level",
-            "warning",
-        ]
-        self._launch("live", *server, "loopguard_site.asgi:application")
+        self._launch("live", "loopguard_site", "live", "--port", str(port), max_files=max_files)
         assert wait_until(lambda: self._answers(self.live_url), START_SECONDS), self.logs()
 
     def _answers(self, url: str = "") -> bool:

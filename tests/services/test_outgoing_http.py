@@ -59,7 +59,7 @@ def test_a_network_that_the_deployment_opens_passes_in_its_own_form_only(local):
         "https://example.org./", "https://2130706433/", "https://0x7f000001/", "https://0177.0.0.1/", "https://127.1/",
         "https://0x7f.0.0.1/", "https://example.org\\@127.0.0.1/", "https://exa mple.org/", "https://example.org/\r\nX: y",
         "https://ex\u0430mple.org/", "https://[::ffff:127.0.0.1%25lo]/", "https://exa_mple..org/", "https://[::1/",
-        "https://example.org:99999/", "https://" + "a" * 3000 + ".org/",
+        "https://example.org:99999/", "https://example.org:0/", "https://8.8.8.8:00/", "https://[2606:4700::1111]:0/x", "https://" + "a" * 3000 + ".org/",
     ],
 )  # fmt: skip
 def test_an_address_that_parsers_read_differently_is_refused(closed, url):

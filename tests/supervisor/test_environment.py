@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from loopguard_site import env
+from loopguard_site import env, judge_env, mail_env
 from loopguard_site.layout import ROOT
 from loopguard_site.supervisor.welcome import FirstStop, curl_line, welcome
 
@@ -44,6 +44,41 @@ def test_https_and_this_machine_are_accepted(url):
             env.read(SAFE | {"LOOPGUARD_URL": url, "LOOPGUARD_SECRET_KEY": secrets.token_hex(16)}).public_url
             == url
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LOOPGUARD_URL", "https://loopguard.example:0"),
+        ("LOOPGUARD_LIVE_URL", "https://loopguard.example:00"),
+        ("LOOPGUARD_URL", "https://[::1"),
+        ("LOOPGUARD_LIVE_URL", "https://loopguard.example:65536"),
+        ("LOOPGUARD_GATEWAY_UPSTREAMS", "https://api.openai.com, https://models.example:0/v1"),
+        ("LOOPGUARD_ALLOWED_HOSTS", "loopguard.example, loopguard.example:0"),
+        ("LOOPGUARD_ALLOWED_HOSTS", "[::1]:8300"),
+        ("DATABASE_URL", "postgresql://a:b@127.0.0.1:0/c"),
+        ("DATABASE_URL", "postgresql://a:b@/c?host=127.0.0.1&port=0"),
+        ("REDIS_URL", "redis://:word@127.0.0.1:0/0"),
+        ("LOOPGUARD_JUDGE_URL", "https://judge.example:0/v1"),
+        ("LOOPGUARD_MAIL_URL", "smtp://mail.example:0"),
+    ],
+)
+def test_an_address_with_a_port_that_does_not_exist_is_rejected(name, value):
+    read = {"LOOPGUARD_JUDGE_URL": judge_env.read, "LOOPGUARD_MAIL_URL": mail_env.read}.get(name, env.read)
+    with pytest.raises(env.EnvironmentProblem, match=rf"^{name} must"):
+        read(SAFE | {name: value})
+
+
+def test_addresses_without_a_port_and_hosts_in_brackets_are_accepted():
+    read = env.read(
+        SAFE
+        | {
+            "LOOPGUARD_ALLOWED_HOSTS": "loopguard.example,[::1],.internal",
+            "REDIS_URL": "unix:///run/valkey.sock",
+            "LOOPGUARD_GATEWAY_UPSTREAMS": "https://models.example:8443/v1",
+        }
+    )
+    assert read.allowed_hosts == ("loopguard.example", "[::1]", ".internal")
 
 
 @pytest.mark.parametrize("mode", ["production", "embedded"])

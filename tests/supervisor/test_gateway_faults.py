@@ -232,7 +232,7 @@ def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin
 
     assert post("guard", {"session": "ended", "calls": [{"tool": "t"}]}).status_code == 200
     event = {"type": "call", "session": "evaluated", "tool": "t", "arguments": {}}
-    web, live = main_process(world, "granian"), main_process(world, "uvicorn")
+    web, live = main_process(world, "granian"), main_process(world, "\0loopguard_site\0live\0")
     worker = main_process(world, "celery", "--without-gossip")
     with ThreadPoolExecutor() as agents, psycopg.connect(world.run.servers()["DATABASE_URL"]) as database:
         # Requests of operators and evaluations wait for this table; events are accepted without it.

@@ -12,6 +12,8 @@ from typing import Any
 
 import uvicorn
 
+from loopguard_site.live.server import server_options
+
 START_SECONDS = 60.0
 GRACE_SECONDS = 1.0
 END_SECONDS = 10.0
@@ -44,16 +46,10 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def serving(application: Any) -> Iterator[str]:
-    """Serve an application on a free port, and yield its address."""
-    config = uvicorn.Config(
-        application,
-        lifespan="off",
-        log_level="error",
-        log_config=None,
-        server_header=False,
-        date_header=False,
-    )
+def serving(application: Any, most_waiting: int = 1_000) -> Iterator[str]:
+    """Serve an application on a free port like `live`, and yield its address."""
+    options = server_options(most_waiting) | {"log_level": "error"}
+    config = uvicorn.Config(application, log_config=None, **options)
     server = _Server(config)
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

@@ -79,7 +79,7 @@ class Transport:
 
     def __init__(self, url: str, key: str, user_agent: str) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError(f"The address of LoopGuard must be an HTTP address, not {url!r}.")
         if not key or not key.isascii() or not key.isprintable() or " " in key:
             raise ValueError("The LoopGuard API key is empty or contains invalid characters.")

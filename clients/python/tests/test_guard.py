@@ -545,6 +545,7 @@ def test_a_key_that_may_only_ask_still_reports_results(away, proxy, server, name
         ("", "lg_x", "the address"),
         ("http://x", "", "an API key"),
         ("ftp://x", "lg_x", "HTTP address"),
+        ("http://x:0", "lg_x", "HTTP address"),
         ("http://x", "a b", "key"),
     ],
 )

@@ -146,7 +146,7 @@ def check(address: str) -> str:
                 code="address_not_allowed",
             )
     with _guarded():
-        plugin = _plugin(address)
+        plugin = None if _has_port_0(address) else _plugin(address)
         if plugin is None:
             raise Invalid(
                 f"`address` is not a complete {scheme} address.", field="address", code="address_not_allowed"
@@ -156,6 +156,14 @@ def check(address: str) -> str:
         except (AddressNotAllowed, Unreachable) as error:
             raise Invalid(str(error), field="address", code="address_not_allowed") from error
     return f"{scheme}://… ({plugin.service_name})"
+
+
+def _has_port_0(address: str) -> bool:
+    """Return whether an address names a port that does not exist; the packages would take the default one."""
+    try:
+        return urlsplit(address).port == 0
+    except ValueError:  # what follows a colon may be a token
+        return False
 
 
 def _check_hosts(plugin: Any) -> None:

@@ -33,6 +33,7 @@ def receiver():
         "discord://1/abcdefgh?template=/etc/passwd", "mailtos://u:p@example.org?pgppub=/etc/passwd",
         "ntfy://8.8.8.8/topic?redirect=yes", "ntfys://8.8.8.8/topic?verify=no", "gotify://8.8.8.8/tok?rto=900",
         "gotify://127.0.0.1/token", "ntfy://localhost/topic", "mmost://10.0.0.1/token", "mailto://u:p@example.org?smtp=127.0.0.1",
+        "ntfy://8.8.8.8:0/topic", "gotifys://8.8.8.8:00/token", "mailtos://u:p@example.org:0",
     ],
 )  # fmt: skip
 def test_an_address_that_needs_local_resources_or_bypasses_checks_is_rejected(settings, address):

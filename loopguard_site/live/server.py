@@ -1,0 +1,60 @@
+"""The command `live`: the one place for the options of its server, however it is started."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Final
+
+import uvicorn
+
+from loopguard_site.layout import program
+from loopguard_site.live.connections import LiveConnection, LiveSocket, WaitingConnections
+
+DEFAULT_PORT: Final = 8301
+MAX_WAITING: Final = 4096
+"""Connections that wait for their client. With the largest heads, they take 128 MiB."""
+SHARE_OF_WAITING: Final = 4
+"""Of so many files that the process may open, one may be such a connection. Sockets, requests to the gateway, their
+model servers and the database need the others."""
+MAX_FRAME_BYTES: Final = 4096
+"""Of a frame or message of a page; the longest that is understood has 512 characters."""
+GRACEFUL_SECONDS: Final = 5
+
+
+def live(arguments: Sequence[str]) -> None:
+    """Serve WebSockets, long polls and the gateway, as one of the four processes."""
+    parser = argparse.ArgumentParser(prog=f"{program()} live", description=live.__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port (default %(default)s)")
+    chosen = parser.parse_args(arguments)
+    options = server_options(min(MAX_WAITING, raise_file_limit() // SHARE_OF_WAITING))
+    uvicorn.run("loopguard_site.asgi:application", host=chosen.host, port=chosen.port, **options)
+
+
+def server_options(most_waiting: int) -> dict[str, Any]:
+    """Return the options of uvicorn; at most so many connections wait for their client."""
+    return {
+        "http": partial(LiveConnection, waiting=WaitingConnections(most_waiting)),
+        "ws": LiveSocket,
+        "ws_max_size": MAX_FRAME_BYTES,
+        "ws_per_message_deflate": False,  # hints are short, and each socket would hold its window
+        "lifespan": "off",
+        "log_level": "warning",
+        "access_log": False,
+        "proxy_headers": False,
+        # Responses of the gateway have the headers of the model server only.
+        "server_header": False,
+        "date_header": False,
+        "timeout_graceful_shutdown": GRACEFUL_SECONDS,
+    }
+
+
+def raise_file_limit() -> int:
+    """Let the process open as many files as it may, and return how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else MAX_WAITING * SHARE_OF_WAITING
