@@ -12,6 +12,7 @@ from development.measuring.entry_points import agents, gateway, reports, seeds
 from development.measuring.entry_points.clocks import Clock, RealClock, TestClock, play_together
 from development.measuring.entry_points.installation import Installation
 from development.measuring.entry_points.judge import ScriptedJudge
+from development.measuring.entry_points.scripted_model import ScriptedModel
 from development.measuring.entry_points.stage import Stage
 from development.measuring.scenario_files import WrittenScenario
 
@@ -87,7 +88,7 @@ def play_on_installation(
     """
     clock: Clock = RealClock(longest_seconds) if clock_file is None else TestClock(clock_file)
     judge = None if judge_port is None else ScriptedJudge(judge_port)
-    model = None if model_port is None else gateway.ScriptedModel(model_port)
+    model = None if model_port is None else ScriptedModel(model_port)
     with (
         closing(Installation(url, key)) as installation,
         judge.running() if judge else nullcontext(),

@@ -7,7 +7,8 @@ from typing import Any
 from urllib.parse import quote
 
 from development.measuring.entry_points.installation import Json
-from development.measuring.entry_points.stage import MODEL, Stage
+from development.measuring.entry_points.scripted_model import MODEL
+from development.measuring.entry_points.stage import Stage
 
 _EVALUATED_WITHIN_SECONDS = 60.0
 _DECIDED_WITHIN_SECONDS = 60.0

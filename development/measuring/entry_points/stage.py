@@ -7,7 +7,7 @@ import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 from development.measuring.entry_points.clocks import Clock
@@ -18,13 +18,9 @@ from development.measuring.entry_points.installation import (
     own_settings,
 )
 from development.measuring.entry_points.judge import ScriptedJudge
-
-if TYPE_CHECKING:
-    from development.measuring.entry_points.gateway import ScriptedModel
+from development.measuring.entry_points.scripted_model import MODEL, ScriptedModel
 
 Json = dict[str, Any]
-
-MODEL = "scenario"
 
 
 class Stage:
