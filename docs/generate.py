@@ -348,8 +348,8 @@ def redaction_rules() -> str:
     lines = ["| mark | finds |", "| --- | --- |"]
     lines += [f"| `{rule.name}` | {rule.finds.replace('|', chr(92) + '|')} |" for rule in RULES]
     lines += [
-        "| `field` | values of JSON fields whose name says so, and of the names of the project |",
-        "| `card` | numbers of payment cards with a right check digit |",
+        "| `field` | values of JSON fields whose name says so, of pairs of fields for a name and a value, and of the names of the project |",
+        "| `seed-phrase` | seed phrases of wallets: 12 to 24 words of the English list of BIP 39 with a right checksum |",
         "| `base64` | base64 of a text in which one of the rules above finds a secret |",
         "| `pattern` | what a pattern of the project finds |",
     ]

@@ -1,4 +1,4 @@
-"""Plain tables of the engine: word lists, patterns, and the habits of hosts and formats.
+"""Plain tables: word lists, patterns, the habits of hosts and formats, and the secrets that redaction reads of.
 
 Each `.toml` file is one table, and each `[[row]]` of it one fact. A row has its data, examples that must match
 (`match`), and examples that must not although they come close (`no_match`); a test runs them all. Whatever is new about

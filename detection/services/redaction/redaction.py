@@ -9,51 +9,94 @@ from __future__ import annotations
 
 import base64
 import binascii
+import bisect
 import hashlib
 import hmac
 import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, unquote
 
 import re2
 
+from detection.services.redaction.named_values import is_secret, names_a_header
+from detection.services.redaction.secret_names import (
+    CAMEL,
+    SECRET_KINDS,
+    folded,
+    key_kind,
+    names_a_name,
+    names_a_value,
+)
 from detection.services.redaction.secret_rules import (
     BASE64,
-    CAMEL,
-    CARD,
-    HINTS,
-    LONG_BASE64,
-    NUMBER_HINT,
     PERCENT_ENCODED,
     PERCENT_HINT,
+    PHRASE_HINT,
     RULES,
-    SecretRule,
-    is_card,
-    key_kind,
-    looks_secret,
+    hints_at,
 )
+from detection.services.redaction.seed_phrases import find_phrases
 from detection.strict_json import Cleaner, JsonProblem, compact, loads
 
 MAX_NODES = 1_000_000
 """More values than an event can have, so that only the depth limits the walk."""
 _PROBE = 32
 """Characters of a text in base64 that are decoded first: they show that a file name or picture encodes no text."""
-_PAIRS = (
-    ("name", "value"),
-    ("key", "value"),
-    ("header", "value"),
-    ("field", "value"),
-    ("Name", "Value"),
-    ("Key", "Value"),
-)
 _FIELD = re.compile(r"\b([A-Za-z0-9][A-Za-z0-9_.-]{0,63}+)[\"']?\s{0,4}[=:]\s{0,4}[\"']?")
 _FIELD_VALUE = re.compile(r"[^\s\"',;&]{1,512}")
-_MARK_CHARACTERS = 48
+_MARK_START = "[redacted:"
 _MARK = re.compile(r"\[redacted:[a-z0-9-]{1,24}:[0-9a-f]{12}\]")
 _SEPARATORS = re.compile(r"[_.\- ]+")
-_HEADER = re.compile(r"(?i)(?:proxy-)?authorization|(?:set-)?cookie|x-[a-z-]{1,60}")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]{1,60}")
+
+
+@dataclass(slots=True)
+class _Span:
+    """What is replaced in a text from `start` to `end`: by `text`, or by a mark of the kind `mark` if that is empty."""
+
+    start: int
+    end: int
+    mark: str = ""
+    text: str = ""
+
+
+class _Spans:
+    """Places of secrets in a text, in order and apart; marks that are in the text already are kept.
+
+    Of two that overlap the first counts, but one that contains others takes their place.
+    """
+
+    def __init__(self, text: str) -> None:
+        marks = _MARK.finditer(text) if _MARK_START in text else ()
+        self._spans = [_Span(*mark.span(), text=mark[0]) for mark in marks]
+        self._starts = [span.start for span in self._spans]
+
+    def __iter__(self) -> Iterator[_Span]:
+        return iter(self._spans)
+
+    def __bool__(self) -> bool:
+        return any(span.mark for span in self._spans)
+
+    def overlapping(self, start: int, end: int) -> slice:
+        """Return which spans have a character of this part of the text."""
+        first = bisect.bisect_right(self._starts, start) - 1
+        if first < 0 or self._spans[first].end <= start:
+            first += 1
+        return slice(first, bisect.bisect_left(self._starts, end))
+
+    def add(self, span: _Span) -> None:
+        """Add a place, unless it is known or a part of it is."""
+        where = self.overlapping(span.start, span.end)
+        known = self._spans[where]
+        is_wider = all(span.start <= one.start and one.end <= span.end for one in known) and not (
+            len(known) == 1 and known[0].start == span.start and known[0].end == span.end
+        )
+        if is_wider:
+            self._spans[where] = [span]
+            self._starts[where] = [span.start]
 
 
 class Redactor:
@@ -91,7 +134,8 @@ class Redactor:
         return self._json(text) if text[:1] in "{[" else self.text(text)
 
     def _json(self, text: str) -> str:
-        if not (self._names or self._patterns or HINTS.Match(text) or LONG_BASE64.search(text)):
+        # An escaped sign may hide where a word begins.
+        if not (self._names or self._patterns or "\\" in text or hints_at(folded(text)[0])):
             return text
         try:
             value = Cleaner(MAX_NODES).value(loads(text))
@@ -107,40 +151,51 @@ class Redactor:
         if isinstance(value, list):
             return self._walk_items(value, kind)
         if isinstance(value, str):
-            if value and (kind == "strong" or (kind == "weak" and looks_secret(value))):
-                return self._mark("field", value)
+            if value and kind and (kind in SECRET_KINDS or is_secret(value, kind)):
+                return self._field(value)
             return self._json(value) if value[:1] in "{[" else self.text(value)
-        if kind == "strong" and value is not None and not isinstance(value, bool):
-            return self._mark("field", str(value))
+        if kind and value is not None and not isinstance(value, bool):
+            return self._field(str(value)) if kind in SECRET_KINDS or is_secret(str(value), kind) else value
         return value
 
+    def _field(self, value: str) -> str:
+        return value if _MARK.fullmatch(value) else self._mark("field", value)
+
     def _walk_fields(self, fields: dict[str, Any], kind: str) -> dict[str, Any]:
-        kinds = {key: kind if kind == "strong" else self._kind(key) or kind for key in fields}
-        for name, value in _PAIRS:
-            if isinstance(fields.get(name), str) and value in fields:
-                kinds[value] = (
-                    kinds[value] if kinds[value] == "strong" else self._kind(fields[name]) or kinds[value]
-                )
-                kinds[name] = kind
-        return {key: self._walk(inner, kinds[key]) for key, inner in fields.items()}
+        if kind in SECRET_KINDS:
+            return {self._key(key): self._walk(inner, kind) for key, inner in fields.items()}
+        kinds = {key: self._kind(key) or kind for key in fields}
+        names = [
+            name
+            for key, name in fields.items()
+            if isinstance(name, str) and not kinds[key] and names_a_name(key)
+        ]
+        of_value = next(filter(None, map(self._kind, names)), "")
+        if of_value:
+            kinds |= {key: of_value for key in fields if names_a_value(key)}
+        return {self._key(key): self._walk(inner, kinds[key]) for key, inner in fields.items()}
+
+    def _key(self, key: str) -> str:
+        return self.text(key) if _may_be_secret(key) else key
 
     def _walk_items(self, items: list[Any], kind: str) -> list[Any]:
         """Redact a list, which may be a pair of a header or the arguments of a program."""
         walked = []
         named = ""
         for at, item in enumerate(items):
-            walked.append(self._walk(item, kind if kind == "strong" else named or kind))
+            walked.append(self._walk(item, kind if kind in SECRET_KINDS else named or kind))
             named = ""
             if isinstance(item, str):
                 if _OPTION.fullmatch(item) and at + 1 < len(items) and not str(items[at + 1]).startswith("-"):
                     named = self._kind(item.lstrip("-"))
                 elif len(items) == 2 and key_kind(item):
-                    # Two names of fields are no pair: only a value that looks like a secret is one.
-                    named = "strong" if _HEADER.fullmatch(item) else "weak"
+                    # Two names of fields are no pair: only a header, or a value that looks like a secret, is one.
+                    is_header = names_a_header(item) and not names_a_header(str(items[1 - at]))
+                    named = "secret" if is_header else "weak"
         return walked
 
     def _kind(self, key: str) -> str:
-        return "strong" if self._names and normalized_name(key) in self._names else key_kind(key)
+        return "secret" if self._names and normalized_name(key) in self._names else key_kind(key)
 
     def _named_fields(self, text: str) -> str:
         pieces, end = [], 0
@@ -153,66 +208,75 @@ class Redactor:
         return "".join([*pieces, text[end:]])
 
     def _text(self, text: str, *, decode: bool) -> str:
-        for hint in sorted(HINTS.Match(text) or ()):
+        plain, places = folded(text)
+        spans = self._spans(plain, decode=decode)
+        if not spans:
+            return text
+        pieces, end = [], 0
+        for span in spans:
+            start, after = (
+                (span.start, span.end) if places is None else (places[span.start], places[span.end])
+            )
+            pieces.append(text[end:start])
+            pieces.append(span.text or self._mark(span.mark, text[start:after]))
+            end = after
+        return "".join((*pieces, text[end:]))
+
+    def _spans(self, text: str, *, decode: bool) -> _Spans:
+        """Find the secrets in a folded text."""
+        spans = _Spans(text)
+        for hint in hints_at(text):
             if hint < len(RULES):
-                text = self._apply(RULES[hint], text)
-            elif hint == NUMBER_HINT:
-                text = CARD.sub(
-                    lambda found: self._mark("card", found[0]) if is_card(found[0]) else found[0], text
-                )
-            elif hint == PERCENT_HINT and decode:
-                text = PERCENT_ENCODED.sub(self._percent_decoded, text)
-        return BASE64.sub(self._decoded, text) if decode and LONG_BASE64.search(text) else text
+                for start, end, mark in RULES[hint].find(text):
+                    spans.add(_Span(start, end, mark))
+            elif hint == PHRASE_HINT:
+                for start, end, mark in find_phrases(text):
+                    spans.add(_Span(start, end, mark))
+            elif decode and hint == PERCENT_HINT:
+                for found in PERCENT_ENCODED.finditer(text):
+                    self._add_percent_encoded(spans, found)
+            elif decode:
+                for found in BASE64.finditer(text):
+                    if self._encodes_secret(found[0]):
+                        spans.add(_Span(*found.span(), mark="base64"))
+        return spans
 
-    def _apply(self, rule: SecretRule, text: str) -> str:
-        def replaced(found: re.Match[str]) -> str:
-            group = rule.replaced_group(found)
-            if group is None or _is_in_mark(text, found.start(group)):
-                return found[0]
-            start, end = found.start(group) - found.start(), found.end(group) - found.start()
-            return found[0][:start] + self._mark(rule.name, found[group]) + found[0][end:]
+    def _encodes_secret(self, encoded: str) -> bool:
+        """Return whether a text is base64 of a text that contains a secret."""
+        return bool(
+            _plain_text(encoded[:_PROBE])
+            and (plain := _plain_text(encoded))
+            and self._spans(folded(plain)[0], decode=False)
+        )
 
-        return rule.pattern.sub(replaced, text)
-
-    def _decoded(self, found: re.Match[str]) -> str:
-        """Return a mark for base64 of a text that contains a secret, and anything else as it is."""
-        encoded = found[0]
-        if _plain_text(encoded[:_PROBE]) and (plain := _plain_text(encoded)):
-            before = self.hits
-            self._text(plain, decode=False)
-            if self.hits > before:
-                return self._mark("base64", encoded)
-        return encoded
-
-    def _percent_decoded(self, found: re.Match[str]) -> str:
-        """Return a percent-encoded text with marks for the secrets in it, and any other one as it is."""
-        before = self.hits
+    def _add_percent_encoded(self, spans: _Spans, found: re.Match[str]) -> None:
+        """Add the place of a percent-encoded text that contains secrets, with marks for them."""
+        known = spans.overlapping(*found.span())
+        if known.start < known.stop:
+            return
         cleaned = self._text(unquote(found[0], encoding="latin-1"), decode=False)
-        if self.hits == before:
-            return found[0]
         pieces, end = [], 0
         for mark in _MARK.finditer(cleaned):
             pieces += [_percent_encoded(cleaned[end : mark.start()]), mark[0]]
             end = mark.end()
-        return "".join((*pieces, _percent_encoded(cleaned[end:])))
+        if pieces:
+            text = "".join((*pieces, _percent_encoded(cleaned[end:])))
+            spans.add(_Span(*found.span(), mark="percent", text=text))
 
     def _mark(self, kind: str, secret: str) -> str:
-        if secret.startswith("[redacted:"):
-            return secret
         self.hits += 1
         digest = hmac.new(self._secret, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
         return f"[redacted:{kind}:{digest[:12]}]"
 
 
+@lru_cache(maxsize=4096)
+def _may_be_secret(name: str) -> bool:
+    """Return whether a name has to be looked at; nearly all are those of others before."""
+    return bool(hints_at(folded(name)[0]))
+
+
 def _percent_encoded(text: str) -> str:
     return quote(text, safe="~*!()+", encoding="latin-1")  # each byte as it was
-
-
-def _is_in_mark(text: str, place: int) -> bool:
-    """Return whether a position is inside a mark, whose name may look like a field name."""
-    at = text.rfind("[redacted:", max(0, place - _MARK_CHARACTERS), place + len("[redacted:"))
-    mark = _MARK.match(text, at) if at >= 0 else None
-    return mark is not None and mark.end() > place
 
 
 def normalized_name(name: str) -> str:

@@ -5,7 +5,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from detection.services.redaction.redaction import Redactor, normalized_name
-from detection.services.redaction.secret_rules import RULES, key_kind
+from detection.services.redaction.secret_names import key_kind
+from detection.services.redaction.secret_rules import RULES
 from tests.services.redaction.secret_corpus import WITH_SECRET, WITHOUT_SECRET, encoded, halves
 
 KEY = b"k" * 32
@@ -34,7 +35,8 @@ def test_every_rule_has_a_text_in_the_corpus_and_a_mark_with_its_name():
         for marked in WITH_SECRET
         for part in Redactor(KEY).content(halves(marked)[0]).split("[redacted:")[1:]
     }
-    assert marks >= {rule.name for rule in RULES} | {"field", "card", "base64"}
+    tokens = {"service-token": "twilio-token", "service-value": "heroku-token"}
+    assert marks >= {tokens.get(rule.name, rule.name) for rule in RULES} | {"seed-phrase", "field", "base64"}
 
 
 @settings(deadline=None)
@@ -66,11 +68,11 @@ def test_marks_are_keyed_equal_for_equal_secrets_and_different_for_different_one
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("userPassword", "strong"),
-        ("PGPASSWORD", "strong"),
-        ("api-key", "strong"),
-        ("X-Api-Key", "strong"),
-        ("passwords", "strong"),
+        ("userPassword", "phrase"),
+        ("PGPASSWORD", "phrase"),
+        ("api-key", "secret"),
+        ("X-Api-Key", "secret"),
+        ("passwords", "phrase"),
         ("auth", "weak"),
         ("tokenizer", ""),
         ("pageToken", ""),
