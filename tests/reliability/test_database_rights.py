@@ -167,7 +167,7 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepar
         removed = owner.execute(newest).fetchone()[0]
         owner.execute(f"DROP TABLE {removed}")
         done = place.manage(
-            "shell", "-c", "from detection.services.maintenance import retention; retention.housekeeping()"
+            "shell", "-c", "from detection.services.retention import retention; retention.housekeeping()"
         )
         assert done.returncode == 0, done.stderr
         tables = {name for (name,) in owner.execute("SELECT relname FROM pg_class WHERE relkind = 'r'")}

@@ -18,7 +18,7 @@ from .running import descendants
 
 OPERATORS_CODE = """
 from django.core.management import call_command
-from detection.services.maintenance import retention
+from detection.services.retention import retention
 call_command("createsuperuser", interactive=False, username="bo", email="bo@example.org")
 call_command("migrate", database="owner", verbosity=0)
 retention.housekeeping()

@@ -23,7 +23,7 @@ SPACE_BACK_SECONDS = 300
 COUNT = "from detection.models import Event; print(Event.objects.count())"
 RETENTION = (
     "from django.utils import timezone; from detection.models import Project, Session;"
-    "from detection.services.maintenance import retention; from detection.services.sessions import removal;"
+    "from detection.services.retention import removal, retention;"
     "print(removal.remove_older_than(Project.objects.get().pk, timezone.now())); retention.housekeeping();"
     "print(Session.objects.count())"
 )
