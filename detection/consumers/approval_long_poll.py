@@ -14,6 +14,7 @@ import re
 import secrets
 from collections import defaultdict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from typing import Any, NamedTuple, TypeVar, cast
@@ -46,6 +47,7 @@ from detection.services.errors import ServiceError
 from detection.services.tracking.documents import approval_document, hook_document
 from detection.stream.hints import approval_group
 from detection.web.access_watch import KeyAccess, access_watch
+from detection.web.known_keys import MAX_UNTRUSTED, KnownKeys
 
 log = structlog.get_logger(__name__)
 PATH = re.compile(r"/api/v1/approvals/([a-z]{3}_[0-9a-z]{1,40})")
@@ -167,7 +169,7 @@ class ApprovalLongPoll:
 
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
-        self.waiters = ApprovalWaiters()
+        self.waiters, self._keys = ApprovalWaiters(), KeyLookups()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Respond when the approval is closed, or after the requested time."""
@@ -178,7 +180,7 @@ class ApprovalLongPoll:
         request = cast("HTTPScope", scope)
         request_id = f"req_{secrets.token_hex(12)}"
         gone = asyncio.create_task(_until_disconnected(receive))
-        work = asyncio.create_task(_response(request, found[1], self.waiters))
+        work = asyncio.create_task(_response(request, found[1], self.waiters, self._keys))
         try:
             await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -200,14 +202,46 @@ class ApprovalLongPoll:
             await asyncio.gather(gone, work, return_exceptions=True)
 
 
+class KeyLookups:
+    """Looks up keys; those that are not known to be valid in a thread of their own, and a bounded number of them."""
+
+    def __init__(self) -> None:
+        self._known = KnownKeys()
+        self._untrusted = 0
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="approval-keys")
+
+    async def principal_of(self, token: str) -> keys.Principal:
+        """Return the principal of a key that may wait for approvals."""
+        digest = keys.digest_of(token)
+        find = partial(keys.authenticate, token)
+        principal = await (_from_database(find) if digest in self._known else self._of_unknown(find))
+        self._known.note(digest, is_valid=principal is not None)
+        if principal is None:
+            raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
+        if KeyScope.GUARD not in principal.scopes:
+            raise LongPollError(403, "missing_scope", "The key needs the `guard` scope.")
+        return principal
+
+    async def _of_unknown(self, find: Callable[[], keys.Principal | None]) -> keys.Principal | None:
+        if self._untrusted >= MAX_UNTRUSTED:
+            raise LongPollError(503, "too_many_waiting", "Too many keys are looked up. Retry in a moment.")
+        self._untrusted += 1
+        try:
+            return await _from_database(find, self._thread)
+        finally:
+            self._untrusted -= 1
+
+
 async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _response(request: HTTPScope, public_id: str, waiters: ApprovalWaiters) -> dict[str, Any]:
+async def _response(
+    request: HTTPScope, public_id: str, waiters: ApprovalWaiters, lookups: KeyLookups
+) -> dict[str, Any]:
     wait_seconds, form = _parameters(request)
-    principal = await _from_database(partial(_principal_of, request))
+    principal = await lookups.principal_of(_token_of(request))
     project_id = principal.project_id
     found = await _read(project_id, public_id, form)
     if not found.is_open or wait_seconds <= 0:
@@ -275,10 +309,14 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
         raise LongPollError(error.status, error.code, error.detail, error.field) from error
 
 
-async def _from_database(read: Callable[[], _T]) -> _T:
-    """Return the result of a read; raises `LongPollError` (503) while the database is unavailable."""
+async def _from_database(read: Callable[[], _T], executor: ThreadPoolExecutor | None = None) -> _T:
+    """Return the result of a read; raises `LongPollError` (503) while the database is unavailable.
+
+    Without an executor, it runs in the thread of this process that does all such work.
+    """
+    run = database_sync_to_async(read, thread_sensitive=executor is None, executor=executor)
     try:
-        found: _T = await database_sync_to_async(read)()
+        found: _T = await run()
     except DatabaseError as error:
         log.warning("database_unavailable", error=str(error)[:200])
         raise LongPollError(503, "unavailable", "The database is unavailable. Try again.") from error
@@ -320,19 +358,16 @@ def _form(given: dict[str, str]) -> _Form:
     return _Form(shape, call_id=given.get("call_id", "").replace("\x00", ""))
 
 
-def _principal_of(request: HTTPScope) -> keys.Principal:
+def _token_of(request: HTTPScope) -> str:
     sent = [value for name, value in request["headers"] if name.lower() == b"authorization"]
     kind, _, token = (sent[0].decode("latin-1").strip() if len(sent) == 1 else "").partition(" ")
     if kind.lower() != "bearer":
         raise LongPollError(
             401, "missing_key", "Send a key of the project in the header `Authorization: Bearer lg_…`."
         )
-    principal = keys.authenticate(token.strip()) if token.isascii() else None
-    if principal is None:
+    if not token.isascii() or not keys.looks_like_key(token.strip()):
         raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
-    if KeyScope.GUARD not in principal.scopes:
-        raise LongPollError(403, "missing_scope", "The key needs the `guard` scope.")
-    return principal
+    return token.strip()
 
 
 async def _send(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import structlog
 from django.db import DatabaseError
@@ -25,8 +25,10 @@ from detection.services.gateway.grants import (
 )
 from detection.services.keys import Principal
 from detection.web.access_watch import PROJECT_ARCHIVED, AgentAccess, access_watch
+from detection.web.known_keys import KnownKeys
 
 log = structlog.get_logger(__name__)
+Found = TypeVar("Found")
 LOOKUP_SECONDS: Final = 2.0
 KEY_HEADER: Final = "loopguard-key"
 _DENIED: Final = {
@@ -68,10 +70,17 @@ def read_address(raw_path: bytes) -> Address:
 
 
 class Access:
-    """The grants of one event loop."""
+    """The grants of one event loop.
 
-    def __init__(self, workers: DatabaseWorkers) -> None:
-        self._workers = workers
+    Parameters
+    ----------
+    workers, untrusted
+        Look up keys that were valid lately, and all others.
+    """
+
+    def __init__(self, workers: DatabaseWorkers, untrusted: DatabaseWorkers) -> None:
+        self._workers, self._untrusted = workers, untrusted
+        self._known = KnownKeys()
         self._cache = GrantCache()
         self._lookups: dict[tuple[str, str], asyncio.Task[Grant]] = {}
 
@@ -117,12 +126,24 @@ class Access:
     async def _look_up(self, address: Address, token: str, cache_key: tuple[str, str]) -> Grant:
         find = grant_by_path_token if address.token else grant_by_key
         try:
-            grant = await self._workers.run(lambda: find(token, address.backend), LOOKUP_SECONDS)
+            grant = await self.look_up(token, lambda: find(token, address.backend))
         except GrantDenied:
             self._cache.discard(cache_key)
             raise
         self._cache.put(cache_key, grant)
         return grant
+
+    async def look_up(self, token: str, find: Callable[[], Found]) -> Found:
+        """Return what `find` returns in a thread: None or an exception for a key that is not valid."""
+        digest = keys.digest_of(token)
+        workers = self._workers if digest in self._known else self._untrusted
+        try:
+            found = await workers.run(find, LOOKUP_SECONDS)
+        except GrantDenied:
+            self._known.note(digest, is_valid=False)
+            raise
+        self._known.note(digest, is_valid=found is not None)
+        return found
 
 
 @asynccontextmanager

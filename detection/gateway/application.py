@@ -22,7 +22,6 @@ from detection.services.gateway.grants import Grant
 
 log = structlog.get_logger(__name__)
 PREFIX: Final = "/gateway/"
-MAX_EXCHANGES: Final = 2_000
 
 
 class Gateway:
@@ -45,13 +44,11 @@ class Gateway:
         if loop is None:
             loop = self._loops[running] = LoopState()
         client = Client(request, receive, send)
-        loop.exchanges += 1
         work = asyncio.create_task(_serve(loop, client, request))
         gone = asyncio.create_task(client.until_gone())
         try:
             await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            loop.exchanges -= 1
             for task in (work, gone):
                 task.cancel()
             await asyncio.gather(work, gone, return_exceptions=True)
@@ -61,10 +58,6 @@ class Gateway:
 
 async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
     try:
-        if loop.exchanges > MAX_EXCHANGES:
-            raise GatewayError(
-                503, "busy", "Too many requests at a time. Retry in a moment.", [(b"retry-after", b"2")]
-            )
         path = request["raw_path"] or request["path"].encode()
         if path == litellm.PATH and client.method == b"POST":
             await litellm.LiteLLMGuardrail(loop, client).serve()
@@ -72,12 +65,13 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
         address = read_address(path)
         grant = await loop.access.grant(address, client.headers.text(KEY_HEADER))
         protocol = protocol_of(client.method, address.path)
-        async with while_granted(grant.principal, client):
-            if protocol is None:
-                await _pass_through(loop, client, address, grant)
-            else:
-                path = address.path + (b"?" + client.query if client.query else b"")
-                await Exchange(loop, client, path, grant, protocol).run()
+        with loop.exchange(client):
+            async with while_granted(grant.principal, client):
+                if protocol is None:
+                    await _pass_through(loop, client, address, grant)
+                else:
+                    path = address.path + (b"?" + client.query if client.query else b"")
+                    await Exchange(loop, client, path, grant, protocol).run()
     except GatewayError as error:
         await client.respond_error(error)
     except (ClientGone, StreamCut, EventTooLarge):

@@ -19,7 +19,7 @@ from asgiref.typing import (
 )
 
 from detection.gateway.errors import ClientGone, GatewayError
-from detection.gateway.headers import Headers, RequestHeaders
+from detection.gateway.headers import SHIELD, Headers, RequestHeaders
 from detection.web.unfinished_bodies import BodyTimeout, UnfinishedBodies
 
 ERROR_SECONDS: Final = 1.0
@@ -57,6 +57,11 @@ class Client:
         ) not in ("", "0")
         self.body_read = asyncio.Event()
         self._receive, self._send = receive, send
+        self._state = scope.setdefault("state", {})
+
+    def note_granted(self) -> None:
+        """Tell the server that the request comes with a right, so that its client may take its time to read."""
+        self._state["is_granted"] = True
 
     async def body(
         self, bodies: UnfinishedBodies, owner: str, *, is_held: bool = False
@@ -96,8 +101,9 @@ class Client:
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head of the response."""
         self.has_started = True
+        sent = [*headers, *SHIELD]
         await self._send(
-            HTTPResponseStartEvent(type="http.response.start", status=status, headers=headers, trailers=False)
+            HTTPResponseStartEvent(type="http.response.start", status=status, headers=sent, trailers=False)
         )
 
     async def write(self, data: bytes) -> None:
@@ -126,7 +132,6 @@ class Client:
         headers = [
             (b"content-type", b"application/json"),
             (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
             (b"x-request-id", self.request_id.encode()),
             *error.headers,
         ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -24,6 +25,32 @@ _NOT_FORWARDED: Final = _HOP_BY_HOP | frozenset(
     )
 )  # fmt: skip
 """What belongs to this connection, to the reverse proxy before it, or to the console on the same host."""
+_PASSED: Final = frozenset(
+    (
+        b"accept-ranges", b"age", b"apim-request-id", b"cache-control", b"cf-ray", b"content-disposition",
+        b"content-encoding", b"content-language", b"content-length", b"content-range", b"content-type", b"date",
+        b"deprecation", b"etag", b"expires", b"last-modified", b"request-id", b"retry-after", b"retry-after-ms",
+        b"server", b"sunset", b"vary", b"x-correlation-id", b"x-envoy-upstream-service-time", b"x-generation-id",
+        b"x-request-id", b"x-should-retry", b"x-trace-id",
+    )
+)  # fmt: skip
+_PASSED_PREFIXES: Final = (
+    b"anthropic-", b"azureml-", b"llm_provider-", b"openai-", b"ratelimit", b"x-amzn-", b"x-groq-", b"x-litellm-",
+    b"x-ms-", b"x-openrouter-", b"x-ratelimit-", b"x-vllm-",
+)  # fmt: skip
+"""Headers of model servers that clients read. The response comes from the address of the console: on it, cookies,
+policies, redirects, challenges and headers for reverse proxies would act."""
+_INERT_TYPES: Final = re.compile(
+    rb"(?:application/(?:[a-z0-9.-]+\+json|json|jsonl|x-jsonlines|x-ndjson|octet-stream|problem\+json|gzip|zip"
+    rb"|vnd\.amazon\.eventstream|x-protobuf)|text/(?:event-stream|plain)|multipart/[a-z.-]+|audio/[a-z0-9.+-]+"
+    rb"|video/[a-z0-9.+-]+|image/(?:png|jpeg|gif|webp|avif))"
+)
+"""Media types that no browser runs or shows as a page."""
+SHIELD: Final[Headers] = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"sandbox; default-src 'none'"),
+]
+"""What every response of the gateway has, whoever wrote its body."""
 _CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
 _OWN_PREFIX: Final = b"loopguard-"
 
@@ -83,10 +110,27 @@ class RequestHeaders:
 
 
 def response_headers(raw: Iterable[tuple[bytes, bytes]], *without: bytes) -> Headers:
-    """Return the headers of a response of the upstream for the client."""
+    """Return the headers of a response of the upstream for the client: those that are known to be harmless."""
     headers = [(name.lower(), value) for name, value in raw]
-    dropped = _HOP_BY_HOP | _named_by_connection(dict(headers)) | frozenset(without)
-    return [(name, value) for name, value in headers if name not in dropped]
+    dropped = _named_by_connection(dict(headers)) | frozenset(without)
+    return [
+        (name, _inert_type(value) if name == b"content-type" else value)
+        for name, value in headers
+        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and name not in dropped
+    ]
+
+
+def _inert_type(value: bytes) -> bytes:
+    """Return a media type of the upstream; another text is plain, and anything else is bytes."""
+    media_type, semicolon, parameters = value.strip().partition(b";")
+    media_type = media_type.strip().lower()
+    if b"," in value:  # of several types, browsers take the last
+        return b"application/octet-stream"
+    if _INERT_TYPES.fullmatch(media_type):
+        return value
+    if media_type.startswith(b"text/"):
+        return b"text/plain" + semicolon + parameters
+    return b"application/octet-stream"
 
 
 def _named_by_connection(values: Mapping[bytes, bytes]) -> frozenset[bytes]:

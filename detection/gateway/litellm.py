@@ -41,7 +41,6 @@ from detection.services.keys import Principal
 log = structlog.get_logger(__name__)
 PATH: Final = b"/gateway/-/litellm/beta/litellm_basic_guardrail_api"
 """No backend has such a name. LiteLLM adds what follows ``litellm`` to the address in its configuration."""
-KEY_SECONDS: Final = 2.0
 FACTS_SECONDS: Final = 2.0
 NAME: Final = "litellm"
 """Of the integration, and of the backend unless the configuration gives another one."""
@@ -60,17 +59,20 @@ class LiteLLMGuardrail:
     async def serve(self) -> None:
         """Serve the request."""
         principal = await self._principal()
+        with self.state.exchange(self.client):
+            verdict = await self._verdict(principal)
+        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
+        await self.client.respond(200, headers, orjson.dumps(verdict))
+
+    async def _verdict(self, principal: Principal) -> dict[str, Any]:
         owner = principal.public_id
         async with request_body(self.client, self.state.unfinished, self.state.memory_budget, owner) as body:
             shown = self._read(body)
             call = GuardrailCall(self.state, principal, shown)
             async with while_granted(principal, self.client):
                 if shown.get("input_type") == "response":
-                    verdict = await call.judge_answer()
-                else:
-                    verdict = await call.judge_request(len(body))
-        headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
-        await self.client.respond(200, headers, orjson.dumps(verdict))
+                    return await call.judge_answer()
+                return await call.judge_request(len(body))
 
     async def _principal(self) -> Principal:
         headers = self.client.headers
@@ -78,7 +80,7 @@ class LiteLLMGuardrail:
         if not token.isascii() or not keys.looks_like_key(token):
             raise GatewayError(401, "unknown_key", "Set `api_key` of the guardrail to a key of the project.")
         try:
-            principal = await self.state.workers.run(lambda: keys.authenticate(token), KEY_SECONDS)
+            principal = await self.state.access.look_up(token, lambda: keys.authenticate(token))
         except DatabaseError:
             detail = "The database is unavailable. Try again."
             raise GatewayError(503, "unavailable", detail, [(b"retry-after", b"2")]) from None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 from detection.gateway.access import Access
+from detection.gateway.client import Client
+from detection.gateway.errors import GatewayError
 from detection.gateway.guarding import Guarding
 from detection.gateway.memory import Memory, Recent, RecentBySize
 from detection.gateway.protocols.answers import Message, ToolCall
@@ -15,8 +18,13 @@ from detection.gateway.request_body import BodyBudget
 from detection.gateway.traffic import TrafficCounter
 from detection.gateway.upstream import Upstreams
 from detection.gateway.workers import DatabaseWorkers
+from detection.web.known_keys import MAX_UNTRUSTED
 from detection.web.unfinished_bodies import UnfinishedBodies
 
+MAX_EXCHANGES: Final = 2_000
+"""Requests with a right that are served at a time."""
+UNTRUSTED_THREADS: Final = 2
+"""For look-ups of keys that are not known to be valid."""
 MAX_SHOWN_BYTES: Final = 64 * 1024 * 1024
 MAX_GIVEN_ITEMS: Final = 5_000
 MAX_ITEM_IDS: Final = 50_000
@@ -32,7 +40,7 @@ class ShownRequest:
 
 
 class LoopState:
-    """Threads, connections and memory of one event loop, and the number of its requests.
+    """Threads, connections and memory of one event loop, and the number of its requests with a right.
 
     Attributes
     ----------
@@ -47,7 +55,7 @@ class LoopState:
     def __init__(self) -> None:
         self._background: set[asyncio.Task[None]] = set()
         self.workers = DatabaseWorkers()
-        self.access = Access(self.workers)
+        self.access = Access(self.workers, DatabaseWorkers(UNTRUSTED_THREADS, MAX_UNTRUSTED))
         self.traffic = TrafficCounter(self.workers, self.run_later)
         self.upstreams = Upstreams(self.traffic)
         self.unfinished = UnfinishedBodies()
@@ -57,7 +65,26 @@ class LoopState:
         self.shown_requests: RecentBySize[ShownRequest] = RecentBySize(MAX_SHOWN_BYTES)
         self.given_items: Recent[tuple[ToolCall, ...]] = Recent(MAX_GIVEN_ITEMS)
         self.item_ids: Recent[str] = Recent(MAX_ITEM_IDS)
-        self.exchanges = 0
+        self._exchanges = 0
+
+    @contextmanager
+    def exchange(self, client: Client) -> Iterator[None]:
+        """Count a request with a right as one that is served.
+
+        Raises
+        ------
+        GatewayError
+            503 if there are too many.
+        """
+        if self._exchanges >= MAX_EXCHANGES:
+            detail = "Too many requests at a time. Retry in a moment."
+            raise GatewayError(503, "busy", detail, [(b"retry-after", b"2")])
+        client.note_granted()
+        self._exchanges += 1
+        try:
+            yield
+        finally:
+            self._exchanges -= 1
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no request waits for."""

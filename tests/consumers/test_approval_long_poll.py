@@ -292,6 +292,16 @@ async def test_a_decision_that_reached_the_hook_is_not_kept_for_the_next_call(pr
     assert not (await sync_to_async(Approval.objects.get)()).retry_keys
 
 
+async def test_keys_that_anybody_may_make_up_wait_behind_those_that_were_valid(project, monkeypatch):
+    public_id, token = await held(project)
+    assert (await wait_for(token, public_id, seconds=0)).status_code == 200
+    monkeypatch.setattr(approval_long_poll, "MAX_UNTRUSTED", 0)
+    made_up = await wait_for(keys.new_token(keys.PREFIX)[1], public_id, seconds=0)
+    assert (made_up.status_code, made_up.json()["code"]) == (503, "too_many_waiting")
+    assert (await wait_for("lg_nonsense", public_id, seconds=0)).status_code == 401
+    assert (await wait_for(token, public_id, seconds=0)).status_code == 200
+
+
 async def test_an_unknown_host_is_named(project):
     public_id, token = await held(project)
     problem = (await wait_for(token, public_id, hook="emacs")).json()

@@ -1,27 +1,31 @@
 """Who may use the gateway, and whose credentials a backend sees."""
 
+import contextlib
 import io
 import json
 import logging
+import socket
 import threading
 import time
 from dataclasses import dataclass, field
 
 import httpx
 import pytest
+from django.db import connection, transaction
 
 from detection import logs
 from detection.gateway import traffic
 from detection.models import GatewayToken, GatewayTraffic, TrafficPeriod
 from detection.services import keys
 from detection.services.audit import SYSTEM
-from detection.services.gateway import backends
+from detection.services.gateway import backends, grants
 from detection.services.projects.projects import archive_project
-from tests.support.model_answers import PATHS, answered
+from tests.support.model_answers import PATHS, answered, call
 from tests.support.model_server import Answer, Asked
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_key, make_project
 
+from .agents import Agent
 from .conftest import World, wait_for
 
 
@@ -63,6 +67,29 @@ def test_a_revoked_key_stops_working_within_a_second(world: World):
     keys.revoke_key(world.project, world.key[3:13], SYSTEM)
     time.sleep(1)
     assert asked(url, **headers) == (401, "unknown_key")
+
+
+def test_a_flood_of_made_up_keys_delays_no_evaluation(world: World, monkeypatch):
+    monkeypatch.setattr(grants, "FRESH_SECONDS", 60.0)  # the key itself is not looked up meanwhile
+    world.model.script = lambda asked: answered(asked, "openai", "", [call()])
+    agent = Agent(world, "openai")
+    for _ in range(3):
+        agent.turn()
+    address = "127.0.0.1", int(world.url.rpartition(":")[2])
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(transaction.atomic())
+        with connection.cursor() as cursor:
+            cursor.execute("LOCK TABLE detection_apikey IN ACCESS EXCLUSIVE MODE")
+        for _ in range(450):
+            stranger = opened.enter_context(socket.create_connection(address, timeout=20))
+            head = (
+                f"GET /gateway/openai/models HTTP/1.1\r\nHost: a\r\nLoopGuard-Key: {keys.new_token('lg_')[1]}"
+            )
+            stranger.sendall(head.encode() + b"\r\n\r\n")
+        # The last ones were rejected: all that were sent before them are waiting or have been.
+        assert stranger.recv(4096).startswith(b"HTTP/1.1 503 ")
+        given = agent.turn()
+    assert not given.calls, "the fourth identical call is blocked"
 
 
 @dataclass

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from detection.web import unfinished_bodies
+from tests.support.model_answers import answered
 from tests.support.model_server import Answer, of_events, of_json
 from tests.support.projects import make_key
 
@@ -87,7 +88,79 @@ def test_an_encoded_path_stays_encoded_and_cannot_climb(world: World):
     assert len(world.model.asked) == 1
 
 
-def test_a_response_is_the_same_bytes_with_the_same_headers(world: World):
+SHIELD = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox; default-src 'none'"}
+HOSTILE = {
+    "Set-Cookie": "sessionid=stolen; Path=/",
+    "Clear-Site-Data": '"*"',
+    "Content-Security-Policy": "default-src *",
+    "Content-Security-Policy-Report-Only": "default-src 'none'; report-uri https://evil.example",
+    "Location": "https://evil.example/sign-in",
+    "Refresh": "0; url=https://evil.example",
+    "Link": "</static/x.js>; rel=preload",
+    "WWW-Authenticate": 'Basic realm="LoopGuard"',
+    "Strict-Transport-Security": "max-age=31536000; includeSubDomains",
+    "Alt-Svc": 'h2="evil.example:443"',
+    "Access-Control-Allow-Origin": "*",
+    "Service-Worker-Allowed": "/",
+    "X-Accel-Redirect": "/internal/secret_key",
+    "X-Sendfile": "/etc/passwd",
+    "Report-To": "{}",
+    "NEL": "{}",
+    "X-Content-Type-Options": "sniff",
+    "Anything-New": "x",
+}
+
+
+@pytest.mark.parametrize("status", [200, 302, 401, 500])
+@pytest.mark.parametrize("path", ["/files", "/chat/completions"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_what_a_model_server_sends_does_not_act_on_the_console(world: World, path, is_stream, status):
+    def script(asked):
+        answer = answered(asked, "openai", "Hi.", [])
+        answer.status = status
+        answer.headers = {
+            **HOSTILE,
+            "OpenAI-Version": "1",
+            "X-RateLimit-Limit-Requests": "9",
+            **answer.headers,
+        }
+        return answer
+
+    world.model.script = script
+    request = {"model": "m", "stream": is_stream, "messages": [{"role": "user", "content": "x"}]}
+    answer = world.http().post(path, json=request, follow_redirects=False)
+    assert answer.status_code == status
+    kept = {"openai-version": "1", "x-ratelimit-limit-requests": "9", **SHIELD}
+    assert dict(answer.headers) | kept == dict(answer.headers)
+    assert not {name.lower() for name in HOSTILE} & (answer.headers.keys() - SHIELD.keys())
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ("text/html; charset=utf-8", "text/plain; charset=utf-8"),
+        ("TEXT/HTML", "text/plain"),
+        ("text/javascript", "text/plain"),
+        ("application/javascript", "application/octet-stream"),
+        ("application/xhtml+xml", "application/octet-stream"),
+        ("image/svg+xml", "application/octet-stream"),
+        ("application/pdf", "application/octet-stream"),
+        ("application/json, text/html", "application/octet-stream"),
+        ("application/json; a=b, text/html", "application/octet-stream"),
+        ("", "application/octet-stream"),
+        ("application/json; charset=utf-8", "application/json; charset=utf-8"),
+        ("application/vnd.api+json", "application/vnd.api+json"),
+        ("audio/mpeg", "audio/mpeg"),
+        ("text/event-stream", "text/event-stream"),
+    ],
+)
+def test_no_response_has_a_media_type_that_a_browser_runs(world: World, given, shown):
+    world.model.script = lambda asked: Answer([b"<script>alert(1)</script>"], headers={"Content-Type": given})
+    answer = world.http().get("/files")
+    assert (answer.headers["content-type"], answer.content) == (shown, b"<script>alert(1)</script>")
+
+
+def test_a_response_is_the_same_bytes_with_its_harmless_headers(world: World):
     packed = gzip.compress(b'{"id": "x"}')
     headers = {
         "Content-Type": "application/json",
@@ -100,7 +173,8 @@ def test_a_response_is_the_same_bytes_with_the_same_headers(world: World):
         assert b"".join(answer.iter_raw()) == packed
     assert answer.status_code == 203
     assert dict(answer.headers) == {name.lower(): value for name, value in headers.items()} | {
-        "content-length": str(len(packed))
+        "content-length": str(len(packed)),
+        **SHIELD,
     }
 
 
