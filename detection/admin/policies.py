@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 
@@ -22,6 +23,7 @@ from detection.models import Override, ToolOverride
 from detection.selectors.policies import load_overrides
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides
+from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile
 from detection.web.forms import GROUPS, PREFIX, OverrideForm, as_text, shown_fields, shown_value
 
@@ -116,7 +118,7 @@ class ToolRuleAdminForm(StoredOverrideForm):
     """A tool rule."""
 
     new_scope = _ANY_TOOL
-    row_version = staticmethod(overrides.tool_rule_version)
+    row_version = staticmethod(overrides.override_version)
     tool_class = forms.ChoiceField(
         choices=[("", "built in"), *((name, name) for name in TOOL_CLASSES)], required=False
     )
@@ -133,11 +135,6 @@ class ToolRuleAdminForm(StoredOverrideForm):
             "expires_at",
             "note",
         )
-
-
-def _note_of(request: HttpRequest) -> str:
-    note: str = request.POST.get("note", "")
-    return note[: overrides.MAX_NOTE_CHARACTERS]
 
 
 class StoredOverrideAdmin(VersionedAdmin):
@@ -187,6 +184,35 @@ class StoredOverrideAdmin(VersionedAdmin):
             messages.error(request, error.detail)
         return redirect(request.get_full_path())
 
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        """Return what applies now: a temporary row instead of the permanent one."""
+        rows: Any = super().get_queryset(request)
+        return rows.in_effect()  # type: ignore[no-any-return]
+
+    def save_model(self, request: HttpRequest, obj: Any, form: StoredOverrideForm, change: bool) -> None:
+        """Save through the service."""
+        given = form.cleaned_data
+        saved = overrides.save_override(
+            obj.project_id,
+            obj.scope,
+            form.values,
+            actor_of(request),
+            given["note"],
+            obj.expires_at,
+            version=given["version"] or None,
+            **cast(
+                "overrides.RuleFacts",
+                {name: given[name] or RULE_FACTS[name] for name in RULE_FACTS if name in given},
+            ),
+        )
+        if saved is not None:
+            obj.pk, obj._state.adding = saved.pk, False
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        """Delete through the service."""
+        note, version = request.POST.get("note", ""), request.POST.get("version")
+        overrides.delete_override(obj.project_id, obj.scope, actor_of(request), note, version=version)
+
     @admin.display(description="settings")
     def settings(self, row: Override | ToolOverride) -> str:
         """The settings in a line."""
@@ -215,30 +241,6 @@ class OverrideAdmin(StoredOverrideAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Override | None = None) -> tuple[str, ...]:
         """The scope of an override does not change."""
         return ("project", "agent", "backend", "model") if obj else ()
-
-    def save_model(self, request: HttpRequest, obj: Override, form: ScopeForm, change: bool) -> None:
-        """Save through the service."""
-        saved = overrides.save_override(
-            obj.project_id,
-            obj.scope,
-            form.values,
-            actor_of(request),
-            form.cleaned_data["note"],
-            obj.expires_at,
-            version=form.cleaned_data["version"] or None,
-        )
-        if saved is not None:
-            obj.pk, obj._state.adding = saved.pk, False
-
-    def delete_model(self, request: HttpRequest, obj: Override) -> None:
-        """Delete through the service."""
-        overrides.delete_override(
-            obj.project_id,
-            obj.scope,
-            actor_of(request),
-            _note_of(request),
-            version=request.POST.get("version"),
-        )
 
     def has_change_permission(self, request: HttpRequest, obj: Override | None = None) -> bool:
         """The server's override applies to every project, so it is for superusers."""
@@ -281,33 +283,3 @@ class ToolRuleAdmin(StoredOverrideAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: ToolOverride | None = None) -> tuple[str, ...]:
         """Project and pattern name the rule."""
         return ("project", "pattern") if obj else ()
-
-    def save_model(
-        self, request: HttpRequest, obj: ToolOverride, form: ToolRuleAdminForm, change: bool
-    ) -> None:
-        """Save through the service."""
-        given = form.cleaned_data
-        saved = overrides.save_tool_rule(
-            obj.project_id,
-            obj.pattern,
-            values=form.values,
-            tool_class=given["tool_class"],
-            ignore_arguments=given["ignore_arguments"] or [],
-            volatile_result_fields=given["volatile_result_fields"] or [],
-            exempt=given["exempt"],
-            version=given["version"] or None,
-            note=given["note"],
-            expires_at=obj.expires_at,
-            actor=actor_of(request),
-        )
-        obj.pk, obj._state.adding = saved.pk, False
-
-    def delete_model(self, request: HttpRequest, obj: ToolOverride) -> None:
-        """Delete through the service."""
-        overrides.delete_tool_rule(
-            obj.project_id,
-            obj.pattern,
-            actor_of(request),
-            _note_of(request),
-            version=request.POST.get("version"),
-        )

@@ -12,14 +12,14 @@ from django.http import HttpResponse
 from detection.models import (
     IncidentActivity,
     LimitNotice,
-    Override,
     PatternActivity,
     QuarantinedEvent,
+    StoredSettings,
     ToolOverride,
 )
 from detection.selectors.patterns import SharedFact
 from detection.selectors.sessions import CallRow, CommandReplyRow
-from detection.services.policies.overrides import override_version, tool_rule_version
+from detection.services.policies.overrides import override_version
 from detection.web.documents import as_time, counted
 
 LIST_AS_FILE: Final = {
@@ -149,34 +149,25 @@ def quarantined_event_document(row: QuarantinedEvent) -> dict[str, Any]:
     }
 
 
-def override_document(override: Override) -> dict[str, Any]:
-    """Return a stored override."""
-    scope = override.scope
+def override_document(row: StoredSettings) -> dict[str, Any]:
+    """Return a stored override or tool rule."""
+    if isinstance(row, ToolOverride):
+        own: dict[str, Any] = {
+            "pattern": row.pattern,
+            "tool_class": row.tool_class or None,
+            "ignore_arguments": row.ignore_arguments,
+            "volatile_result_fields": row.volatile_result_fields,
+            "exempt": row.exempt,
+        }
+    else:
+        scope = row.scope
+        names = {name: getattr(scope, name) or None for name in row.scope_fields}
+        own = {"scope": scope.kind, **names, "source": str(scope)}
     return {
-        "scope": scope.kind,
-        "agent": scope.agent or None,
-        "backend": scope.backend or None,
-        "model": scope.model or None,
-        "source": str(scope),
-        "values": override.values,
-        "note": override.note,
-        "expires_at": as_time(override.expires_at),
-        "updated_at": as_time(override.updated_at),
-        "version": override_version(override),
-    }
-
-
-def tool_rule_document(rule: ToolOverride) -> dict[str, Any]:
-    """Return a stored tool rule."""
-    return {
-        "pattern": rule.pattern,
-        "tool_class": rule.tool_class or None,
-        "ignore_arguments": rule.ignore_arguments,
-        "volatile_result_fields": rule.volatile_result_fields,
-        "values": rule.values,
-        "exempt": rule.exempt,
-        "note": rule.note,
-        "expires_at": as_time(rule.expires_at),
-        "updated_at": as_time(rule.updated_at),
-        "version": tool_rule_version(rule),
+        **own,
+        "values": row.values,
+        "note": row.note,
+        "expires_at": as_time(row.expires_at),
+        "updated_at": as_time(row.updated_at),
+        "version": override_version(row),
     }

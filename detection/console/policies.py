@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
@@ -26,15 +26,16 @@ from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.policy import Policy, PolicyError
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.models import Override, Role, ToolOverride
+from detection.models import Role, StoredSettings, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
 from detection.selectors import incidents as incident_selector
 from detection.selectors.audit import author_of
-from detection.selectors.policies import ProjectOverrides, overrides_of
+from detection.selectors.policies import ProjectOverrides, overrides_of, rows_at
 from detection.services.audit import noted
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
+from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile
 from detection.web.forms import OverrideForm, form_settings
 
@@ -54,10 +55,6 @@ EXPIRIES = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
-_FACTS: dict[str, Any] = {
-    "tool_class": "", "ignore_arguments": [], "volatile_result_fields": [], "exempt": False,
-}  # fmt: skip
-"""The fields of a tool rule other than settings, with their empty values."""
 SAVED = "Override saved. It takes effect on the next call."
 DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
 
@@ -136,7 +133,8 @@ def tree_context(
 
 
 def _rules(request: ProjectRequest) -> list[ToolOverride]:
-    return list(ToolOverride.objects.filter(project=request.project).select_related("updated_by")[:200])
+    rows = ToolOverride.objects.filter(project=request.project).in_effect()
+    return list(rows.select_related("updated_by")[:200])
 
 
 @in_project()
@@ -146,16 +144,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, scope = request.project, _scope(request)
     is_server = scope == SERVER
     stored = overrides_of(project)
-    row = (
-        Override.objects.select_related("updated_by")
-        .filter(
-            project=None if is_server else project,
-            agent=scope.agent,
-            backend=scope.backend,
-            model=scope.model,
-        )
-        .first()
-    )
+    row = _row(request, scope)
     may_change = request.membership.allows(Role.ADMIN) and (not is_server or request.user.is_superuser)
     form = OverrideForm(
         request.POST or None,
@@ -169,10 +158,11 @@ def page(request: ProjectRequest) -> HttpResponse:
             return missing_role(request, Role.ADMIN)
         action = request.POST.get("action")
         if action == "delete":
-            return _delete(request, scope)
+            _delete(request, scope)
+            return redirect(_url(project.slug, scope))
         if action == setting_changes.DIFF:
             return setting_changes.respond(request, form, partial(stored.inherited, scope))
-        if _save(request, scope, form, row):
+        if form.is_valid() and _save(request, scope, form, row):
             messages.success(request, SAVED)
             return redirect(_url(project.slug, scope))
         status = 422 if form.conflict is None else 409
@@ -217,23 +207,32 @@ def _version(request: ProjectRequest, form: OverrideForm, stored: str) -> str:
     return stored if form.conflict is not None else request.POST.get("version", stored)
 
 
-def _save(request: ProjectRequest, scope: Scope, form: OverrideForm, row: Override | None) -> bool:
-    if not form.is_valid():
-        return False
-    project_id = None if scope == SERVER else request.project.pk
-    note, version = form.cleaned_data["note"], request.POST.get("version")
+def _row(request: ProjectRequest, scope: Scope) -> StoredSettings | None:
+    """Return the override or tool rule that applies now."""
+    return rows_at(request.project.pk, scope).in_effect().select_related("updated_by").first()
+
+
+def _save(
+    request: ProjectRequest,
+    scope: Scope,
+    form: OverrideForm,
+    row: StoredSettings | None,
+    facts: service.RuleFacts | None = None,
+) -> bool:
+    note, facts = form.cleaned_data["note"], facts or {}
     try:
         service.save_override(
-            project_id,
+            None if scope == SERVER else request.project.pk,
             scope,
             form.values,
             actor_of(request),
             note,
             expiry_of(request, row.expires_at if row else None),
-            version=version,
+            version=request.POST.get("version"),
+            **facts,
         )
     except ChangedMeanwhile as error:
-        form.conflict = edits.compare(error.current, {**form.values, "note": note})
+        form.conflict = edits.compare(_flat(error.current), {**facts, "note": note, **form.values})
         return False
     except ServiceError as error:
         form.add_service_error(error)
@@ -241,22 +240,23 @@ def _save(request: ProjectRequest, scope: Scope, form: OverrideForm, row: Overri
     return True
 
 
-def _delete(request: ProjectRequest, scope: Scope) -> HttpResponse:
+def _delete(request: ProjectRequest, scope: Scope) -> bool:
+    """Delete an override or tool rule and say so; returns whether its page is still of use."""
+    noun = "Tool rule" if scope.kind == "tool" else "Override"
+    note = request.POST.get("note", "")[: service.MAX_NOTE_CHARACTERS]
     project_id = None if scope == SERVER else request.project.pk
     try:
         service.delete_override(
-            project_id, scope, actor_of(request), _reason(request), version=request.POST.get("version")
+            project_id, scope, actor_of(request), note, version=request.POST.get("version")
         )
-        messages.success(request, "Override deleted. It takes effect on the next call.")
     except ChangedMeanwhile:
         messages.error(request, DELETED_STALE)
+        return True
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect(_url(request.project.slug, scope))
-
-
-def _reason(request: ProjectRequest) -> str:
-    return request.POST.get("note", "")[: service.MAX_NOTE_CHARACTERS]
+        return error.field == "note"
+    messages.success(request, f"{noun} deleted. It takes effect on the next call.")
+    return False
 
 
 class ToolRuleForm(OverrideForm):
@@ -282,12 +282,14 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     """Show one tool rule or an empty one, save it, or delete it."""
     project, pattern = request.project, request.GET.get("pattern", "")[:128]
     stored = overrides_of(project)
-    rule = ToolOverride.objects.select_related("updated_by").filter(project=project, pattern=pattern).first()
+    scope = Scope("tool", pattern=pattern or "*")
+    rule = cast("ToolOverride | None", _row(request, scope)) if pattern else None
     if pattern and rule is None and request.method == "GET" and "new" not in request.GET:
         raise Http404
-    if request.method == "POST" and request.POST.get("action") == "delete":
-        return _delete_rule(request, pattern)
-    scope = Scope("tool", pattern=pattern or "*")
+    if pattern and request.POST.get("action") == "delete":
+        if _delete(request, scope):
+            return redirect(_rule_url(request, pattern))
+        return redirect("console:policies", project.slug)
     form = ToolRuleForm(
         request.POST or None,
         scope=scope,
@@ -302,18 +304,22 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         },
     )
     if request.POST.get("action") == setting_changes.DIFF:
-        before = {name: getattr(rule, name) if rule else default for name, default in _FACTS.items()}
+        before = {name: getattr(rule, name) if rule else default for name, default in RULE_FACTS.items()}
         after = _facts(form) if form.is_valid() else before
         return setting_changes.respond(request, form, partial(stored.inherited, scope), (before, after))
-    if request.method == "POST" and _save_rule(request, form, rule):
+    if (
+        request.method == "POST"
+        and form.is_valid()
+        and _save(request, Scope("tool", pattern=form.cleaned_data["pattern"]), form, rule, _facts(form))
+    ):
         messages.success(request, SAVED.replace("Override", "Tool rule"))
         return redirect(_rule_url(request, form.cleaned_data["pattern"]))
     context = {
         **tree_context(request, stored),
         "rule": rule,
         "stored": rule,
-        "version": _version(request, form, service.tool_rule_version(rule)),
-        "stored_version": service.tool_rule_version(rule),
+        "version": _version(request, form, service.override_version(rule)),
+        "stored_version": service.override_version(rule),
         "conflict": form.conflict,
         "changed_by": author_of(rule),
         "form": form,
@@ -329,7 +335,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     )
 
 
-def _facts(form: ToolRuleForm) -> dict[str, Any]:
+def _facts(form: ToolRuleForm) -> service.RuleFacts:
     """Return the fields of a valid tool rule form other than settings."""
     given = form.cleaned_data
     return {
@@ -340,58 +346,9 @@ def _facts(form: ToolRuleForm) -> dict[str, Any]:
     }
 
 
-def _delete_rule(request: ProjectRequest, pattern: str) -> HttpResponse:
-    try:
-        service.delete_tool_rule(
-            request.project.pk,
-            pattern,
-            actor_of(request),
-            _reason(request),
-            version=request.POST.get("version"),
-        )
-    except ChangedMeanwhile:
-        messages.error(request, DELETED_STALE)
-        return redirect(_rule_url(request, pattern))
-    except ServiceError as error:
-        messages.error(request, error.detail)
-        if error.field == "note":
-            return redirect(_rule_url(request, pattern))
-    else:
-        messages.success(request, "Tool rule deleted. It takes effect on the next call.")
-    return redirect("console:policies", request.project.slug)
-
-
 def _rule_url(request: ProjectRequest, pattern: str) -> str:
     url = reverse("console:tool_rule", args=[request.project.slug])
     return f"{url}?{urlencode({'pattern': pattern})}"
-
-
-def _save_rule(request: ProjectRequest, form: ToolRuleForm, rule: ToolOverride | None) -> bool:
-    if not form.is_valid():
-        return False
-    given = form.cleaned_data
-    try:
-        service.save_tool_rule(
-            request.project.pk,
-            given["pattern"],
-            values=form.values,
-            **_facts(form),
-            note=given["note"],
-            expires_at=expiry_of(request, rule.expires_at if rule else None),
-            version=request.POST.get("version"),
-            actor=actor_of(request),
-        )
-    except ChangedMeanwhile as error:
-        entered = {**_facts(form), "note": given["note"]}
-        stored = {name: value for name, value in error.current.items() if name != "values"}
-        form.conflict = edits.compare(
-            {**stored, **error.current.get("values", {})}, {**entered, **form.values}
-        )
-        return False
-    except ServiceError as error:
-        form.add_service_error(error)
-        return False
-    return True
 
 
 @in_project(write_role=Role.ADMIN)

@@ -20,7 +20,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.reactions import ENDINGS
-from detection.models import Role, ToolOverride, WhatIf, WhatIfState
+from detection.models import Role, WhatIf, WhatIfState
 from detection.models.incidents import IncidentLabel
 from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
@@ -29,6 +29,7 @@ from detection.selectors.pages import BadCursor
 from detection.services.errors import NotFound, ServiceError
 from detection.services.exceptions import exceptions
 from detection.services.policies import overrides
+from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import PolicyChange
@@ -46,7 +47,6 @@ CAUSES = {
     "people": "people decided about calls",
     "other": "for another reason",
 }
-_FACTS = ("tool_class", "ignore_arguments", "volatile_result_fields", "exempt")
 MAX_NAMED = 3
 
 
@@ -228,7 +228,7 @@ def save(request: ProjectRequest, public_id: str) -> HttpResponse:
 def _conflict(error: ChangedMeanwhile, change: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Compare a change with what is stored. A change contains the whole override: missing settings are inherited."""
     stored = {name: value for name, value in error.current.items() if name not in ("values", "note")}
-    facts = {name: change[name] for name in _FACTS if name in change}
+    facts = {name: change[name] for name in RULE_FACTS if name in change}
     return edits.compare({**stored, **error.current.get("values", {})}, {**change["values"], **facts})
 
 
@@ -353,7 +353,7 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
 
 def _settings(change: dict[str, Any]) -> str:
     """Return the first settings of a change in words, so that two for one scope do not look alike."""
-    values = dict(change["values"]) | {name: change[name] for name in _FACTS if change.get(name)}
+    values = dict(change["values"]) | {name: change[name] for name in RULE_FACTS if change.get(name)}
     words = [
         f"{formatting.label_of(name)}: {_value(name, value)}" for name, value in [*values.items()][:MAX_NAMED]
     ]
@@ -364,15 +364,15 @@ def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[s
     """Return label, current value and new value of every difference between a change and the stored state."""
     before: dict[str, Any] = {}
     if change["scope"].startswith("tool:"):
-        rule = ToolOverride.objects.filter(project=request.project, pattern=change["scope"][5:]).first()
-        before = dict(rule.values) | {name: getattr(rule, name) for name in _FACTS} if rule else {}
+        rule = policies.rows_at(request.project.pk, changes.read(change).scope).in_effect().first()
+        before = dict(rule.values) | {name: getattr(rule, name) for name in RULE_FACTS} if rule else {}
     elif change.get("session"):
         session = sessions.get_session(request.project.pk, change["session"])
         before = dict(session.policy_values) if session else {}
     else:
         scope = changes.read(change).scope
         before = dict(policies.overrides_of(request.project).values.get(scope, {}))
-    after = dict(change["values"]) | {name: change[name] for name in _FACTS if name in change}
+    after = dict(change["values"]) | {name: change[name] for name in RULE_FACTS if name in change}
     rows = []
     for name in {**before, **after}:
         old, new = _value(name, before.get(name)), _value(name, after.get(name))
@@ -382,8 +382,8 @@ def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[s
 
 
 def _value(name: str, value: Any) -> str:
-    if name in _FACTS and not value:
+    if name in RULE_FACTS and not value:
         return "–"
-    if isinstance(value, list | tuple) and name in _FACTS:
+    if isinstance(value, list | tuple) and name in RULE_FACTS:
         return ", ".join(map(str, value))
     return "inherited" if value is None else formatting.setting_value(value, name)

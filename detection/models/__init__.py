@@ -39,7 +39,7 @@ from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
 from detection.models.operations import BriefRecord, FailedSignIns, PartHeartbeat
 from detection.models.patterns import Pattern, PatternActivity, PatternState
-from detection.models.policies import Override, ToolOverride
+from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
 from detection.models.saved_views import SavedView
@@ -123,6 +123,8 @@ __all__ = [
     "Severity",
     "SignIn",
     "StoppedByKind",
+    "StoredSettings",
+    "StoredSettingsQuerySet",
     "Suggestion",
     "SuggestionDecision",
     "ToolOverride",

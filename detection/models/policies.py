@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import ClassVar, Self, TypeVar
+
 from django.conf import settings
 from django.db import models
 from django.db.models import F, Func, Q, TextField, Value
 from django.db.models.lookups import Exact
+from django.utils import timezone
 
 from detection.engine.scopes import MAX_NAME_CHARACTERS, SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
@@ -16,8 +19,29 @@ def _is_json(column: str, kind: str) -> Exact:
     return Exact(Func(F(column), function="jsonb_typeof", output_field=TextField()), Value(kind))
 
 
+_Row = TypeVar("_Row", bound="StoredSettings", covariant=True)
+
+
+class StoredSettingsQuerySet(models.QuerySet[_Row]):
+    """Rows of overrides or of tool rules."""
+
+    def in_effect(self) -> Self:
+        """Keep what applies now: of each scope its temporary row until that expires, otherwise its permanent one."""
+        names = ("project_id", *self.model.scope_fields)
+        unexpired = self.filter(Q(expires_at=None) | Q(expires_at__gt=timezone.now()))
+        first = unexpired.order_by(*names, F("expires_at").asc(nulls_last=True)).distinct(*names)
+        return self.filter(pk__in=first.values("pk"))
+
+
 class StoredSettings(models.Model):
-    """Columns that overrides and tool rules share; a setting that `values` does not contain is inherited."""
+    """Columns that overrides and tool rules share; a setting that `values` does not contain is inherited.
+
+    A scope has at most one permanent row, and one temporary row that applies instead of it until it expires.
+    """
+
+    project_id: int | None
+    scope_fields: ClassVar[tuple[str, ...]]
+    """The fields that name the scope within the project; a `Scope` has them too."""
 
     values = models.JSONField(default=dict, blank=True)
     note = models.CharField(max_length=300, blank=True, default="", help_text="Reason of the last change.")
@@ -26,19 +50,35 @@ class StoredSettings(models.Model):
     )
     updated_at = models.DateTimeField(auto_now=True)
     expires_at = models.DateTimeField(null=True, blank=True, help_text="Empty: it does not expire.")
-    after_expiry = models.JSONField(
-        null=True,
-        blank=True,
-        editable=False,
-        help_text="What it becomes when it expires, as before it became temporary; null: it is deleted.",
-    )
+
+    objects = StoredSettingsQuerySet.as_manager()
 
     class Meta:
         abstract = True
 
+    @property
+    def scope(self) -> Scope:
+        """Where the settings apply."""
+        raise NotImplementedError
+
+
+def _one_row_per_scope(noun: str, message: str, *fields: str) -> tuple[models.UniqueConstraint, ...]:
+    return tuple(
+        models.UniqueConstraint(
+            fields=("project", *fields),
+            name=f"one_{kind}_{noun}",
+            condition=Q(expires_at__isnull=kind == "permanent"),
+            nulls_distinct=False,
+            violation_error_message=message,
+        )
+        for kind in ("permanent", "temporary")
+    )
+
 
 class Override(StoredSettings):
     """Settings of one scope: the server, a project, or an agent, backend or model within a project."""
+
+    scope_fields = ("agent", "backend", "model")
 
     project = models.ForeignKey(
         Project,
@@ -62,11 +102,12 @@ class Override(StoredSettings):
             ),
         )
         constraints = (
-            models.UniqueConstraint(
-                fields=("project", "agent", "backend", "model"),
-                name="one_override_per_scope",
-                nulls_distinct=False,
-                violation_error_message="This scope already has an override. Change that one.",
+            *_one_row_per_scope(
+                "override",
+                "This scope already has an override. Change that one.",
+                "agent",
+                "backend",
+                "model",
             ),
             models.CheckConstraint(
                 name="override_names_a_scope",
@@ -80,10 +121,6 @@ class Override(StoredSettings):
                         & (Q(Q(backend="", model=""), ~Q(agent="")) | Q(Q(agent=""), ~Q(backend="")))
                     )
                 ),
-            ),
-            models.CheckConstraint(
-                name="override_permanent_or_temporary",
-                condition=Q(expires_at__isnull=False) | Q(after_expiry__isnull=True),
             ),
             models.CheckConstraint(
                 name="override_values_are_an_object", condition=_is_json("values", "object")
@@ -101,6 +138,8 @@ class Override(StoredSettings):
 
 class ToolOverride(StoredSettings):
     """A tool rule: settings and facts for the tools of a project whose name matches `pattern`."""
+
+    scope_fields = ("pattern",)
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tool_overrides")
     pattern = models.CharField(
@@ -131,10 +170,8 @@ class ToolOverride(StoredSettings):
             ),
         )
         constraints = (
-            models.UniqueConstraint(fields=("project", "pattern"), name="one_rule_per_pattern"),
-            models.CheckConstraint(
-                name="tool_rule_permanent_or_temporary",
-                condition=Q(expires_at__isnull=False) | Q(after_expiry__isnull=True),
+            *_one_row_per_scope(
+                "tool_rule", "This pattern already has a tool rule. Change that one.", "pattern"
             ),
             models.CheckConstraint(
                 name="tool_rule_class_known", condition=Q(tool_class__in=("", *TOOL_CLASSES))

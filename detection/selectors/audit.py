@@ -7,7 +7,7 @@ from datetime import timedelta
 from django.db import connection
 from django.db.models import Q
 
-from detection.models import AuditEntry, Override, ToolOverride
+from detection.models import AuditEntry, StoredSettings
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import AUDIT
 from detection.selectors.pages import Page, cut
@@ -47,7 +47,7 @@ def list_entries(
     return cut(list(found), limit, query.order.cursor)
 
 
-def author_of(row: Override | ToolOverride | None) -> str:
+def author_of(row: StoredSettings | None) -> str:
     """Return who saved an override or tool rule; empty if unknown. One query by index, unless a person saved it."""
     if row is None:
         return ""

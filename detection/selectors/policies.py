@@ -8,18 +8,16 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 from math import inf
 from typing import Any, cast
 
 from django.conf import settings
 from django.db.models import Q
-from django.utils import timezone
 
 from detection.engine.policy import Policy, ScopedValues, ToolRule, Top, resolve, stored_values
-from detection.engine.scopes import ENVIRONMENT, SESSION, TOP_SESSION, Scope
+from detection.engine.scopes import ENVIRONMENT, SERVER, SESSION, TOP_SESSION, Scope
 from detection.engine.tool_classes import ToolClass
-from detection.models import Override, Project, Session, ToolOverride
+from detection.models import Override, Project, Session, StoredSettings, StoredSettingsQuerySet, ToolOverride
 from detection.selectors.ancestors import top_of
 from detection.selectors.project_cache import ProjectCache
 
@@ -85,43 +83,29 @@ class ProjectOverrides:
         )
 
 
-def load_overrides(project_id: int | None) -> ProjectOverrides:
-    """Read the overrides that apply to a project, or with None only those of every project; two queries.
+def model_of(scope: Scope) -> type[Override] | type[ToolOverride]:
+    """Return the model of a scope's rows."""
+    return ToolOverride if scope.kind == "tool" else Override
 
-    An expired override counts as what it reverts to, even before the sweeper has stored that.
-    """
-    now, rows = timezone.now(), [*Override.objects.filter(Q(project_id=project_id) | Q(project=None))]
-    rules = [*ToolOverride.objects.filter(project_id=project_id)] if project_id else []
-    expiries = [
-        row.expires_at.timestamp() for row in (*rows, *rules) if row.expires_at and row.expires_at > now
-    ]
-    values = {row.scope: stored_values(_at(row, now).get("values", {})) for row in rows}
+
+def rows_at(project_id: int | None, scope: Scope) -> StoredSettingsQuerySet[StoredSettings]:
+    """Return the permanent and the temporary row of a scope; `in_effect` keeps the one that applies."""
+    model = model_of(scope)
+    names: dict[str, Any] = {name: getattr(scope, name) for name in model.scope_fields}
+    names["project_id"] = None if scope == SERVER else project_id
+    return model.objects.filter(**names)
+
+
+def load_overrides(project_id: int | None) -> ProjectOverrides:
+    """Read the overrides that apply to a project, or with None only those of every project; two queries."""
+    own = Q(project_id=project_id)
+    rows = [*Override.objects.filter(own | Q(project=None)).in_effect()]
+    rules = [*ToolOverride.objects.filter(own).in_effect()]
+    values = {row.scope: stored_values(row.values) for row in rows}
     return ProjectOverrides(
         {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {scope: own for scope, own in values.items() if own},
-        tuple(
-            tool_rule(rule) if document is None else expired_rule(rule.pattern, document)
-            for rule in rules
-            if (document := _expired(rule, now)) != {}
-        ),
-        min(expiries, default=inf),
-    )
-
-
-def _expired(row: Override | ToolOverride, now: datetime) -> dict[str, Any] | None:
-    """Return the values that an expired row reverts to, empty if it is deleted; None if it is still in effect."""
-    return (row.after_expiry or {}) if row.expires_at is not None and row.expires_at <= now else None
-
-
-def _at(row: Override, now: datetime) -> dict[str, Any]:
-    expired = _expired(row, now)
-    return {"values": row.values} if expired is None else expired
-
-
-def expired_rule(pattern: str, document: Mapping[str, Any]) -> ToolRule:
-    """Return the tool rule that an expiring one reverts to."""
-    names = ("tool_class", "values", "ignore_arguments", "volatile_result_fields", "exempt")
-    return tool_rule(
-        ToolOverride(pattern=pattern, **{name: document[name] for name in names if name in document})
+        tuple(tool_rule(rule) for rule in rules),
+        min((row.expires_at.timestamp() for row in (*rows, *rules) if row.expires_at), default=inf),
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.contrib import admin
 from django.test import Client
 
-from detection.engine.scopes import PROJECT
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Override, Project, ToolOverride
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -166,7 +166,9 @@ def test_deleting_an_override_goes_through_the_service(world):
 
 def test_deleting_a_strict_override_needs_a_reason(world):
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 2}, SYSTEM)
-    overrides.save_tool_rule(world.project.pk, "crm_*", values={"max_repeats": 2}, actor=SYSTEM)
+    overrides.save_override(
+        world.project.pk, Scope("tool", pattern="crm_*"), values={"max_repeats": 2}, actor=SYSTEM
+    )
     for row in (
         Override.objects.get(backend="", project=world.project),
         ToolOverride.objects.get(pattern="crm_*"),

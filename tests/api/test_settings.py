@@ -1,9 +1,12 @@
 """Overrides, tool rules and the effective policy."""
 
+from datetime import timedelta
+
 import pytest
 from django.conf import settings
+from django.utils import timezone
 
-from detection.models import AuditEntry, Override
+from detection.models import AuditEntry, Override, ToolOverride
 
 
 def test_an_override_is_put_read_listed_and_deleted(api):
@@ -293,3 +296,45 @@ def test_prices_backends_destinations_and_routes_have_a_version_too(api):
             assert (refused.status_code, refused.json()["code"]) == (412, "changed_meanwhile"), path
             assert refused.headers["ETag"] == changed.headers["ETag"]
         assert api.request("DELETE", one, headers={"If-Match": changed.headers["ETag"]}).status_code == 204
+
+
+@pytest.mark.parametrize(
+    ("address", "listed", "model"),
+    [
+        ("/overrides/openai", "/overrides", Override),
+        ("/agent-overrides/triage", "/overrides", Override),
+        ("/overrides", "/overrides", Override),
+        ("/tool-rules/get_*", "/tool-rules", ToolOverride),
+    ],
+)
+def test_a_temporary_one_hides_the_permanent_one_until_it_expires(api, address, listed, model):
+    def shown():
+        (one,) = api.get(listed).json()["items"]
+        if address != "/overrides":
+            assert api.get(address).json() == one
+        return one["values"], one["note"], one["expires_at"] is not None
+
+    def expire():
+        past = timezone.now() - timedelta(seconds=1)
+        assert model.objects.filter(expires_at__isnull=False).update(expires_at=past) == 1
+
+    def put(limit, note, **more):
+        given = {"values": {"max_repeats": limit}, "note": note, **more}
+        assert api.put(address, given).status_code == 200
+
+    later = {"expires_at": (timezone.now() + timedelta(hours=1)).isoformat()}
+    put(6, "as ever")
+    put(9, "slow today", **later)
+    assert shown() == ({"max_repeats": 9}, "slow today", True)
+    expire()
+    assert shown() == ({"max_repeats": 6}, "as ever", False)  # before any sweep
+    put(8, "slow again", **later)
+    assert shown() == ({"max_repeats": 8}, "slow again", True)
+    ended = AuditEntry.objects.get(actor="system", action__startswith="policy.")
+    assert (ended.after["note"], ended.after.get("expires_at")) == ("expired", None)
+    put(7, "from now on")
+    assert shown() == ({"max_repeats": 7}, "from now on", False)
+    put(8, "slow once more", **later)
+    assert api.delete(address, note="over").status_code == 204
+    assert api.get(listed).json()["items"] == []
+    assert not model.objects.exists()

@@ -109,8 +109,13 @@ def add_session(world: World, payload: str) -> World:
     printable = "".join(character for character in short if character.isprintable())
     scope = Scope("model", backend=printable, model=printable)
     overrides.save_override(project.pk, scope, {"max_repeats": 3}, actor, payload[:300])
-    overrides.save_tool_rule(
-        project.pk, printable, ignore_arguments=[payload[:60]], note=payload[:300], actor=actor
+    overrides.save_override(
+        project.pk,
+        Scope("tool", pattern=printable),
+        {},
+        ignore_arguments=[payload[:60]],
+        note=payload[:300],
+        actor=actor,
     )
     Override.objects.filter(project=project, backend="openai").update(note=payload[:300])
     Attempt.objects.create(

@@ -160,7 +160,9 @@ def make_world(role: str = Role.ADMIN, **text: str) -> World:
     overrides.save_override(
         project.pk, Scope("model", backend="openai", model="gpt-5"), {"max_repeats": 5}, SYSTEM, "because"
     )
-    overrides.save_tool_rule(project.pk, "get_*", tool_class="poll", note="polls", actor=SYSTEM)
+    overrides.save_override(
+        project.pk, Scope("tool", pattern="get_*"), {}, tool_class="poll", note="polls", actor=SYSTEM
+    )
     Attempt.objects.create(
         project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing"
     )

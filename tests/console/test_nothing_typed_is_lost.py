@@ -8,7 +8,7 @@ from django.conf import settings
 from django.test import Client
 from django.utils import timezone
 
-from detection.engine.scopes import PROJECT
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import (
     AlertDestination,
     AlertSilence,
@@ -230,7 +230,14 @@ def test_a_template_and_a_tool_rule_know_their_version_too(world):
     assert MessageTemplate.objects.get().text == "Stop $tool."
     rule = f"{world.base}/policies/tool-rule?pattern=get_*"
     form = {**fields_of(world.client.get(rule), "version"), "pattern": "get_*", "tool_class": "wait"}
-    overrides.save_tool_rule(world.project.pk, "get_*", tool_class="read", note="ours", actor=Actor("ben"))
+    overrides.save_override(
+        world.project.pk,
+        Scope("tool", pattern="get_*"),
+        {},
+        tool_class="read",
+        note="ours",
+        actor=Actor("ben"),
+    )
     refused = world.client.post(rule, form)
     assert refused.status_code == 409
     assert "read wait" in text(refused)

@@ -82,8 +82,8 @@ def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(wor
     changes = (
         ({"scope": "agent:researcher", "set_max_repeats": "2"}, lambda value: overrides.save_override(
             pk, agent, {"max_repeats": value, "mode": "warn"}, ben, "theirs")),
-        ({"scope": "tool", "pattern": "get_*", "set_max_repeats": "2"}, lambda value: overrides.save_tool_rule(
-            pk, "get_*", actor=ben, values={"max_repeats": value}, note="theirs")),
+        ({"scope": "tool", "pattern": "get_*", "set_max_repeats": "2"}, lambda value: overrides.save_override(
+            pk, Scope("tool", pattern="get_*"), actor=ben, values={"max_repeats": value}, note="theirs")),
         ({"scope": "session", "session": session, "set_max_repeats": "2"}, lambda value: actions.set_policy(
             pk, session, {"max_repeats": value}, ben)),
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from django.db import connection
 
 from clients.python.tests.proxy import Proxy
-from detection.engine.scopes import PROJECT
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, Event, GatewayRewrite, Incident
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM
@@ -80,7 +80,9 @@ def test_a_blocked_call_is_replaced_by_the_next_answer(world: World, run, script
 def test_of_parallel_calls_only_the_repeated_one_is_blocked(world: World, run, script, form):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)
     for tool in ("read", "other"):
-        overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")
+        overrides.save_override(
+            world.project.pk, Scope("tool", pattern=tool), {}, exempt=True, actor=SYSTEM, note="for the test"
+        )
 
     def calls_of_turn(turn):
         return [call("read", q=f"{turn}"), call(), call("other", q=f"{turn}")] if turn < 5 else []

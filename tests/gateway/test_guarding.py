@@ -7,7 +7,7 @@ import time
 import pytest
 from django.db import connection
 
-from detection.engine.scopes import PROJECT
+from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, Event, GatewayRewrite, Incident, Session
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM
@@ -161,7 +161,9 @@ def test_a_warning_precedes_the_result_in_every_later_request(world: World, shap
 def test_some_of_several_calls_are_forwarded_and_the_others_put_back(world: World, shape, is_stream):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)
     for tool in ("read", "list"):
-        overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")
+        overrides.save_override(
+            world.project.pk, Scope("tool", pattern=tool), {}, exempt=True, actor=SYSTEM, note="for the test"
+        )
 
     def script(asked):
         turn = len(world.model.asked)
@@ -245,7 +247,9 @@ def test_two_calls_of_one_answer_wait_for_one_decision(world: World, shape, is_s
 
 def test_a_blocked_call_gets_its_result_where_the_model_server_keeps_the_conversation(world: World):
     for tool in ("read", "list"):
-        overrides.save_tool_rule(world.project.pk, tool, exempt=True, actor=SYSTEM, note="for the test")
+        overrides.save_override(
+            world.project.pk, Scope("tool", pattern=tool), {}, exempt=True, actor=SYSTEM, note="for the test"
+        )
     world.model.script = lambda asked: answered(asked, "anthropic", "", [call("read"), call(), call("list")])
     agent = Agent(world, "anthropic", more={"thread": {"type": "create"}})
     for _ in range(5):

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from detection.engine.scopes import Scope
 from detection.models import Session
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -149,7 +150,9 @@ def test_a_blocked_call_is_asked_again(world: World, shape, is_stream):
 
 @kept_forms_in_turns
 def test_a_call_blocked_beside_others_gets_its_result(world: World, shape, is_stream):
-    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
+    overrides.save_override(
+        world.project.pk, Scope("tool", pattern="read"), {}, exempt=True, actor=SYSTEM, note="for the test"
+    )
     server = world.model.script = StrictServer(
         shape, lambda asked: [call("read", path=f"{len(world.model.asked)}"), call()]
     )

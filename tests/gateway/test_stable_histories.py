@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from detection.engine.scopes import Scope
 from detection.models import GatewayRewrite
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
@@ -19,7 +20,9 @@ from .forms import forms_in_turns
 @forms_in_turns
 def test_each_request_begins_with_the_one_before(world: World, shape, is_stream, turns):
     """With warnings, with answers that were asked for again, and with calls that were blocked beside others."""
-    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
+    overrides.save_override(
+        world.project.pk, Scope("tool", pattern="read"), {}, exempt=True, actor=SYSTEM, note="for the test"
+    )
     firsts: list[int] = []
 
     def script(asked):

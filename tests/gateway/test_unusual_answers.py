@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from detection.engine.scopes import PROJECT
+from detection.engine.scopes import PROJECT, Scope
 from detection.services.audit import SYSTEM
 from detection.services.policies import message_templates, overrides
 from tests.support.model_answers import CHAT_USAGE, answered, call, chat_chunk, chat_whole, sse
@@ -60,7 +60,9 @@ def test_calls_whose_fragments_take_turns_are_sent_one_after_the_other(world: Wo
 
 def test_a_blocked_call_among_fragments_in_turns_leaves_no_gap(world: World):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)
-    overrides.save_tool_rule(world.project.pk, "read", exempt=True, actor=SYSTEM, note="for the test")
+    overrides.save_override(
+        world.project.pk, Scope("tool", pattern="read"), {}, exempt=True, actor=SYSTEM, note="for the test"
+    )
     world.model.script = lambda asked: of_events(
         list(interleaved([call("read", path="a"), call(), call("read", path="b")], len(world.model.asked)))
     )

@@ -301,17 +301,12 @@ def _changes(w):
             lambda: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA),
             lambda _: overrides.delete_override(w.pk, Scope("backend", backend="x"), ANA),
         ),
-        "policies.overrides.save_tool_rule": (lambda: None, lambda _: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True)),
-        "policies.overrides.delete_tool_rule": (
-            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
-            lambda _: overrides.delete_tool_rule(w.pk, "a_*", ANA),
-        ),
         "policies.overrides.restore": (
-            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
+            lambda: overrides.save_override(w.pk, Scope("tool", pattern="a_*"), {}, actor=ANA, exempt=True),
             lambda _: overrides.restore(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
         "policies.overrides.undo": (
-            lambda: overrides.save_tool_rule(w.pk, "a_*", actor=ANA, exempt=True),
+            lambda: overrides.save_override(w.pk, Scope("tool", pattern="a_*"), {}, actor=ANA, exempt=True),
             lambda _: overrides.undo(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
         "approvals.decisions.decide": (w.approval, lambda q: decisions.decide(w.pk, q, "allow_once", ANA)),

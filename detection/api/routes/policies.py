@@ -18,14 +18,13 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.problems import Problem
-from detection.api.query_parameters import check_parameters, existing, existing_name, target
+from detection.api.query_parameters import check_parameters, existing, existing_name
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
     empty_response,
     json_response,
     list_response,
     override_document,
-    tool_rule_document,
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.settings import (
@@ -45,7 +44,7 @@ from detection.api.typed_bodies import described
 from detection.api.versions import CONDITIONAL, CONDITIONAL_PUT, expected_version, with_version
 from detection.engine.policy import PolicyError
 from detection.engine.scopes import Scope
-from detection.models import Override, Project, ToolOverride
+from detection.models import Override, Project, StoredSettings, ToolOverride
 from detection.selectors import policies, sessions
 from detection.services.policies import overrides as services
 from detection.strict_json import shorten
@@ -70,7 +69,7 @@ def _scope(agent: str = "", backend: str = "", model: str = "") -> Scope:
 def list_overrides(request: ApiRequest, query: Query[OverrideListQuerySchema]) -> HttpResponse:
     """List the overrides that can apply to this project, including those of the server, widest scope first."""
     check_parameters(request, OverrideListQuerySchema)
-    rows = Override.objects.filter(Q(project_id=request.principal.project_id) | Q(project=None))
+    rows = Override.objects.filter(Q(project_id=request.principal.project_id) | Q(project=None)).in_effect()
     if query.agent:
         rows = rows.filter(agent=query.agent)
     if query.backend:
@@ -220,14 +219,19 @@ def delete_agent_override(request: ApiRequest, agent: str, query: Query[RemovalQ
     return _delete(request, _scope(agent), query.note)
 
 
+def _existing(scope: Scope) -> Scope:
+    """Return a scope whose names can exist."""
+    for name in (scope.agent, scope.backend, scope.model, scope.pattern):
+        existing_name(name)
+    return scope
+
+
 def _get(request: ApiRequest, scope: Scope) -> HttpResponse:
-    row = Override.objects.filter(
-        project_id=request.principal.project_id,
-        agent=existing_name(scope.agent),
-        backend=existing_name(scope.backend),
-        model=existing_name(scope.model),
-    ).first()
-    row = existing(row)
+    rows = policies.rows_at(request.principal.project_id, _existing(scope))
+    return _response(existing(rows.in_effect().first()))
+
+
+def _response(row: StoredSettings) -> HttpResponse:
     return with_version(json_response(override_document(row)), services.override_version(row))
 
 
@@ -248,7 +252,7 @@ def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpRespons
     empty = Override(
         project_id=project_id, agent=scope.agent, backend=scope.backend, model=scope.model, note=given.note
     )
-    return with_version(json_response(override_document(row or empty)), services.override_version(row))
+    return _response(row or empty)
 
 
 def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
@@ -279,11 +283,8 @@ def _override_in(body: dict[str, Any]) -> OverrideRequestSchema:
 
 
 def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
-    for name in (scope.agent, scope.backend, scope.model):
-        existing_name(name)
-    services.delete_override(
-        request.principal.project_id, scope, actor_of(request), note, version=expected_version(request)
-    )
+    project_id, version = request.principal.project_id, expected_version(request)
+    services.delete_override(project_id, _existing(scope), actor_of(request), note, version=version)
     return empty_response()
 
 
@@ -295,8 +296,8 @@ def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
 )
 def list_tool_rules(request: ApiRequest) -> HttpResponse:
     """List the tool rules of the project."""
-    rules = ToolOverride.objects.filter(project_id=request.principal.project_id)
-    return list_response(tool_rule_document(rule) for rule in rules)
+    rules = ToolOverride.objects.filter(project_id=request.principal.project_id).in_effect()
+    return list_response(override_document(rule) for rule in rules)
 
 
 @router.get(
@@ -307,11 +308,7 @@ def list_tool_rules(request: ApiRequest) -> HttpResponse:
 )
 def get_tool_rule(request: ApiRequest, pattern: str) -> HttpResponse:
     """Return the tool rule with exactly this pattern."""
-    rule = ToolOverride.objects.filter(
-        project_id=request.principal.project_id, pattern=existing_name(pattern)
-    ).first()
-    rule = existing(rule)
-    return with_version(json_response(tool_rule_document(rule)), services.tool_rule_version(rule))
+    return _get(request, services.tool_scope(pattern))
 
 
 @router.put(
@@ -325,20 +322,20 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
     """Create or replace the tool rule with this pattern."""
     version = expected_version(request)
     with setting_errors("values", body.values):
-        rule = services.save_tool_rule(
+        row = services.save_override(
             request.principal.project_id,
-            pattern,
-            actor=actor_of(request),
+            services.tool_scope(pattern),
+            body.values,
+            actor_of(request),
+            body.note,
+            body.expires_at,
+            version=version,
             tool_class=body.tool_class or "",
             ignore_arguments=body.ignore_arguments,
             volatile_result_fields=body.volatile_result_fields,
-            values=body.values,
             exempt=body.exempt,
-            note=body.note,
-            expires_at=body.expires_at,
-            version=version,
         )
-    return with_version(json_response(tool_rule_document(rule)), services.tool_rule_version(rule))
+    return _response(existing(row))
 
 
 @router.delete(
@@ -350,8 +347,7 @@ def put_tool_rule(request: ApiRequest, pattern: str, body: Body[ToolRuleRequestS
 )
 def delete_tool_rule(request: ApiRequest, pattern: str, query: Query[RemovalQuerySchema]) -> HttpResponse:
     """Delete a tool rule."""
-    services.delete_tool_rule(*target(request, pattern), query.note, version=expected_version(request))
-    return empty_response()
+    return _delete(request, services.tool_scope(pattern), query.note)
 
 
 @router.get(

@@ -25,7 +25,6 @@ from detection.models import (
     AuditEntry,
     Incident,
     IncidentActivity,
-    Override,
     Session,
     SessionTool,
     ToolOverride,
@@ -37,12 +36,12 @@ from detection.models.incidents import (
     IncidentLabel,
     LabelReason,
 )
-from detection.selectors.policies import tool_rule
+from detection.selectors.policies import rows_at, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.policies import overrides
-from detection.services.policies.undo import settings_at, settings_of, without_change
+from detection.services.policies.documents import settings_at, settings_of, without_change
 from detection.services.sessions import actions
 from detection.services.what_if.changes import PolicyChange
 from detection.services.what_if.what_ifs import save_change
@@ -150,9 +149,7 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
         ]
     found += _of_tool(incident, own, raised, arguments)
     for scope in _scopes(incident):
-        row = Override.objects.filter(
-            project_id=incident.project_id, agent=scope.agent, backend=scope.backend, model=scope.model
-        ).first()
+        row = rows_at(incident.project_id, scope).in_effect().first()
         stored = stored_values(row.values) if row else {}
         found += [
             ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels)
@@ -415,7 +412,7 @@ def changed_since(project_id: int, saved: Iterable[IncidentActivity]) -> set[int
             of_sessions.append(entry)
         else:
             of_scopes[entry] = Scope.parse(entry.subject)
-    at_scope = settings_at(project_id, of_scopes.values())
+    at_scope = settings_at(project_id, {*of_scopes.values()})
     stored = {entry: at_scope.get(scope, {}) for entry, scope in of_scopes.items()}
     if of_sessions:
         names = [by_entry[entry.pk].before["session"] for entry in of_sessions]
@@ -492,8 +489,9 @@ def _of_tool(
     if not is_of_one_tool(incident):
         return []
     pattern = exactly(incident.tool)
-    row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).first()
-    rule, scope = tool_rule(row) if row else ToolRule(pattern), Scope("tool", pattern=pattern)
+    scope = Scope("tool", pattern=pattern)
+    row = ToolOverride.objects.filter(project_id=incident.project_id, pattern=pattern).in_effect().first()
+    rule = tool_rule(row) if row else ToolRule(pattern)
     detector = detector_for(incident.kind)
     found: dict[str, tuple[str, ToolRule]] = {}
     if "poll" in detector.spared_classes:

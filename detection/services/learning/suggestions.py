@@ -14,8 +14,8 @@ from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy, ToolRule, stored_values
 from detection.engine.scopes import Scope
-from detection.models import Incident, Override, Project, Suggestion, SuggestionDecision, ToolOverride
-from detection.selectors.policies import effective, tool_rule
+from detection.models import Incident, Project, Suggestion, SuggestionDecision, ToolOverride
+from detection.selectors.policies import effective, rows_at, tool_rule
 from detection.services.exceptions.exceptions import exactly, is_of_one_tool, raised_settings
 from detection.services.learning import labelled
 from detection.services.what_if.changes import PolicyChange
@@ -117,7 +117,7 @@ class _Learner:
         self._project = project
         self._rejected = rejected
         self._keyer = Keyer(bytes(project.digest_secret))
-        rows = ToolOverride.objects.filter(project=project)
+        rows = ToolOverride.objects.filter(project=project).in_effect()
         self._rules = {row.pattern: tool_rule(row) for row in rows}
 
     def suggestions(self, incidents: Sequence[Incident]) -> Iterator[OpenSuggestion]:
@@ -263,9 +263,7 @@ class _Learner:
         return PolicyChange(Scope("tool", pattern=pattern), rule.values, rule=rule)
 
     def _model_change(self, scope: Scope) -> PolicyChange:
-        row = Override.objects.filter(
-            project=self._project, agent="", backend=scope.backend, model=scope.model
-        ).first()
+        row = rows_at(self._project.pk, scope).in_effect().first()
         return PolicyChange(scope, stored_values(row.values) if row else {})
 
 

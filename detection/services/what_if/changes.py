@@ -12,7 +12,7 @@ from detection.engine.tool_classes import ToolClass
 from detection.models import Session
 from detection.selectors.policies import ProjectOverrides
 from detection.services.errors import Invalid, NotFound
-from detection.services.policies.overrides import checked, checked_names, invalid_setting
+from detection.services.policies.overrides import RuleFacts, checked, checked_names, invalid_setting
 from detection.sql.pipeline import fetch
 
 SCOPES = "server, project, agent:NAME, backend:NAME, model:BACKEND/NAME, tool:PATTERN or session"
@@ -61,14 +61,19 @@ class PolicyChange:
         document: dict[str, Any] = {"scope": str(self.scope), "values": dict(self.values)}
         if self.scope == SESSION:
             document["session"] = self.session
-        if self.rule is not None:
-            document |= {
-                "tool_class": self.rule.tool_class or "",
-                "ignore_arguments": [*self.rule.ignore_arguments],
-                "volatile_result_fields": [*self.rule.volatile_result_fields],
-                "exempt": self.rule.exempt,
-            }
-        return document
+        return {**document, **self.facts}
+
+    @property
+    def facts(self) -> RuleFacts:
+        """The facts of the tool rule besides its settings; empty for another scope."""
+        if self.rule is None:
+            return {}
+        return {
+            "tool_class": self.rule.tool_class or "",
+            "ignore_arguments": [*self.rule.ignore_arguments],
+            "volatile_result_fields": [*self.rule.volatile_result_fields],
+            "exempt": self.rule.exempt,
+        }
 
 
 def read(document: Mapping[str, Any]) -> PolicyChange:

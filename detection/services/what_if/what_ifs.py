@@ -8,9 +8,9 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
-from detection.engine.scopes import SERVER
-from detection.models import Override, Project, Session, ToolOverride, WhatIf, WhatIfState
+from detection.models import Project, Session, StoredSettings, WhatIf, WhatIfState
 from detection.models.what_ifs import OPEN_STATES
+from detection.selectors.policies import rows_at
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -109,48 +109,26 @@ def save_change(
     ChangedMeanwhile
         When the stored version is no longer `version`, as `replaced` gave it; None checks nothing.
     """
-    if change.rule is not None and project_id is not None:
-        rule = change.rule
-        overrides.save_tool_rule(
-            project_id,
-            rule.pattern,
-            actor=actor,
-            tool_class=rule.tool_class or "",
-            ignore_arguments=rule.ignore_arguments,
-            volatile_result_fields=rule.volatile_result_fields,
-            values=dict(rule.values),
-            exempt=rule.exempt,
-            note=note,
-            expires_at=expires_at,
-            version=version,
-        )
-    elif change.session and project_id is not None:
+    if change.session and project_id is not None:
         row = Session.objects.filter(project_id=project_id, external_id=change.session).first()
         unset = dict.fromkeys(row.policy_values if row else ())
         actions.set_policy(project_id, change.session, {**unset, **change.values}, actor, version=version)
     else:
         overrides.save_override(
-            project_id, change.scope, dict(change.values), actor, note, expires_at, version=version
+            project_id, change.scope, change.values, actor, note, expires_at, version=version, **change.facts
         )
 
 
-def replaced(project_id: int, change: PolicyChange) -> tuple[Override | ToolOverride | None, str]:
+def replaced(project_id: int, change: PolicyChange) -> tuple[StoredSettings | None, str]:
     """Return the stored override or tool rule that a change would replace, if any, and its version.
 
     The override of a session is a part of the session, so only its version is returned.
     """
-    if change.rule is not None:
-        rule = ToolOverride.objects.filter(project_id=project_id, pattern=change.rule.pattern)
-        found = rule.select_related("updated_by").first()
-        return found, overrides.tool_rule_version(found)
     if change.session:
         row = Session.objects.filter(project_id=project_id, external_id=change.session).first()
         return None, actions.policy_version(row)
-    scope = change.scope
-    rows = Override.objects.filter(agent=scope.agent, backend=scope.backend, model=scope.model)
-    rows = rows.filter(project=None) if scope == SERVER else rows.filter(project_id=project_id)
-    override = rows.select_related("updated_by").first()
-    return override, overrides.override_version(override)
+    found = rows_at(project_id, change.scope).in_effect().select_related("updated_by").first()
+    return found, overrides.override_version(found)
 
 
 def trim() -> None:

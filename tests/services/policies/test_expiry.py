@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import AuditEntry, Project, ToolOverride
+from detection.models import AuditEntry, Override, Project, ToolOverride
 from detection.selectors.policies import overrides_of
 from detection.selectors.project_cache import ProjectCache
 from detection.services.audit import SYSTEM, Actor
@@ -23,10 +23,11 @@ def soon():
     return timezone.now() + timedelta(hours=1)
 
 
-def expire(*rows):
-    """Let the time of rows be over, as their hour would have passed."""
-    for row in rows:
-        type(row).objects.filter(pk=row.pk).update(expires_at=timezone.now() - timedelta(seconds=1))
+def expire():
+    """Let the time of temporary rows be over, as their hour would have passed."""
+    for model in (Override, ToolOverride):
+        rows = model.objects.filter(expires_at__isnull=False)
+        rows.update(expires_at=timezone.now() - timedelta(seconds=1))
 
 
 def limit(project, agent="triage", tool="get_state"):
@@ -36,22 +37,22 @@ def limit(project, agent="triage", tool="get_state"):
 
 
 def test_a_temporary_override_ends_with_what_was_stored_before(project):
-    overrides.save_override(project.pk, AGENT, {"max_repeats": 6}, ANA)
-    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 6}, ANA, "as ever")
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
     assert limit(project) == 9
     # Replaced by another temporary one, it still ends with the permanent one.
-    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 12}, ANA, "slower", soon())
-    rule = overrides.save_tool_rule(
-        project.pk, "get_*", values={"max_repeats": 20}, actor=ANA, expires_at=soon()
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 12}, ANA, "slower", soon())
+    overrides.save_override(
+        project.pk, Scope("tool", pattern="get_*"), values={"max_repeats": 20}, actor=ANA, expires_at=soon()
     )
     assert (limit(project), limit(project, tool="other")) == (20, 12)
-    expire(row, rule)
+    expire()
     Project.objects.filter(pk=project.pk).update(policy_version=100)  # a process that loads now
     assert limit(project) == 6  # before any sweep
     assert overrides.expire_due() == 2
     assert overrides.expire_due() == 0
-    row.refresh_from_db()
-    assert (row.values, row.expires_at, row.after_expiry) == ({"max_repeats": 6}, None, None)
+    row = Override.objects.get()
+    assert (row.values, row.expires_at, row.note) == ({"max_repeats": 6}, None, "as ever")
     assert not ToolOverride.objects.exists()
     entries = AuditEntry.objects.filter(action__startswith="policy.", actor="system")
     assert {(entry.subject, entry.after["note"]) for entry in entries} == {
@@ -70,13 +71,12 @@ def test_a_process_that_knows_an_override_loads_anew_at_its_time(project):
 
 
 def test_saving_anew_makes_it_permanent_and_a_change_whose_past_expired_is_not_restored(project):
-    row = overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
+    overrides.save_override(project.pk, AGENT, {"max_repeats": 9}, ANA, "slow", soon())
     overrides.save_override(project.pk, AGENT, {"max_repeats": 8}, ANA, "slow")
-    row.refresh_from_db()
-    assert (row.expires_at, row.after_expiry) == (None, None)
+    assert Override.objects.get().expires_at is None
     entry = AuditEntry.objects.filter(subject="agent:triage").latest("pk")
     overrides.restore(project.pk, entry.pk, ANA)
-    row.refresh_from_db()
+    row = Override.objects.get()
     assert (row.values, row.expires_at is not None) == ({"max_repeats": 9}, True)
     past = dict(entry.before) | {"expires_at": (timezone.now() - timedelta(days=1)).isoformat()}
     old = AuditEntry.objects.create(
@@ -94,15 +94,20 @@ def test_a_restored_temporary_override_ends_with_what_it_ended_with_before(proje
         ({"max_repeats": 9}, soon()),
         ({"max_repeats": 8}, None),
     ):
-        row = overrides.save_override(project.pk, AGENT, values, ANA, "slow", expires_at)
-        rule = overrides.save_tool_rule(
-            project.pk, "get_*", values=values, actor=ANA, note="slow", expires_at=expires_at
+        overrides.save_override(project.pk, AGENT, values, ANA, "slow", expires_at)
+        overrides.save_override(
+            project.pk,
+            Scope("tool", pattern="get_*"),
+            values=values,
+            actor=ANA,
+            note="slow",
+            expires_at=expires_at,
         )
     for subject in ("agent:triage", "tool:get_*"):
         entry = AuditEntry.objects.filter(subject=subject).latest("pk")
         overrides.restore(project.pk, entry.pk, ANA)
     assert (limit(project), limit(project, tool="other")) == (9, 9)
-    expire(row, rule)
+    expire()
     Project.objects.filter(pk=project.pk).update(policy_version=100)  # a process that loads now
     assert (limit(project), limit(project, tool="other")) == (6, 6)
 

@@ -58,7 +58,7 @@ def test_a_wrong_value_names_its_setting_and_changes_nothing(project):
         (False, PROJECT),
         (True, ENVIRONMENT),
         (True, SESSION),
-        (True, Scope("tool", pattern="x")),
+        (False, Scope("tool", pattern="x")),
     ],
 )
 def test_only_scopes_of_the_server_or_the_project_have_a_stored_override(project, in_project, scope):
@@ -67,12 +67,16 @@ def test_only_scopes_of_the_server_or_the_project_have_a_stored_override(project
 
 
 def test_a_tool_rule_holds_for_its_tools_only(project):
-    overrides.save_tool_rule(project.pk, "search_*", actor=OPERATOR, values={"max_repeats": 12})
+    overrides.save_override(
+        project.pk, Scope("tool", pattern="search_*"), actor=OPERATOR, values={"max_repeats": 12}
+    )
 
     assert value_and_source(project, "max_repeats", tool="search_web") == (12, "tool:search_*")
     assert value_and_source(project, "max_repeats", tool="read_file")[0] == 4
     with pytest.raises(Invalid):
-        overrides.save_tool_rule(project.pk, "x", actor=OPERATOR, tool_class="nonsense")
+        overrides.save_override(
+            project.pk, Scope("tool", pattern="x"), {}, actor=OPERATOR, tool_class="nonsense"
+        )
 
 
 @pytest.mark.parametrize(
@@ -221,19 +225,28 @@ def test_a_person_gives_a_reason_for_weakening_a_rule(project, person):
     for more in (
         {"exempt": True}, {"tool_class": "poll"}, {"tool_class": "exempt"}, {"values": {"max_repeats": 9}}
     ):  # fmt: skip
-        refuses(overrides.save_tool_rule, project.pk, "jobs_*", actor=person, **more)
+        given = {"values": {}, **more}
+        refuses(overrides.save_override, project.pk, Scope("tool", pattern="jobs_*"), actor=person, **given)
     assert not ToolOverride.objects.exists()
-    overrides.save_tool_rule(project.pk, "jobs_*", actor=person, values={"max_repeats": 2}, tool_class="read")
-    refuses(overrides.delete_tool_rule, project.pk, "jobs_*", person)
-    overrides.delete_tool_rule(project.pk, "jobs_*", person, "not used")
+    overrides.save_override(
+        project.pk,
+        Scope("tool", pattern="jobs_*"),
+        actor=person,
+        values={"max_repeats": 2},
+        tool_class="read",
+    )
+    refuses(overrides.delete_override, project.pk, Scope("tool", pattern="jobs_*"), person)
+    overrides.delete_override(project.pk, Scope("tool", pattern="jobs_*"), person, "not used")
     assert note_of("policy.tool_rule") == "not used"
-    overrides.save_tool_rule(project.pk, "a", actor=person, exempt=True, note="a mock")
-    overrides.delete_tool_rule(project.pk, "a", person)
+    overrides.save_override(
+        project.pk, Scope("tool", pattern="a"), {}, actor=person, exempt=True, note="a mock"
+    )
+    overrides.delete_override(project.pk, Scope("tool", pattern="a"), person)
 
 
 def test_restoring_a_weaker_setting_needs_no_other_reason(project, person):
-    overrides.save_tool_rule(project.pk, "a", actor=OPERATOR, exempt=True)
-    overrides.delete_tool_rule(project.pk, "a", person)
+    overrides.save_override(project.pk, Scope("tool", pattern="a"), {}, actor=OPERATOR, exempt=True)
+    overrides.delete_override(project.pk, Scope("tool", pattern="a"), person)
     overrides.restore(project.pk, overrides.history(project.pk)[0].pk, person)
     assert ToolOverride.objects.get().exempt
     assert note_of("policy.tool_rule") == "restored"
@@ -249,6 +262,6 @@ def test_a_program_needs_no_reason_and_the_audit_says_that_none_was_given(projec
     assert (note_of("policy.save"), Override.objects.get().note) == ("no note given", "")
     overrides.save_override(project.pk, PROJECT, {"max_repeats": 3}, key)
     assert note_of("policy.save") == ""
-    overrides.save_tool_rule(project.pk, "a", actor=key, values={"max_repeats": 2})
-    overrides.delete_tool_rule(project.pk, "a", key)
+    overrides.save_override(project.pk, Scope("tool", pattern="a"), actor=key, values={"max_repeats": 2})
+    overrides.delete_override(project.pk, Scope("tool", pattern="a"), key)
     assert note_of("policy.tool_rule") == "no note given"

@@ -166,10 +166,12 @@ def test_an_override_that_exists_is_replaced_by_the_change(project):
     """A change is the whole override; what a narrower scope sets stays, and the order of tool rules is that of detection."""
     overrides.save_override(project.pk, PROJECT, {"max_repeats": 9, "repeat_warn_at": 0}, SYSTEM, "slow")
     overrides.save_override(project.pk, Scope.of("triage"), {"max_repeats": 3}, SYSTEM)
-    overrides.save_tool_rule(project.pk, "s*", values={"max_repeats": 2}, actor=SYSTEM)
+    overrides.save_override(project.pk, Scope("tool", pattern="s*"), values={"max_repeats": 2}, actor=SYSTEM)
     stored = changes.check(project.pk, "tool:search*", {"max_repeats": 5})
     tried = stored.applied(load_overrides(project.pk))
-    saved = overrides.save_tool_rule(project.pk, "search*", values={"max_repeats": 5}, actor=SYSTEM, note="x")
+    saved = overrides.save_override(
+        project.pk, Scope("tool", pattern="search*"), values={"max_repeats": 5}, actor=SYSTEM, note="x"
+    )
     live = load_overrides(project.pk)
     assert [rule.pattern for rule in tried.tool_rules] == [rule.pattern for rule in live.tool_rules]
     assert saved.pattern in [rule.pattern for rule in tried.tool_rules]
