@@ -67,7 +67,11 @@ def place_of(arguments: object, names: tuple[str, ...], cwd: str) -> str:
     """
     if not isinstance(arguments, dict):
         return cwd
-    place = next((arguments[name] for name in (FIELD, *names) if isinstance(arguments.get(name), str)), cwd)
+    place = cwd
+    for name in (FIELD, *names):
+        if isinstance(arguments.get(name), str):
+            place = arguments[name]
+            break
     command = arguments.get("command")
     if not isinstance(command, str):
         return place

@@ -52,10 +52,10 @@ from detection.engine.policy import Policy
 from detection.engine.reactions import end_loops, reset_counters
 from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, is_cut
 from detection.engine.results.echo import nested_texts
-from detection.engine.shell_commands import program_of
+from detection.engine.shell_commands import ShellLine
 from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.verdicts import Templates
-from detection.engine.waiting import answers_wait, is_poll
+from detection.engine.waiting import LOOKS, is_poll, may_wait
 from detection.engine.windows import window_of
 from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain_effect
 
@@ -159,7 +159,7 @@ def observe_call(
         state.add_uncounted(call.seq, call_hash, tool, key)
         hooks.note_uncounted(state, call, policy)
         return Step(call_key=key, cell=_cell(call.seq, call.tool, key, Verdict(), PENDING, None))
-    run = state.run(bounded_name(call.run or "") if values["counting_scope"] == "run" else "")
+    run = state.run(bounded_name(call.run) if call.run and values["counting_scope"] == "run" else "")
     if round_hash:
         round_hash = round_of(run, round_hash, is_request=is_request)
     if round_hash and values["once_per_round"]:
@@ -176,7 +176,9 @@ def observe_call(
     if record.effect == "poll":
         policy = policy.as_poll()
     findings, meter, faults = hooks.judge(state, run, record, policy, call, "on_call")
-    verdict = verdicts.decide(state, run, record, findings, meter, policy, templates, overrule)
+    verdict = Verdict(meter=meter)
+    if findings:
+        verdict = verdicts.decide(state, run, record, findings, meter, policy, templates, overrule)
     return Step(
         verdict=verdict,
         call_key=key,
@@ -224,11 +226,9 @@ def observe_result(
     if not policy.values["enabled"]:
         return Step(call_key=record.key, closes=record.seq)
     outcome, is_change = _outcome_of(record, result, policy, keyer)
-    if record.decision in BLOCKING:
+    if record.reaction is not None and record.decision in BLOCKING:
         return _described(run, record, outcome, keyer)
-    # Most calls are made once, and to wait is to look again.
-    is_again = not policy.reads_plainly and run.has_earlier(record)
-    if is_again and answers_wait(record, outcome, inner(record.tool)):
+    if may_wait(record, policy) and run.has_earlier(record) and outcome.is_pending:
         record.waits, record.effect = True, "poll"
         policy = policy.as_poll()
     # Errors are compared by their cause: the same error for another argument is not new.
@@ -247,9 +247,11 @@ def observe_result(
     if is_change and is_new_pair:
         faults = hooks.note_change(state, run, record)
     findings, meter, more = hooks.judge(state, run, record, policy, outcome, "on_result")
-    verdict = verdicts.decide(
-        state, run, record, findings, meter, policy, templates, overrule, after_result=True
-    )
+    verdict = Verdict(meter=meter)
+    if findings:
+        verdict = verdicts.decide(
+            state, run, record, findings, meter, policy, templates, overrule, after_result=True
+        )
     return Step(
         verdict=verdict,
         call_key=record.key,
@@ -393,33 +395,26 @@ def note_used(state: State, calls: int, used: Usage, policy: Policy) -> None:
 def _add_record(
     run: RunState, record: Record, arguments: Arguments, cwd: str, policy: Policy, keyer: Keyer
 ) -> None:
-    values = policy.values
+    values, traits, reads_plainly = policy.values, policy.traits, policy.reads_plainly
     run.ordinal += 1
-    where = ""
     if values["result_aware"]:
-        record.effect = effect_of(policy.traits, arguments)
-        if policy.reads_plainly:
-            record.effect = plain_effect(record.effect)
-        if policy.traits.is_shell and not policy.reads_plainly:
-            where = place_of(arguments, policy.traits.directory_arguments, cwd)
+        line, where = ShellLine(arguments) if traits.is_shell else None, ""
+        effect = effect_of(traits, arguments, line)
+        record.effect = plain_effect(effect) if reads_plainly else effect
+        if line is not None and not reads_plainly:
+            where = place_of(arguments, traits.directory_arguments, cwd)
             # To list one directory after another is a search; the arguments say where, as in any other.
-            is_search = record.effect == "search" or (
-                record.effect == "look" and program_of(arguments) in LISTS
-            )
+            is_search = effect == "search" or (effect == "look" and line.program in LISTS)
             place = cwd if is_search else where
             record.place = hash_of(place) if place else 0
-        if (
-            record.effect in ("", "look", "search")
-            and values["stagnation_enabled"]
-            and not policy.reads_plainly
-        ):
-            window = window_of(arguments, is_shell=policy.traits.is_shell, place=where)
+        if effect in LOOKS and values["stagnation_enabled"] and not reads_plainly:
+            window = window_of(arguments, is_shell=traits.is_shell, place=where)
             record.window = [*window] if window is not None else None
     if values["similar_enabled"] and values["similar_method"] == "literal":
         record.sketch = literal_arguments(arguments, _MAX_LITERAL_BYTES)
     elif values["similar_enabled"] or values["outcome_enabled"] or values["stagnation_enabled"]:
         record.sketch = sketch(arguments, keyer)
-        if not policy.reads_plainly:
+        if not reads_plainly:
             record.nested = nested_texts(arguments, keyer)
     run.records.append(record)
     earlier = run.recent(record.key, _SLOW_LOOKBACK_CALLS)
@@ -430,7 +425,7 @@ def _add_record(
         gap = max(gap, values["write_period_minutes"] * 60)
     if record.at - earlier.at >= gap:
         record.weight = _SLOW_WEIGHT
-    if values["result_aware"] and not policy.reads_plainly and is_poll(record, earlier, policy.traits):
+    if values["result_aware"] and not reads_plainly and is_poll(record, earlier, traits):
         record.effect = "poll"
 
 

@@ -19,7 +19,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import NAMES_ONLY
 from detection.engine.dispatching import ARROW, inner
 from detection.engine.identity import smallest_rotation
-from detection.engine.shell_commands import program_of
+from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import shipped_traits
 
 # 128 bits, as the digests of calls.
@@ -121,9 +121,9 @@ def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:
         return ""
     text = str(calls[-1].get("arguments") or "")
     try:
-        return program_of(orjson.loads(text))
+        return ShellLine(orjson.loads(text)).program
     except orjson.JSONDecodeError:
-        return program_of(text)
+        return ShellLine(text).program
 
 
 def title(headline: str, tool: str, program: str, detail: str) -> str:

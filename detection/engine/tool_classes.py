@@ -28,6 +28,7 @@ from detection.engine.tool_verbs import (
     WRITE_VERBS,
     bare_name,
     intent_of,
+    opens_file,
     words_of,
 )
 
@@ -73,6 +74,8 @@ class ToolTraits:
         Whether the tool asks whether something is there, by its name: to ask again is to wait.
     steps : bool
         Whether an identical call does something else each time, by a word of the name: `next`, `pop`, `increment`.
+    opens_file : bool
+        Whether the tool reads a file, by its name.
     """
 
     tool_class: ToolClass = "other"
@@ -86,6 +89,7 @@ class ToolTraits:
     starts_agents: bool = False
     checks: bool = False
     steps: bool = False
+    opens_file: bool = False
 
     @property
     def neutral(self) -> bool:
@@ -172,6 +176,7 @@ def shipped_traits(tool: str) -> ToolTraits:
         starts_agents(tool),
         words[0] in CHECKS_FIRST and len(words) > 1,
         not STEPS.isdisjoint(words),
+        opens_file(tool),
     )
 
 

@@ -113,11 +113,11 @@ def leads_on(arguments: object) -> bool:
     """Return whether an argument says to go one step on, so that an identical call does something else."""
     if not isinstance(arguments, dict):
         return False
-    return any(
-        isinstance(value := arguments[name], str) and value.lower() in _LEADS
-        for name in _LEADING_ARGUMENTS
-        if name in arguments
-    )
+    for name in _LEADING_ARGUMENTS:
+        value = arguments.get(name)
+        if isinstance(value, str) and value.lower() in _LEADS:
+            return True
+    return False
 
 
 def what_was_made(tool: str, count: int) -> str:

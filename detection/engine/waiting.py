@@ -6,28 +6,32 @@ of a shell after a pause. What is asked for may not exist: an error is no waitin
 
 from __future__ import annotations
 
-from detection.engine.memory import PENDING, Record
-from detection.engine.results import ResultOutcome
-from detection.engine.tool_classes import ToolTraits
-from detection.engine.tool_verbs import opens_file
+from typing import TYPE_CHECKING
 
-_LOOKS = frozenset(("", "look", "search"))
+from detection.engine.memory import PENDING, Record
+from detection.engine.tool_classes import ToolTraits
+
+if TYPE_CHECKING:
+    from detection.engine.policy import Policy
+
+LOOKS = frozenset(("", "look", "search"))
+"""Effects of calls that change and say nothing."""
+
+_MAY_WAIT = LOOKS | {"poll"}
 
 
 def is_poll(record: Record, earlier: Record, traits: ToolTraits) -> bool:
     """Return whether a call waits that is identical to an earlier one."""
-    if record.effect not in _LOOKS or traits.steps:
+    if record.effect not in LOOKS or traits.steps:
         return False
     if traits.checks or (record.weight < 1 and record.effect):
         return True
     return earlier.waits or (earlier.status == PENDING and earlier.effect == "poll")
 
 
-def answers_wait(record: Record, outcome: ResultOutcome, tool: str) -> bool:
-    """Return whether a result says that what was looked at is not there yet, so that to look again is to wait.
+def may_wait(record: Record, policy: Policy) -> bool:
+    """Return whether a call that is made again waits if its result says that what it looks at is not there yet.
 
     A file may speak of something pending; reading it again does not bring that about.
     """
-    if record.effect not in _LOOKS and record.effect != "poll":
-        return False
-    return outcome.is_pending and not opens_file(tool)
+    return record.effect in _MAY_WAIT and not policy.traits.opens_file and not policy.reads_plainly

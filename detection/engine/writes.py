@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from detection.engine.shell_commands import intent_of_line
+from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, leads_on, words_of
 
@@ -26,7 +26,8 @@ agent for itself, a poll, a write that goes one step on, or any other write."""
 CHANGES = frozenset(("command", "step", "write"))
 """Effects of calls that change something."""
 
-_COUNTED = frozenset(("message", "write"))
+COUNTED = frozenset(("message", "write"))
+"""Effects of which an identical call counts by what it does; see `counts_by_receipt`."""
 
 # A command that sleeps first waits for a state that others change.
 _OF_SHELL: Mapping[str, Effect] = {
@@ -71,21 +72,24 @@ _MAX_STATEMENT_CHARS = 8192
 _ACTION = re.compile(r"[A-Za-z][\w.:/-]*")
 
 
-def effect_of(traits: ToolTraits, arguments: object) -> Effect:
-    """Return the intent of a call. An action named in the arguments takes precedence over the tool's name."""
+def effect_of(traits: ToolTraits, arguments: object, line: ShellLine | None = None) -> Effect:
+    """Return the intent of a call. An action named in the arguments takes precedence over the tool's name.
+
+    `line` is the shell line that the arguments give, where it was read before.
+    """
     tool_class = traits.tool_class
     if traits.keeps_list:
         return "note"
     if tool_class == "fallible":
         if traits.input_argument and isinstance(arguments, dict) and not arguments.get(traits.input_argument):
             return "poll"
-        intent = intent_of_line(arguments)
+        intent = (line or ShellLine(arguments)).intent
         return _OF_SHELL[intent] or ("write" if _is_sql_write(arguments) else "")
     if tool_class == "message":
         return "message"
     if tool_class in ("poll", "wait", "exempt"):
         return "poll" if tool_class == "poll" else ""
-    if isinstance(arguments, dict):
+    if isinstance(arguments, dict) and not _ACTION_NAMES.isdisjoint(arguments):
         named = _named_action(arguments)
         if named is not None:
             return named
@@ -101,13 +105,11 @@ def plain_effect(effect: Effect) -> Effect:
 
 def counts_by_receipt(effect: str, policy: Policy) -> bool:
     """Return whether a call sends or changes something, so that its identical call again counts by what it does."""
-    return effect in _COUNTED and not policy.reads_plainly
+    return effect in COUNTED and not policy.reads_plainly
 
 
 def _named_action(arguments: Mapping[str, object]) -> Effect | None:
     """Return the intent of the action that a dispatching tool is given; None if it is unknown."""
-    if _ACTION_NAMES.isdisjoint(arguments):
-        return None
     for name in _ACTION_FIELDS:
         value = arguments.get(name)
         if not isinstance(value, str) or len(value) > _MAX_ACTION_CHARS or not _ACTION.fullmatch(value):
@@ -126,13 +128,13 @@ def _named_action(arguments: Mapping[str, object]) -> Effect | None:
 
 
 def _is_sql_write(arguments: object) -> bool:
-    if isinstance(arguments, dict):
-        return any(
-            isinstance(text := arguments[name], str) and _writes(text)
-            for name in _STATEMENT_FIELDS
-            if name in arguments
-        )
-    return isinstance(arguments, str) and _writes(arguments)
+    if not isinstance(arguments, dict):
+        return isinstance(arguments, str) and _writes(arguments)
+    for name in _STATEMENT_FIELDS:
+        text = arguments.get(name)
+        if isinstance(text, str) and _writes(text):
+            return True
+    return False
 
 
 def _writes(statement: str) -> bool:

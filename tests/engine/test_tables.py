@@ -17,7 +17,7 @@ from detection.engine.identity import Keyer
 from detection.engine.open_calls import key_and_arguments
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
-from detection.engine.shell_commands import intent_of_line, program_of
+from detection.engine.shell_commands import ShellLine
 from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.tool_verbs import intent_of, leads_on, moves_on, opens_file, what_was_made, words_of
@@ -86,7 +86,7 @@ def runs_in_a_directory(row, example):
     traits = shipped_traits(tool)
     one, two = (essential(tool, arguments, traits, cwd) for cwd in ("/one", "/two"))
     if "lists" in row:
-        return program_of(arguments) in directories.LISTS
+        return ShellLine(arguments).program in directories.LISTS
     if "options" in row:
         return directories.place_of(arguments, traits.directory_arguments, "/one") != "/one"
     return one != two
@@ -131,13 +131,13 @@ def test_task_lists_match_their_examples(row):
 
 
 SHELL = {
-    "changes": lambda line: intent_of_line(line) == "change",
-    "sends": lambda line: intent_of_line(line) == "send",
-    "looks": lambda line: intent_of_line(line) in ("look", "search"),
-    "searches": lambda line: intent_of_line(line) == "search",
-    "prepares": lambda line: program_of(line) == "pytest" and "&&" in line,
-    "shells": lambda line: program_of(line) == "pytest",
-    "prefixes": lambda line: intent_of_line(line) == "change",
+    "changes": lambda line: ShellLine(line).intent == "change",
+    "sends": lambda line: ShellLine(line).intent == "send",
+    "looks": lambda line: ShellLine(line).intent in ("look", "search"),
+    "searches": lambda line: ShellLine(line).intent == "search",
+    "prepares": lambda line: ShellLine(line).program == "pytest" and "&&" in line,
+    "shells": lambda line: ShellLine(line).program == "pytest",
+    "prefixes": lambda line: ShellLine(line).intent == "change",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detection.engine.results.answers import is_declined
-from detection.engine.shell_commands import intent_of_line
+from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import SHIPPED_CLASSES, ToolTraits, shipped_traits
 from detection.engine.writes import effect_of
 
@@ -66,7 +66,7 @@ def test_no_tool_is_of_two_classes():
     ],
 )
 def test_these_commands_change_something(command):
-    assert intent_of_line({"command": command}) == "change"
+    assert ShellLine({"command": command}).intent == "change"
 
 
 @pytest.mark.parametrize(
@@ -82,12 +82,12 @@ def test_these_commands_change_something(command):
     ],
 )
 def test_these_only_look(command):
-    assert intent_of_line({"command": command}) != "change"
+    assert ShellLine({"command": command}).intent != "change"
 
 
 def test_a_command_may_be_a_list_and_must_be_text():
-    assert intent_of_line(["rm", "x"]) == "change"
-    assert intent_of_line({"n": 1}) != "change"
+    assert ShellLine(["rm", "x"]).intent == "change"
+    assert ShellLine({"n": 1}).intent != "change"
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_what_a_call_intends(known, arguments, effect):
     ],
 )
 def test_what_a_shell_line_does(line, intent):
-    assert intent_of_line({"command": line}) == intent
+    assert ShellLine({"command": line}).intent == intent
 
 
 def test_input_that_is_empty_only_polls():
