@@ -99,11 +99,7 @@ def inner(name: str) -> str:
 
 def named(tool: str, arguments: Arguments) -> str:
     """Return the name of a call: of its tool, with the one that it dispatches."""
-    if (
-        isinstance(arguments, str)
-        and _read(tool)[0] not in _BY_TOOL
-        and not any(one in arguments for one in _QUOTED)
-    ):
+    if isinstance(arguments, str) and _read(tool)[2] is None and not any(one in arguments for one in _QUOTED):
         return tool
     found = dispatched(tool, structured(arguments))
     return f"{outer(tool)}{ARROW}{found.tool}" if found is not None else tool
@@ -117,9 +113,10 @@ def judged(call: ObservedCall, *, interprets: bool) -> tuple[ObservedCall, Argum
     interprets
         Whether settings read calls by what they mean; otherwise, each is a call of the tool that the model named.
     """
-    arguments = structured(call.arguments)
-    found = dispatched(call.tool, arguments) if interprets else None
-    tool = call.tool
+    arguments, tool = structured(call.arguments), call.tool
+    found = None
+    if interprets and isinstance(arguments, dict) and _may_dispatch(tool, arguments):
+        found = dispatched(tool, arguments)
     if found is not None:
         tool = f"{outer(tool)}{ARROW}{found.tool}"
         arguments = found.arguments
@@ -137,6 +134,11 @@ def judged(call: ObservedCall, *, interprets: bool) -> tuple[ObservedCall, Argum
     ), arguments  # fmt: skip
 
 
+def _may_dispatch(tool: str, arguments: dict[str, Any]) -> bool:
+    """Return whether a call may dispatch another one, by the names of its tool and of its arguments; most do not."""
+    return not _HINTS.isdisjoint(arguments) or ARROW in tool or _read(tool)[2] is not None
+
+
 def dispatched(tool: str, arguments: Arguments) -> Dispatched | None:
     """Return what a call dispatches, through several dispatchers too; None for a call that dispatches nothing.
 
@@ -145,19 +147,18 @@ def dispatched(tool: str, arguments: Arguments) -> Dispatched | None:
     arguments
         Those of the call, parsed.
     """
-    found, tool = None, outer(tool)
-    for _ in range(_MAX_DEPTH):
-        one = _once(tool, arguments) if isinstance(arguments, dict) else None
-        if one is None:
+    found = _once(outer(tool), arguments)
+    for _ in range(_MAX_DEPTH - 1):
+        if found is None or (one := _once(found.tool, found.arguments)) is None:
             break
-        found = one if found is None else one._replace(server=f"{found.server}/{one.server}".strip("/"))
-        tool, arguments = one.tool, one.arguments
+        found = one._replace(server=f"{found.server}/{one.server}".strip("/"))
     return found
 
 
-def _once(tool: str, arguments: dict[str, Any]) -> Dispatched | None:
-    name, is_noun = _read(tool)
-    row = _BY_TOOL.get(name)
+def _once(tool: str, arguments: Arguments) -> Dispatched | None:
+    if not isinstance(arguments, dict):
+        return None
+    name, is_noun, row = _read(tool)
     if row is not None and (one := _by_row(row, arguments)) is not None:
         return one
     if _HINTS.isdisjoint(arguments):
@@ -171,10 +172,11 @@ def _once(tool: str, arguments: dict[str, Any]) -> Dispatched | None:
 
 
 @lru_cache(maxsize=512)
-def _read(tool: str) -> tuple[str, bool]:
-    """Return the name of a tool as the table has it, and whether it is a single word without a verb."""
+def _read(tool: str) -> tuple[str, bool, _Dispatcher | None]:
+    """Return the name of a tool as the table has it, whether it is a single word without a verb, and its own row."""
     words = words_of(tool)
-    return "_".join(words), len(words) == 1 and not intent_of(words)
+    name = "_".join(words)
+    return name, len(words) == 1 and not intent_of(words), _BY_TOOL.get(name)
 
 
 def _by_row(row: _Dispatcher, arguments: dict[str, Any]) -> Dispatched | None:

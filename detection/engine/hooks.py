@@ -44,15 +44,15 @@ def judge(
 ) -> tuple[list[Finding], Meter | None, Faults]:
     """Return the findings about a call or its result, the reading that is closest to its limit, and the faults."""
     findings: list[Finding] = []
-    closest: tuple[str, int, int] | None = None
+    # The kind that is closest to its limit, and how close: so many of so many.
+    closest, most, out_of = "", -1, 1
     faults: Faults = ()
     of_run, of_session = run.detectors, state.whole.detectors
     run.family = state.family
     for kind, hook, spans_session, own_type in policy.plans.get(moment) or _plan(policy, moment):
-        detectors = of_session if spans_session else of_run
-        own = detectors.get(kind)
+        own = (of_session if spans_session else of_run).get(kind)
         if own is None:
-            own = detectors[kind] = own_type()
+            own = (of_session if spans_session else of_run)[kind] = own_type()
         try:
             reading = hook(own, run, record, observed, policy)
         except Exception as error:  # noqa: BLE001 - a defect of LoopGuard must never block a call
@@ -60,16 +60,16 @@ def judge(
             continue
         if reading is QUIET:
             continue
-        reached, limit, finding = reading
+        finding = reading.finding
         if finding is not None:
             if policy.values["identity"] == "tool" and BY_KIND[kind].is_of_calls:
                 finding = replace(finding, detail={**finding.detail, NAMES_ONLY: True})
             findings.append(finding)
-        elif not reached:
+        elif not reading.reached:
             continue
-        if closest is None or reached * closest[2] > closest[1] * limit:
-            closest = kind, reached, limit
-    return findings, Meter(*closest) if closest is not None else None, faults
+        if reading.reached * out_of > most * reading.limit:
+            closest, most, out_of = kind, reading.reached, reading.limit
+    return findings, Meter(closest, most, out_of) if closest else None, faults
 
 
 def _plan(policy: Policy, moment: Literal["on_call", "on_result"]) -> tuple[_Hook, ...]:

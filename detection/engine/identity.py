@@ -54,8 +54,8 @@ _COMBINING_IN_A_ROW = re.compile(
 class WordHashes(dict[bytes, str]):
     """A keyed hash of one character for every word, given in UTF-8. Several words share one, which keeps them secret.
 
-    The dictionary computes what it does not contain. It caches short words; hashes are the same with and without the
-    cache.
+    The dictionary computes what it does not contain. It caches short words, and begins anew when it is full; hashes are
+    the same with and without the cache.
     """
 
     __slots__ = ("_seed",)
@@ -67,22 +67,26 @@ class WordHashes(dict[bytes, str]):
         """Return the hash of each word; of many that are not cached, faster than one by one."""
         hashed: list[Any] = list(map(self.get, words))
         if None in hashed:
-            seed, free = self._seed, _MAX_MEMO_WORDS - len(self)
+            seed = self._seed
             for place, known in enumerate(hashed):
                 if known is None:
                     word = words[place]
                     hashed[place] = one = chr(_FIRST_CODE_POINT + crc32(word, seed) % _CODE_POINTS)
-                    if free > 0 and len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
+                    if len(word) <= _MAX_MEMO_BYTES and not word.isdigit():
                         self[word] = one
-                        free -= 1
+            if len(self) > _MAX_MEMO_WORDS:
+                self.clear()
         return hashed
 
     def __missing__(self, word: bytes) -> str:
         hashed = chr(_FIRST_CODE_POINT + crc32(word, self._seed) % _CODE_POINTS)
         size = len(word)
         # Long numbers rarely come twice.
-        if size <= _MAX_MEMO_BYTES and len(self) < _MAX_MEMO_WORDS and (size < _LONG or not word.isdigit()):
+        if size <= _MAX_MEMO_BYTES and (size < _LONG or not word.isdigit()):
             self[word] = hashed
+            if len(self) > _MAX_MEMO_WORDS:
+                # Words of sessions that have ended give way to those of today's.
+                self.clear()
         return hashed
 
 
@@ -136,7 +140,12 @@ class Keyer:
         """
         if identity == "tool":
             return self.digest(b"tool", encoded(tool))
-        text = raw_text(arguments) if identity == "raw" else canonical(arguments, ignore)
+        if identity == "raw":
+            text = raw_text(arguments)
+        elif isinstance(arguments, dict) and not ignore:
+            text = dump(arguments)
+        else:
+            text = canonical(arguments, ignore)
         return self.digest(b"call", encoded(tool), text)
 
 

@@ -39,7 +39,7 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
             reset_loop(run, loop_id)
         if choice == "raise" and by > 0:
             for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
-                run.allowances[name] = run.allowance(name) + by
+                run.allowances[name] = run.allowances.get(name, 0) + by
             drop_oldest(run.allowances, MAX_RECORDS)
         reset_counters(run, loop_id, loop.reset)
         return True

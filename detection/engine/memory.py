@@ -196,9 +196,11 @@ class RecentHashes:
 
     def add_new(self, value: bytes, limit: int) -> bool:
         """Append a hash unless it is there; return whether it was new."""
-        if value in self.packed and self.find(value) >= 0:
+        packed = self.packed
+        # Most are new, which the bytes alone tell.
+        if packed.find(value) >= 0 and self.find(value) >= 0:
             return False
-        self.packed = (self.packed + value)[-_HASH_BYTES * limit :]
+        self.packed = (packed + value)[-_HASH_BYTES * limit :]
         return True
 
     def remove(self, value: bytes) -> None:
@@ -303,7 +305,8 @@ class RunState:
 
     def has_earlier(self, record: Record) -> bool:
         """Return whether a remembered call before this one was identical."""
-        return any(one.key == record.key and one is not record for one in self.records[-9:])
+        key = record.key
+        return bool([one for one in self.records[-9:] if one.key == key and one is not record])
 
     def is_new(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is new, and remember it."""
@@ -360,10 +363,6 @@ class RunState:
         return any(
             record.status == PENDING and record.decision not in ("block", "stop") for record in self.records
         )
-
-    def allowance(self, name: str) -> int:
-        """Return how many further calls an operator granted for a call key or a kind."""
-        return self.allowances.get(name, 0) if self.allowances else 0
 
     def reset(self) -> None:
         """Forget everything except the number of calls, granted calls and fingerprints."""

@@ -218,10 +218,7 @@ def _by_id(state: State, call_hash: int) -> ClosedCall | None:
     latest: ClosedCall | None = None
     closed: ClosedCall | None = None
     for run in reversed(state.runs.values()):
-        found_here = [record for record in run.records if record.call == call_hash]
-        if len(found_here) == len(state.runs) == 1:
-            return ClosedCall(found_here[0].seq, run, found_here[0])
-        for record in found_here[::-1]:
+        for record in [one for one in run.records if one.call == call_hash][::-1]:
             found = ClosedCall(record.seq, run, record)
             latest = latest or found
             if record.status == PENDING and record.decision not in BLOCKING:

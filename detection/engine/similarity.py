@@ -98,9 +98,11 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
     fields = []
     for name, item in value.items():
         field = hashes[name.encode() if type(name) is str and name.isascii() else encoded(str(name))]
+        # Most values are so short that they need none of the limits below.
         if type(item) is str and len(item) <= MAX_FIELD_WORDS and item.isascii():
-            # Most values: so short that they need none of the limits below.
             fields.append(field + "".join(map(hashes.__getitem__, item.encode().translate(_BREAKS).split())))
+        elif type(item) is int:
+            fields.append(field + _SCALAR + hashes[b"%d" % item])
         else:
             fields.append(field + _value_sketch(item, hashes))
     fields.sort()

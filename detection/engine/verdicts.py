@@ -37,9 +37,7 @@ def decide(
     *,
     after_result: bool = False,
 ) -> Verdict:
-    """Return the verdict: the strictest reaction to the findings, or `allow` without any."""
-    if not findings:
-        return Verdict(meter=meter)
+    """Return the verdict: the strictest reaction to the findings."""
     # Where all detections share one ladder, a loop takes one step of it.
     has_own_ladders = not policy.reads_plainly and policy.values["escalation_scope"] == "loop"
     warned = run.warned if has_own_ladders else None

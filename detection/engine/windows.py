@@ -28,10 +28,9 @@ _WORDS: Final = tuple(
     f"{name} " for name in sorted({parts[0].split()[0].lstrip("-") for parts, _, _ in _COMMANDS})
 )
 _PROGRAMS: Final = re.compile(rf"\b(?:{'|'.join(_WORDS)})")
-_ROLES: Final = ("first", "last", "count", "both")
-_ROLES_OF: Final[Mapping[str, frozenset[str]]] = {
-    name: frozenset(role for role in _ROLES for row in _ROWS if name in row.get(role, ()))
-    for name in {name for row in _ROWS for role in _ROLES for name in row.get(role, ())}
+_PAIR_NAMES: Final = frozenset(name for row in _ROWS for name in row.get("both", ()))
+_ROLE_OF: Final[Mapping[str, str]] = {
+    name: role for role in ("count", "last", "first") for row in _ROWS for name in row.get(role, ())
 }
 _PAIR = re.compile(r"L?(\d{1,9})\s?[-:,]\s?L?(\d{1,9})")
 # A command that reads a part of a file is short; a judgement for the time of a call, not measured.
@@ -54,6 +53,7 @@ _HALF = 0.5
 """A part of which at least half was read before belongs to a further pass; parts that overlap a little do not."""
 _MAX_DIGITS = 12
 """Digits of a place in a file: bytes of a terabyte."""
+_BEYOND = 10**_MAX_DIGITS
 _REST = 2000
 """Lines that a call without an end reads at most: what the tools of coding agents return at once."""
 
@@ -80,10 +80,8 @@ def window_of(arguments: object, *, is_shell: bool, place: str = "") -> Window |
         command = arguments.get("command")
         return _of_command(command[:_MAX_COMMAND_CHARS], place) if isinstance(command, str) else None
     arguments = _with_file(arguments, 0)
-    if arguments is None or _ROLES_OF.keys().isdisjoint(arguments):
-        return None
-    found = _of_arguments(arguments)
-    if found is None:
+    found = _of_arguments(arguments) if arguments is not None else None
+    if arguments is None or found is None:
         return None
     path, where = _path_of(arguments), ""
     if not _PLACES.isdisjoint(arguments):
@@ -113,26 +111,18 @@ def _path_of(arguments: Mapping[str, Any]) -> str | None:
 
 
 def _of_arguments(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
-    first = last = count = None
-    for name in arguments.keys() & _ROLES_OF.keys():
-        roles, value = _ROLES_OF[name], arguments[name]
-        if "both" in roles and (pair := _pair(value)) is not None:
+    given: dict[str, int] = {}
+    for name, value in arguments.items():
+        if name in _PAIR_NAMES and (pair := _pair(value)) is not None:
             return pair
-        number = _number(value)
-        if number is None:
-            continue
-        if "first" in roles:
-            first = number
-        elif "last" in roles:
-            last = number
-        elif "count" in roles:
-            count = number
-    if last is not None:
-        return _checked(first or 1, last)
-    if first is None and count is None:
+        if name in _ROLE_OF and (number := _number(value)) is not None:
+            given[_ROLE_OF[name]] = number
+    if not given:
         return None
-    first = first or 1
-    return _checked(first, first + (count or _REST) - 1)
+    first = given.get("first") or 1
+    if "last" in given:
+        return _checked(first, given["last"])
+    return first, first + (given.get("count") or _REST) - 1
 
 
 def _pair(value: Any) -> tuple[int, int] | None:
@@ -181,11 +171,10 @@ def _of_command(command: str, place: str) -> Window | None:
 
 
 def _number(value: Any) -> int | None:
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, str) and value.isdecimal() and len(value) <= _MAX_DIGITS:
-        return int(value)
-    return value if isinstance(value, int) and 0 <= value < 10**_MAX_DIGITS else None
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < _BEYOND else None
 
 
 def _checked(first: int | None, last: int | None) -> tuple[int, int] | None:

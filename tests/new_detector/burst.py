@@ -56,7 +56,7 @@ class Burst(BaseDetector):
         if own.get("tool") != record.tool or record.at - own["since"] > 1:
             own |= {"tool": record.tool, "since": record.at, "seqs": []}
         own["seqs"] = [*own["seqs"], record.seq][-50:]
-        count, limit = len(own["seqs"]), policy.values["burst_max_calls"] + run.allowance(self.kind)
+        count, limit = len(own["seqs"]), policy.values["burst_max_calls"] + run.allowances.get(self.kind, 0)
         if count < limit:
             return Reading(count, limit)
         finding = Finding(

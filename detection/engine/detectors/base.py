@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from detection.engine import durations
 from detection.engine.calls import Finding, Message, ObservedCall, ObservedUsage, Usage
@@ -33,7 +33,8 @@ POSSIBLE = 0.6
 """Likeness, novelty and empty answers, which are weak signals alone; a judgement, not measured."""
 
 
-class Reading(NamedTuple):
+@dataclass(slots=True)
+class Reading:
     """How far a detector has counted, the limit it counts to, and the finding if it fired."""
 
     reached: int
@@ -347,7 +348,7 @@ def is_within_repeats(count: float, key: str, run: RunState, policy: Policy, lim
     The setting `limit`, that of the detector that asks, decides where someone has set it.
     """
     values = policy.values
-    is_within = bool(values["repeat_enabled"]) and count < values["max_repeats"] + run.allowance(key)
+    is_within = bool(values["repeat_enabled"]) and count < values["max_repeats"] + run.allowances.get(key, 0)
     return is_within and policy.sources[limit].startswith("preset:")
 
 

@@ -105,13 +105,13 @@ class Budget(LimitDetector):
         if not record.round or record.round != own.get("round"):
             own["rounds"] = own.get("rounds", 0) + 1
             own["round"] = record.round
-        limits, noticed, before = self.limits(policy), own.setdefault("noticed", {}), 0
+        limits, noticed = self.limits(policy), own.setdefault("noticed", {})
         if "extension" in own:
             # Only its own rounds count towards the notice.
             before, granted = own["extension"]
             others = [one for one in limits if one[0] != "rounds"]
-            limits = (("rounds", "rounds", before + granted + 1), *others)
-        return self.compare(limits, own, noticed, run, record, policy, before)
+            limits = (("rounds", "rounds", before + granted + 1, before), *others)
+        return self.compare(limits, own, noticed, run, record, policy)
 
     def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
         """Return whether the limit of this unit applies now: a soft one only if the latest calls brought little new."""

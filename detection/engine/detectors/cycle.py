@@ -125,7 +125,7 @@ class Cycle(BaseDetector):
         if len(matches) != longest:
             matches[:] = [0] * longest
         key, size = record.key, len(records)
-        if not any(matches) and run.recent(key, longest) is None:
+        if key not in [one.key for one in records[-1 - longest : -1]] and not any(matches):
             return QUIET
         for length in range(1, longest + 1):
             other = records[-1 - length] if size > length else None
@@ -187,7 +187,7 @@ def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int
     if any(one.effect == "poll" for one in run.records[-length:]):
         # To wait and to look again is a poll of several steps.
         limit = max(limit, values["poll_warn_at"])
-    limit += run.allowance(record.key)
+    limit += run.allowances.get(record.key, 0)
     if laps < limit:
         return Reading(laps, limit)
     keys = smallest_rotation([one.key for one in run.records[-length:]])

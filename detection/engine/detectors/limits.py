@@ -27,8 +27,8 @@ _ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens":
 _WHOLE = ("rounds", "calls")
 """Units whose limit fires on the n-th: one less is allowed."""
 
-Limit = tuple[str, str, float]
-"""Unit, account and value."""
+Limit = tuple[str, str, float, int]
+"""Unit, account and value, and what had been used when it was granted."""
 
 
 def limit_templates(after_stop: str) -> Mapping[str, str]:
@@ -79,7 +79,7 @@ class LimitDetector(BaseDetector):
         limits: tuple[Limit, ...] | None = policy.plans.get(self.kind)
         if limits is None:
             values = [
-                (unit, _ACCOUNTS[unit], policy.values[self.raised_setting(unit)]) for unit in self.units
+                (unit, _ACCOUNTS[unit], policy.values[self.raised_setting(unit)], 0) for unit in self.units
             ]
             limits = policy.plans[self.kind] = tuple(one for one in values if one[2] > 0)
         return limits
@@ -92,23 +92,18 @@ class LimitDetector(BaseDetector):
         run: RunState,
         record: Record,
         policy: Policy,
-        earlier_rounds: int = 0,
     ) -> Reading:
-        """Return the reading of the limit that is reached first, with a finding if it is spent or, once, nearly spent.
-
-        `earlier_rounds` had been used when the limit of rounds was granted.
-        """
+        """Return the reading of the limit that is reached first, with a finding if it is or, once, nearly is spent."""
         notice_share = policy.values[self.notice_setting]
         most, best = (False, 0.0), ("", 0.0, 1.0)
-        for unit, account, limit in limits:
+        for unit, account, limit, before in limits:
             amount = accounts[account] if unit != "seconds" else record.at - accounts[account]
-            before = earlier_rounds if unit == "rounds" else 0
-            share = (amount - before) / (limit - before)
-            # Noticed limits are kept by value: a raised limit is a new one.
-            is_near = share >= notice_share
-            if is_near and not self.applies(unit, run, policy):
-                continue  # a limit without a consequence is no limit that the run is near
-            is_found = is_near and (share >= 1 or noticed.get(unit) != limit)
+            share, is_found = (amount - before) / (limit - before), False
+            if share >= notice_share:
+                if not self.applies(unit, run, policy):
+                    continue  # a limit without a consequence is no limit that the run is near
+                # Noticed limits are kept by value: a raised limit is a new one.
+                is_found = share >= 1 or noticed.get(unit) != limit
             if (is_found, share) > most:
                 most, best = (is_found, share), (unit, amount, limit)
         unit, amount, limit = best

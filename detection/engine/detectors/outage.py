@@ -113,7 +113,7 @@ class Outage(BaseDetector):
         series["seqs"] = sorted([*series["seqs"], record.seq])[-MAX_EVIDENCE:]
         if record.key not in series["keys"]:
             series["keys"] = [*series["keys"], record.key][-_MAX_KEYS:]
-        count, limit = series["count"], policy.values["outage_max_errors"] + run.allowance("outage")
+        count, limit = series["count"], policy.values["outage_max_errors"] + run.allowances.get("outage", 0)
         if count < limit:
             return Reading(count, limit)
         # A series stays what it began as, so that a time-out among rate limits is no second loop.

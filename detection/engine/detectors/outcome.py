@@ -164,9 +164,7 @@ class Outcome(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
     ) -> Reading:
         """Continue the loop on a further call of a tool that keeps returning the same result."""
-        if policy.values["outcome_method"] != "fingerprint":
-            return QUIET
-        if not own:
+        if not own or policy.values["outcome_method"] != "fingerprint":
             return QUIET
         name = _name_of(record, policy)
         series = own.get(name)
@@ -175,9 +173,8 @@ class Outcome(BaseDetector):
                 if "members" in shared and name in shared["members"]:
                     name, series = other, shared
                     break
-        if series is None or _is_asked_anew(series, run, record, policy):
+        if series is None or ("asked" in series and _is_asked_anew(series, run, record, policy)):
             return QUIET
-        # A poll is expected to return the same, but not to fail.
         if policy.traits.tool_class == "poll" and not series["failed"]:
             return QUIET
         return _judge(name, series, run, record, policy)
@@ -186,13 +183,19 @@ class Outcome(BaseDetector):
         self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Judge a call by its result."""
-        if policy.values["outcome_method"] != "fingerprint":
+        values, failed = policy.values, record.status == ERROR
+        if values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
-        if not _counts(own, record, outcome, policy):
+        if not outcome.is_evidence or (outcome.trouble and values["outage_enabled"]):
+            return QUIET
+        if policy.traits.tool_class == "poll" and (outcome.is_plain or not failed):
+            # A poll is expected to return the same, but not to fail.
+            if not outcome.is_plain:
+                _end_series_of(own, record.tool)
             return QUIET
         # It is the host that refuses, whichever tool is called.
         mine = _HOST if outcome.is_refused else _name_of(record, policy)
-        text = _text_of(record, outcome)
+        text = _text_of(outcome) if failed else ""
         name = _continued(own, mine, run, record, text, policy)
         series = own.pop(name) if name is not None else None
         if mine != _HOST:
@@ -231,15 +234,6 @@ class Outcome(BaseDetector):
         own.clear()
 
 
-def _counts(own: dict[str, Any], record: Record, outcome: ResultOutcome, policy: Policy) -> bool:
-    """Return whether a result belongs to a series; of a poll, only an error does, and anything else ends the series."""
-    if not outcome.is_evidence or (outcome.trouble and policy.values["outage_enabled"]):
-        return False
-    if policy.traits.tool_class == "poll" and record.status != ERROR and not outcome.is_plain:
-        _end_series_of(own, record.tool)
-    return policy.traits.tool_class != "poll" or (record.status == ERROR and not outcome.is_plain)
-
-
 def _name_of(record: Record, policy: Policy) -> str:
     """Return the name of the series of a call's own tool: to look around does not answer what a shell runs."""
     looks = record.effect in ("look", "search") and not policy.reads_plainly
@@ -270,14 +264,14 @@ def _goes_on(series: dict[str, Any], run: RunState, record: Record, text: str, p
         return False
     if run.new_results - series["new_results"] >= _NEW_RESULTS_THAT_END_A_SERIES:
         return False
-    return not _is_asked_anew(series, run, record, policy)
+    return "asked" not in series or not _is_asked_anew(series, run, record, policy)
 
 
-def _text_of(record: Record, outcome: ResultOutcome) -> str:
+def _text_of(error: ResultOutcome) -> str:
     """Return a fingerprint of an error as received: one call may name what is missing, and the next one not."""
-    if record.status != ERROR or outcome.is_plain:
+    if error.is_plain:
         return ""
-    return outcome.keyer.digest(b"text", encoded(outcome.raw))[:_TEXT_CHARACTERS]
+    return error.keyer.digest(b"text", encoded(error.raw))[:_TEXT_CHARACTERS]
 
 
 def _end_series_of(own: dict[str, Any], mine: str) -> None:
@@ -294,8 +288,7 @@ def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy
     "User not found" for what the person corrects step by step is no loop.
     """
     return (
-        "asked" in series
-        and not policy.reads_plainly
+        not policy.reads_plainly
         and policy.traits.reads
         and "refusal" not in series
         and not any(one.key == record.key and one is not record for one in run.records)
@@ -307,7 +300,7 @@ def _begun(
 ) -> dict[str, Any]:
     """Return a series that a result begins."""
     series = {
-        "result": record.result, "calls": 1, "count": _in_tenths(_weight(record, outcome)), "similar": 1,
+        "result": record.result, "calls": 1, "count": _weight(record, outcome), "similar": 1,
         "first": record.seq, "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
         "failed": record.status == ERROR,
     }  # fmt: skip
@@ -366,14 +359,17 @@ def _in_tenths(count: float) -> float:
 def _judge(name: str, series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
     count, failed, result = series["count"], series["failed"], series["result"]
-    allowance = run.allowance("outcome")
-    is_refusal = "refusal" in series
-    is_shared = is_refusal or len({one.removesuffix(_LOOKS) for one in series.get("members", ())}) > 1
-    # Different tools may well share the words of an error, such as "user not found".
-    is_early = failed and (is_refusal or not is_shared)
-    limit_name = "outcome_max_errors" if is_early else "outcome_max_results"
+    allowance = run.allowances.get("outcome", 0)
+    limit_name, similar_limit = "outcome_max_results", values["outcome_max_similar"] + allowance
     limit = values[limit_name] + allowance
-    similar_limit = values["outcome_max_similar"] + allowance
+    if not failed and count < limit and series["similar"] < similar_limit:
+        return Reading(int(count), limit)
+    is_refusal = "refusal" in series
+    is_shared = is_refusal or ("members" in series and _is_of_several(series["members"]))
+    # Different tools may well share the words of an error, such as "user not found".
+    if failed and (is_refusal or not is_shared):
+        limit_name = "outcome_max_errors"
+        limit = values[limit_name] + allowance
     is_advisory = False
     if count < limit and series["similar"] < similar_limit:
         refusals = values["outcome_max_refusals"]
@@ -417,6 +413,11 @@ def _judge(name: str, series: dict[str, Any], run: RunState, record: Record, pol
     return Reading(int(count), limit, finding)
 
 
+def _is_of_several(members: list[str]) -> bool:
+    """Return whether several tools belong to a series; what a shell looks at and what it runs are one."""
+    return len({one.removesuffix(_LOOKS) for one in members}) > 1
+
+
 def _literal(
     own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
 ) -> Reading:
@@ -439,7 +440,7 @@ def _literal(
     ]
     texts.append([record.seq, failed, text])
     del texts[: -values["window_calls"]]
-    count, limit = len(similar) + 1, values["outcome_max_results"] + run.allowance("outcome")
+    count, limit = len(similar) + 1, values["outcome_max_results"] + run.allowances.get("outcome", 0)
     if count < limit:
         return Reading(count, limit)
     seqs = tuple(sorted((*similar, record.seq)))  # results may arrive in another order than their calls

@@ -111,7 +111,7 @@ class Similar(BaseDetector):
         """Judge a call before it runs."""
         values = policy.values
         window, limit = values["similar_window_calls"], values["similar_max_calls"]
-        limit += run.allowance("similar")
+        limit += run.allowances.get("similar", 0)
         literal = values["similar_method"] == "literal"
         aware, tool = values["result_aware"] and not literal, record.tool
         # Most earlier calls had a new result.

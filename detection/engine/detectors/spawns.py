@@ -152,7 +152,7 @@ class Spawns(BaseDetector):
             # It was judged when it was started.
             return QUIET
         counts |= {"per_minute": tree.within_a_minute(record.at), "total": tree.total}
-        allowance = run.allowance(self.kind)
+        allowance = run.allowances.get(self.kind, 0)
         limits = [
             (count, limit + allowance, name)
             for name, count in counts.items()

@@ -138,7 +138,9 @@ class Stagnation(BaseDetector):
             _count(own, record)
             return _judge(own, run, record, policy, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
         limit = policy.values["stagnation_max_calls"]
-        if record.key not in own.get("keys", ()) and not _is_far_beyond(own, run, record, policy, limit):
+        if "count" not in own:
+            return QUIET
+        if record.key not in own["keys"] and not _is_far_beyond(own, run, record, policy, limit):
             return QUIET
         return _judge(own, run, record, policy, limit)
 
@@ -209,7 +211,7 @@ def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: P
     One call for each further result: the call after a blocked one may show that the agent has found another way. What
     writes or says something may end the stagnation.
     """
-    is_far = own.get("count", 0.0) >= (limit + run.allowance("stagnation")) * _FAR_BEYOND * _ENOUGH
+    is_far = own.get("count", 0.0) >= (limit + run.allowances.get("stagnation", 0)) * _FAR_BEYOND * _ENOUGH
     if not is_far or policy.reads_plainly or record.effect in ("write", "step", "message", "note"):
         return False
     if own.get("judged") == own["calls"]:
@@ -268,7 +270,7 @@ def _sweep(
     sweep["seqs"] = sorted([*sweep["seqs"], record.seq])[-MAX_EVIDENCE:]
     if record.effect == "search":
         limit = ceil(limit * _SHELL_SEARCHES)
-    limit += run.allowance("stagnation")
+    limit += run.allowances.get("stagnation", 0)
     count = sweep["count"]
     if count < limit:
         return Reading(count, limit)
@@ -300,7 +302,7 @@ def _pass(
     if window is None or record.status != OK:
         return QUIET
     found = read_again(files, window, record.seq, record.key)
-    limit += run.allowance("stagnation")
+    limit += run.allowances.get("stagnation", 0)
     if found is None or found.number < limit:
         return QUIET
     finding = Finding(
@@ -320,7 +322,7 @@ def _pass(
 
 
 def _judge(own: dict[str, Any], run: RunState, record: Record, policy: Policy, limit: int) -> Reading:
-    limit += run.allowance("stagnation")
+    limit += run.allowances.get("stagnation", 0)
     count, known = own.get("count", 0.0), own.get("keys", ())
     if count < limit * _ENOUGH:
         return Reading(int(count), limit)

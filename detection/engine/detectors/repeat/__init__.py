@@ -237,9 +237,10 @@ class Repeat(BaseDetector):
         self, own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
     ) -> Reading:
         """Note whether the result changed, and look for scattered repeats."""
-        streak = own.streak
-        if streak is not None and in_a_row.belongs(streak, record):
-            is_compared = in_a_row.is_compared(streak, policy)
+        streak, is_aware = own.streak, policy.values["result_aware"]
+        if streak is not None and streak.key == record.key and record.ordinal > streak.after:
+            # Not the first result, because most calls are made once.
+            is_compared = is_aware and streak.calls > 1
             if is_compared:
                 nearly_same.note_likeness(streak, record, outcome, policy)
             in_a_row.note_result(streak, run, record, outcome, policy)
@@ -248,7 +249,7 @@ class Repeat(BaseDetector):
                 nearly = nearly_same.judge(streak, run, record, policy)
                 if nearly is not QUIET:
                     return nearly
-        return scattered.judge(own, run, record, outcome, policy) if policy.values["result_aware"] else QUIET
+        return scattered.judge(own, run, record, outcome, policy) if is_aware else QUIET
 
     def on_change(self, own: RepeatState, run: RunState, record: Record) -> None:
         """Reset other calls: after a change it makes sense to repeat them."""

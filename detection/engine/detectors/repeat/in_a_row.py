@@ -16,7 +16,7 @@ from detection.engine.identity import structured
 from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState, hash_of
 from detection.engine.results import ResultOutcome
 from detection.engine.tool_verbs import moves_on, what_was_made
-from detection.engine.writes import counts_by_receipt
+from detection.engine.writes import COUNTED, counts_by_receipt
 
 if TYPE_CHECKING:
     from detection.engine.policy import Policy
@@ -36,14 +36,13 @@ _ROUNDING = 1e-9
 def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
     """Add a call to its streak, or begin one, and judge it."""
     values, streak = policy.values, own.streak
-    keeps_times = values["ttl_from"] == "entry" or bool(_period(record, policy))
     if streak is None or streak.key != record.key:
         # Most calls begin a streak, and end there.
-        own.streak = _begun(record, keeps_times=keeps_times)
+        own.streak = _begun(record, policy)
         return Reading(1, values["max_repeats"])
     if streak.spoken and not policy.reads_plainly:
         # What the user may have asked for again is no repeat.
-        own.streak = _begun(record, keeps_times=keeps_times)
+        own.streak = _begun(record, policy)
         own.streak.turns, own.streak.before = streak.turns + 1, streak.result
         return _judge_turns(own.streak, run, record, policy)
     own.streak = streak = _aged(streak, record, policy)
@@ -60,7 +59,7 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
         streak.asked += 1
     if streak.first < 0:
         streak.first, streak.since = record.seq, record.at
-    if keeps_times:
+    if _keeps_times(record, policy):
         streak.times = [*(streak.times or ()), record.at]
     if streak.calls == 1:
         return Reading(1, values["max_repeats"])
@@ -69,16 +68,23 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     return _judge(streak, run, record, policy)
 
 
-def _begun(record: Record, *, keeps_times: bool) -> Streak:
+def _begun(record: Record, policy: Policy) -> Streak:
     streak = Streak(record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at)
-    if keeps_times:
+    if _keeps_times(record, policy):
         streak.times = [record.at]
     return streak
 
 
+def _keeps_times(record: Record, policy: Policy) -> bool:
+    """Return whether each call of a streak ages by itself."""
+    return policy.values["ttl_from"] == "entry" or (
+        record.effect in COUNTED and bool(_period(record, policy))
+    )
+
+
 def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
     """Advise once if a person has got the same result in several turns."""
-    warn_at = first_warning(policy.values) + run.allowance(record.key)
+    warn_at = first_warning(policy.values) + run.allowances.get(record.key, 0)
     if streak.turns != warn_at or policy.traits.tool_class == "poll":
         return Reading(1, policy.values["max_repeats"])
     finding = finding_about_streak(
@@ -130,7 +136,7 @@ def _within(streak: Streak, record: Record, period: int) -> Streak:
 
 def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
     values = policy.values
-    calls, allowance = streak.calls, run.allowance(record.key)
+    calls, allowance = streak.calls, run.allowances.get(record.key, 0)
     if not values["result_aware"]:
         limit = values["max_repeats"] + allowance
         if calls < limit:
@@ -167,16 +173,6 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Rea
             streak, run, record, policy, calls, calls, changing_limit, "changing", advisory=True
         )
     return Reading(counted, limit, found)
-
-
-def belongs(streak: Streak, record: Record) -> bool:
-    """Return whether the result of this call belongs to the streak."""
-    return streak.key == record.key and record.ordinal > streak.after
-
-
-def is_compared(streak: Streak, policy: Policy) -> bool:
-    """Return whether results are compared: not the first one, because most calls are made once."""
-    return bool(policy.values["result_aware"]) and streak.calls >= _SECOND
 
 
 def note_result(

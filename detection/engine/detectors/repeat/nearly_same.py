@@ -54,7 +54,7 @@ def judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Read
     if not warn_at or known is None or not known.is_near or policy.traits.tool_class == "poll":
         return QUIET
     # A state that is read may change a little each time.
-    limit = warn_at + policy.traits.reads + run.allowance(record.key)
+    limit = warn_at + policy.traits.reads + run.allowances.get(record.key, 0)
     calls = known.count + 1
     if calls < limit:
         return QUIET

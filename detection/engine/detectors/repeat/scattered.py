@@ -45,7 +45,7 @@ def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcom
     for other in run.records[-window:]:
         if other.key == key and other.result == result and not other.is_obsolete:
             recent += 1
-    allowance = run.allowance(key)
+    allowance = run.allowances.get(key, 0)
     in_a_row = own.streak.calls if own.streak is not None and own.streak.key == key else 0
     results = "errors" if record.status == ERROR else "equal"
     for found, setting, window_calls in (

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def judge(own: RepeatState, run: RunState, record: Record, policy: Policy) -> Reading:
     """Count a call, and judge it by all identical ones of the run."""
     calls = count(own.totals, record.key, MAX_TOTALS)
-    limit = policy.values["max_repeats"] + run.allowance(record.key)
+    limit = policy.values["max_repeats"] + run.allowances.get(record.key, 0)
     if calls < limit:
         return Reading(calls, limit)
     results, details = known_results(run, record), detail(record.tool, scope="run")

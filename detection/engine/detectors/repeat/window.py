@@ -22,7 +22,7 @@ def judge(run: RunState, record: Record, policy: Policy) -> Reading:
         for other in earlier
         if other.key == record.key and not other.is_obsolete and (ttl is None or record.at - other.at <= ttl)
     )
-    limit = values["max_repeats"] + run.allowance(record.key)
+    limit = values["max_repeats"] + run.allowances.get(record.key, 0)
     if count < limit:
         return Reading(count, limit)
     finding = finding_about(
