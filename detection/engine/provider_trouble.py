@@ -6,11 +6,10 @@ trouble: another call, or a mended one, is what helps there. The words are in th
 
 from __future__ import annotations
 
-import re
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from detection.engine import tables
-from detection.engine.substrings import contains_any
+from detection.engine.substrings import has_part, lower
 
 Trouble = Literal["", "rate limit", "time-out", "outage"]
 
@@ -18,24 +17,20 @@ Trouble = Literal["", "rate limit", "time-out", "outage"]
 _MAX_CHARS = 400
 
 
-def _troubles() -> tuple[tuple[str, tuple[str, ...], re.Pattern[str]], ...]:
-    """Return the kinds in the order of the table: a gateway time-out is an outage of a gateway."""
-    named: dict[str, list[Any]] = {}
-    for row in tables.table("provider"):
-        named.setdefault(row["trouble"], []).append(row)
-    return tuple((name, tables.parts(found), tables.pattern(found)) for name, found in named.items())
-
-
-_TROUBLES = _troubles()
+# In the order of the table: a gateway time-out is an outage of a gateway.
+_TROUBLES = tuple(
+    (row["trouble"], tuple(row["parts"]), tables.pattern([row])) for row in tables.table("provider")
+)
 
 
 def trouble_of(text: str) -> Trouble:
     """Return the kind of trouble that an error reports in its first 400 characters; empty if none.
 
-    Costs one pass per kind.
+    The first row of the table that matches decides. Costs one pass for each row that may match.
     """
     head = text[:_MAX_CHARS]
+    lowered = lower(head)
     for name, parts, pattern in _TROUBLES:
-        if contains_any(head, parts) and pattern.search(head):
+        if has_part(lowered, parts) and pattern.search(head):
             return "" if name == "own" else cast("Trouble", name)
     return ""

@@ -13,6 +13,7 @@ from detection.engine import provider_trouble
 from detection.engine.identity import Keyer
 from detection.engine.results import CallFacts, answers, as_text, evaluate_result, masking, normalise
 from detection.engine.similarity import sketch
+from detection.engine.substrings import lower
 from detection.engine.tool_classes import PLAIN_TOOL, ToolTraits, shipped_traits
 
 KEYER = Keyer(b"secret")
@@ -35,6 +36,8 @@ def evaluated(content, is_error=False, traits=PLAIN_TOOL, arguments=None):
         ("object at 0x7f3a2b10", "object at 0x55d0c0ff"),
         ("id 1b4e28ba-2fa1-11d2-883f-0016d3cca427", "id 9f4e28ba-2fa1-11d2-883f-0016d3cca42a"),
         ("request id: 81f2c3", "request id: 77ac01"),
+        ("X-REQUEST-ID: 81f2c3", "X-REQUEST-ID: 77ac01"),
+        ("Pid 81 is up", "Pid 77 is up"),
         ("Chunk ID: 0fe9ea\nOutput:\nno", "Chunk ID: b9066b\nOutput:\nno"),
         ("no\n<shellId: 0 completed with exit code 1>", "no\n<shellId: 11 completed with exit code 1>"),
         (
@@ -243,7 +246,45 @@ def test_times_are_masked_with_and_without_the_fast_check(text):
     slow = re.compile(masking._VOLATILE_FORMS.replace(check, ""))
     assert masking._PLAIN_VOLATILE.sub("~", text) == slow.sub("~", text)
     if text.isascii() and slow.search(text):
-        assert masking._may_be_volatile(text)
+        assert masking._VOLATILE_KINDS.search(text.encode().translate(masking._KINDS))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["req", "uest", "ID", "ıd", "trace", "\u017fpan", "p", "g", "id", "req_", "7", "é", *" _-:=\n"]
+        ),
+        max_size=12,
+    )
+)
+def test_labelled_ids_are_the_plain_ones(pieces):
+    text = "".join(pieces)
+    plain = r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+"
+    assert masking._LABELLED_ID.sub(r"\1\2~", text) == re.sub(plain, r"\1\2~", text)
+    assert masking._END_OF_LABEL.search(lower(text)) or not re.search(plain, text)
+
+
+@given(
+    st.lists(
+        st.sampled_from(["id", "ID", "\u0130d", "ref", "erence", "user_", "7", "ab", *' "_-:=#\n']),
+        max_size=12,
+    )
+)
+def test_named_ids_are_the_plain_ones(pieces):
+    text = "".join(pieces)
+    plain = (
+        r'(?i)((?:"\w{0,40}(?:id|ref|reference|number|hash|sha|token|url|link|etag|cursor)"\s{0,3}:'
+        r'|\b(?:id|ref|reference)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
+    )
+    assert answers._NAMED_IDS.sub(r"\1~", text) == re.sub(plain, r"\1~", text)
+
+
+@given(
+    st.lists(st.sampled_from(["id", "ID", "deadbee", "7", "12345678", "f", "x", *" _-:=#\n"]), max_size=12)
+)
+def test_hashes_are_masked_with_and_without_the_fast_check(pieces):
+    text = "".join(pieces)
+    assert answers.without_hashes(text) == answers._HASHES.sub("~", text)
 
 
 @given(st.text("1: lineLINEcolumnchartposk\u017f\u212a=", max_size=40))

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import re
 import re._parser as regex_parser
+import string
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from detection.engine import directories, tables
 from detection.engine.arguments import essential
@@ -17,8 +20,10 @@ from detection.engine.identity import Keyer
 from detection.engine.open_calls import key_and_arguments
 from detection.engine.provider_trouble import trouble_of
 from detection.engine.results import answers, masking, normalise
+from detection.engine.results.json_text import JsonText
 from detection.engine.shell_commands import ShellLine
 from detection.engine.spawning import prompts_of, starts_agents
+from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.tool_verbs import intent_of, leads_on, moves_on, opens_file, what_was_made, words_of
 from tests.engine.play import Player
@@ -78,6 +83,24 @@ def test_answers_match_their_examples(row):
     assert [text for text in row["no_match"] if read(pattern, text)] == []
     for text in row["match"]:
         assert "parts" not in row or any(part in text.lower() for part in row["parts"])
+
+
+CHECKED_FIRST = [row for name in ("answers", "provider") for row in tables.table(name) if "parts" in row]
+
+
+@pytest.mark.parametrize("row", CHECKED_FIRST, ids=[row["pattern"][:20] for row in CHECKED_FIRST])
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_a_pattern_matches_contains_one_of_its_parts(row, data):
+    text = data.draw(st.from_regex(re.compile("(?i)" + row["pattern"]), fullmatch=True))
+    assert contains_any(text, tuple(row["parts"]))
+
+
+@pytest.mark.parametrize("letter", string.ascii_lowercase)
+def test_parts_are_found_in_whatever_a_pattern_takes_for_their_letters(letter):
+    alike = [one for one in map(chr, range(0x3000)) if re.fullmatch(f"(?i){letter}", one)]
+    assert len(alike) >= 2
+    assert [one for one in alike if not contains_any(f"x{one}x", (f"x{letter}x",))] == []
 
 
 def runs_in_a_directory(row, example):
@@ -239,10 +262,14 @@ def test_what_says_nothing_is_masked_and_what_carries_a_state_stays(name, row):
 @pytest.mark.parametrize("row", [row for _, row in volatile() if "frame" in row])
 def test_the_frame_of_an_empty_output_is_nothing(row):
     assert [
-        one for one in row["match"] if not answers.is_empty(normalise(one, plain=False), plain=False)
+        one
+        for one in row["match"]
+        if not answers.is_empty(normalise(one, plain=False), JsonText(), plain=False)
     ] == []
     assert [
-        one for one in row["no_match"] if answers.is_empty(normalise(one, plain=False), plain=False)
+        one
+        for one in row["no_match"]
+        if answers.is_empty(normalise(one, plain=False), JsonText(), plain=False)
     ] == []
 
 
@@ -252,7 +279,7 @@ def test_the_frame_of_an_empty_output_is_nothing(row):
         ("failure", answers.is_failed_object),
         ("success", lambda fields: not answers.is_failed_object(fields)),
         ("beside", answers.is_failed_object),
-        ("wrapper", lambda fields: answers.is_empty(json.dumps(fields), plain=False)),
+        ("wrapper", lambda fields: answers.is_empty(json.dumps(fields), JsonText(), plain=False)),
     ],
 )
 def test_fields_of_objects_say_how_a_call_ended(says, is_it):

@@ -16,6 +16,7 @@ from detection.engine.memory import EMPTY, ERROR, OK
 from detection.engine.provider_trouble import Trouble, trouble_of
 from detection.engine.results import answers
 from detection.engine.results.echo import phrases_of, without_echo
+from detection.engine.results.json_text import JsonText
 from detection.engine.results.masking import is_cut, normalise, without_positions, without_words
 from detection.engine.tool_classes import ToolTraits
 
@@ -174,23 +175,23 @@ def evaluate_result(
     ResultOutcome
         Costs one pass over the first 8,192 characters, and a digest of the rest.
     """
-    raw = content or ""
-    is_failed = answers.failed(raw, is_error, traits, plain=plain)
+    raw, parsed = content or "", JsonText()
+    is_failed = answers.failed(raw, is_error, traits, parsed, plain=plain)
     text = raw
     if not plain:
         text = without_echo(
             raw, phrases_of(call.sketch, call.nested, call.tool if is_failed else "", keyer), keyer
         )
     has_echo = text != raw
-    text = normalise(text, traits.volatile_result_fields, plain=plain)
-    if is_failed and call.effect == "search" and answers.is_empty(text, plain=plain):
+    text = normalise(text, traits.volatile_result_fields, parsed, plain=plain)
+    if is_failed and call.effect == "search" and answers.is_empty(text, parsed, plain=plain):
         is_failed = False  # A search that finds nothing exits with 1.
     digest = keyer.digest(b"error" if is_failed else b"result", encoded(text))
     if is_failed:
-        return _read_error(text, raw, digest, traits, keyer, call, plain=plain)
+        return _read_error(text, raw, digest, traits, keyer, call, parsed, plain=plain)
     outcome = ResultOutcome(OK, digest, None, True, text, raw, keyer, is_plain=plain)
     if len(text) <= answers.MAX_SHORT_CHARS:
-        _read_short(outcome, text, plain=plain)
+        _read_short(outcome, text, parsed, plain=plain)
     if has_echo and len(text) <= _MAX_PHRASE_CHARS and outcome.status == OK:
         outcome.is_phrase = True
     if outcome.status == OK and call.effect in _RECEIPTS and not answers.is_declined(text):
@@ -198,12 +199,16 @@ def evaluate_result(
     return outcome
 
 
-def _read_short(outcome: ResultOutcome, text: str, *, plain: bool) -> None:
+def _read_short(outcome: ResultOutcome, text: str, parsed: JsonText, *, plain: bool) -> None:
     """Note what only a short text can be: a picture, empty, a receipt without words of its own, or a value."""
+    if len(text) > answers.MAX_WRAPPED_CHARS:
+        if answers.is_empty(text, parsed, plain=plain):
+            outcome.status, outcome.is_evidence = EMPTY, False
+        return
     if answers.is_picture(text, plain=plain):
         outcome.is_picture, outcome.is_evidence = True, False
         return
-    if answers.is_empty(text, plain=plain):
+    if answers.is_empty(text, parsed, plain=plain):
         outcome.status, outcome.is_evidence = EMPTY, False
         return
     if answers.is_acknowledgement(text, plain=plain):
@@ -212,7 +217,15 @@ def _read_short(outcome: ResultOutcome, text: str, *, plain: bool) -> None:
 
 
 def _read_error(
-    text: str, raw: str, digest: str, traits: ToolTraits, keyer: Keyer, call: CallFacts, *, plain: bool
+    text: str,
+    raw: str,
+    digest: str,
+    traits: ToolTraits,
+    keyer: Keyer,
+    call: CallFacts,
+    parsed: JsonText,
+    *,
+    plain: bool,
 ) -> ResultOutcome:
     cause = without_positions(text)
     if call.sketch:
@@ -223,7 +236,7 @@ def _read_error(
         ERROR,
         digest,
         keyer.digest(b"cause", encoded(cause)),
-        not answers.is_empty(text, plain=plain),
+        not answers.is_empty(text, parsed, plain=plain),
         text,
         raw,
         keyer,

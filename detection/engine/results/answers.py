@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from detection.engine import tables
-from detection.engine.identity import parse
+from detection.engine.identity import encoded
+from detection.engine.results.json_text import JsonText
 from detection.engine.results.masking import form_of
-from detection.engine.substrings import contains_any
+from detection.engine.substrings import contains_any, has_part
 from detection.engine.tool_classes import ToolTraits
 
 # What a result says of itself stands at its beginning, or in its last lines; a judgement for the time of a result.
@@ -17,10 +18,11 @@ MAX_HEAD_CHARS = 400
 # Two or three last lines: an exit code, a summary; a judgement for the same reason.
 MAX_TAIL_CHARS = 200
 # One sentence; a longer text that contains `done` or `not found` says something else, too. A judgement.
-_MAX_WRAPPED_CHARS = 160
+MAX_WRAPPED_CHARS = 160
+"""A longer text is no picture, no acknowledgement and no value."""
 # Tools that find nothing repeat their query and give advice, in a few sentences; a judgement.
 MAX_SHORT_CHARS = 400
-"""A longer text is no picture, empty, receipt or value, and does not say that nothing was found."""
+"""A longer text is not empty, and does not say that nothing was found."""
 # Larger objects carry data, and a failure in them stands in the head; a judgement for the time of a result.
 _MAX_JSON_CHARS = 2048
 # A receipt names its id at its beginning; what follows is compared as it is.
@@ -38,7 +40,6 @@ _NOT_OF_PROGRAMS = tables.pattern(
     (row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"), at_start=True
 )
 _FAILURE, _REFUSAL = _pattern("failure", at_start=True), _pattern("refusal", at_start=True)
-_REFUSAL_PARTS = tables.parts(tables.rows("answers", says="refusal"))
 _PENDINGS = tuple(
     (tables.parts([row]), re.compile(row["pattern"])) for row in tables.rows("answers", says="pending")
 )
@@ -78,14 +79,20 @@ _VALUE = re.compile(
 )
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
 _FIGURES = re.compile(r"(?<![\w~])[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
-# The same by its label, where it has no digit: `"id": "kXbQzPwa"`, `with id abc-def`.
+# The same by its label, where it has no digit: `"id": "kXbQzPwa"`, `with id abc-def`. It begins with a set of
+# characters, so that the scan can skip what cannot match.
 _NAMED_IDS = re.compile(
-    r'(?i)((?:"\w{0,40}(?:id|ref|reference|number|hash|sha|token|url|link|etag|cursor)"\s{0,3}:'
-    r'|\b(?:id|ref|reference)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
+    r'(["iIrR\u0130\u0131](?:(?<=")'
+    r'(?i:\w{0,40}(?:id|ref|reference|number|hash|sha|token|url|link|etag|cursor)")\s{0,3}:'
+    r'|(?<!\w.)(?i:(?<=i)d|(?<=r)ef(?:erence)?)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
 )
 _HASHES = re.compile(
     r"\b[iI][dD]\b[ :=#]{1,3}[\w-]+|\b(?=[0-9a-f]{0,63}?[a-f])(?=[a-f]{0,63}?\d)[0-9a-f]{7,64}\b"
 )
+# Whatever `_HASHES` matches contains seven hexadecimal digits, or one of these.
+_HEX_KINDS = bytes.maketrans(b"0123456789abcdef", b"0" * 16)
+_SHORTEST_HASH = b"0" * 7
+_ID_PARTS = ("id ", "id:", "id=", "id#")
 # What a receipt calls an id, a number or a reference, or a word that looks like one. Nothing secret has these names.
 _GIVEN_ID = re.compile(
     r'(?i)"(?:\w{0,30}id|\w{0,30}number|ref|reference)"\s{0,3}:\s{0,3}(?:"([\w.:#/-]{1,40})"|(\d{1,20}))'
@@ -109,9 +116,10 @@ _SUCCESSES = tables.rows("json_answers", says="success")
 _BESIDE = _columns("beside")
 _WRAPPERS, _PLAIN_WRAPPERS = _columns("wrapper"), _columns("wrapper", plain=True)
 _FAILURE_FIELDS, _FAILURE_PARTS = _columns("failure"), tables.parts(_FAILURES)
+_TELLING_FIELDS = _FAILURE_FIELDS | _columns("success")
 
 
-def failed(content: str, is_error: bool | None, traits: ToolTraits, *, plain: bool) -> bool:
+def failed(content: str, is_error: bool | None, traits: ToolTraits, parsed: JsonText, *, plain: bool) -> bool:
     """Return whether a result is an error: by the word of the client, or by what it says itself.
 
     Where the client calls it none, what a tool reads or a program prints may begin like an error: it has to have the
@@ -121,7 +129,7 @@ def failed(content: str, is_error: bool | None, traits: ToolTraits, *, plain: bo
     if is_error or plain:
         return is_error if is_error is not None else _PLAIN_BEGINS_FAILED.match(content) is not None
     if content[:1] == "{" and len(content) <= _MAX_JSON_CHARS and contains_any(content, _FAILURE_PARTS):
-        fields = _object(content)
+        fields = parsed.object_of(content)
         if fields is not None:
             return is_failed_object(fields)
     if (is_error is None or not (reads or runs_programs)) and _BEGINS_FAILED.match(content):
@@ -131,18 +139,10 @@ def failed(content: str, is_error: bool | None, traits: ToolTraits, *, plain: bo
     return _FAILURE.match(content) is not None
 
 
-def _object(text: str) -> dict[str, Any] | None:
-    try:
-        value = parse(text)
-    except ValueError:
-        return None
-    return value if isinstance(value, dict) else None
-
-
 def is_failed_object(fields: Mapping[str, Any]) -> bool:
     """Return whether an object says that its call failed."""
     named = {form_of(str(name)): value for name, value in fields.items()}
-    if any(_has(row, named) for row in _SUCCESSES):
+    if _TELLING_FIELDS.isdisjoint(named) or any(_has(row, named) for row in _SUCCESSES):
         return False
     return any(_has(row, named) for row in _FAILURES)
 
@@ -179,8 +179,7 @@ def _only_beside(named: Mapping[str, Any], name: str) -> bool:
 
 def is_refused(text: str) -> bool:
     """Return whether an error says that the host did not run the call."""
-    head = text[:MAX_HEAD_CHARS]
-    return contains_any(head, _REFUSAL_PARTS) and _REFUSAL.match(head) is not None
+    return _REFUSAL.match(text[:MAX_HEAD_CHARS]) is not None
 
 
 def is_pending(text: str) -> bool:
@@ -197,22 +196,22 @@ def is_pending(text: str) -> bool:
     return False
 
 
-def is_empty(text: str, *, plain: bool) -> bool:
+def is_empty(text: str, parsed: JsonText, *, plain: bool) -> bool:
     """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
-    if len(text) > (_MAX_WRAPPED_CHARS if plain else MAX_SHORT_CHARS):
+    if len(text) > (MAX_WRAPPED_CHARS if plain else MAX_SHORT_CHARS):
         return False
     if not plain:
         for first, others, frame in _FRAMES:
             if first in text and all(part in text for part in others):
                 text = frame.sub("", text).strip()
-    if len(text) > _MAX_WRAPPED_CHARS and text[:1] != "{":
+    if len(text) > MAX_WRAPPED_CHARS and text[:1] != "{":
         return False
     if text.lower() in _NOTHING or (not plain and _EMPTY.fullmatch(text)):
         return True
     if text[:1] == "{":
         if not any(nothing in text for nothing in _EMPTY_PARTS):
             return False
-        fields = _object(text)
+        fields = parsed.object_of(text)
         if fields is None:
             return False
         if plain:
@@ -240,11 +239,11 @@ def is_hollow(value: Any) -> bool:
 def says_nothing_found(text: str, *, plain: bool) -> bool:
     """Return whether a text says that nothing was found; in a longer one, a sentence must begin so."""
     if plain:
-        return len(text) <= _MAX_WRAPPED_CHARS and _PLAIN_NOTHING_FOUND.search(text) is not None
+        return len(text) <= MAX_WRAPPED_CHARS and _PLAIN_NOTHING_FOUND.search(text) is not None
     if len(text) > MAX_SHORT_CHARS or not contains_any(text, _NOTHING_FOUND_PARTS):
         return False
     lowered = text.lower()
-    if len(text) <= _MAX_WRAPPED_CHARS:
+    if len(text) <= MAX_WRAPPED_CHARS:
         return _NOTHING_FOUND.search(lowered) is not None
     if _NOTHING_BEGINS.match(lowered) is None and _NOTHING_BEGINS_LATER.search(lowered) is None:
         return False
@@ -256,21 +255,21 @@ def says_nothing_found(text: str, *, plain: bool) -> bool:
 
 def is_acknowledgement(text: str, *, plain: bool) -> bool:
     """Return whether a text says that something is done, and nothing else."""
-    if len(text) > _MAX_WRAPPED_CHARS:
+    if len(text) > MAX_WRAPPED_CHARS:
         return False
     return (_PLAIN_ACKNOWLEDGED if plain else _ACKNOWLEDGED).fullmatch(text) is not None
 
 
 def is_picture(text: str, *, plain: bool) -> bool:
     """Return whether a text only stands for a picture."""
-    if len(text) > _MAX_WRAPPED_CHARS:
+    if len(text) > MAX_WRAPPED_CHARS:
         return False
     return (_PLAIN_PICTURE if plain else _PICTURE).fullmatch(text) is not None
 
 
 def is_value(text: str) -> bool:
     """Return whether a text is a bare number or Boolean."""
-    return len(text) <= _MAX_WRAPPED_CHARS and _VALUE.fullmatch(text) is not None
+    return len(text) <= MAX_WRAPPED_CHARS and _VALUE.fullmatch(text) is not None
 
 
 def is_declined(text: str) -> bool:
@@ -291,7 +290,10 @@ def receipt_of(text: str) -> str:
 
 def without_hashes(text: str) -> str:
     """Return the answer of a command without hashes and ids that are called so; other figures stay."""
-    return _HASHES.sub("~", text) if len(text) <= MAX_HEAD_CHARS else text
+    if len(text) > MAX_HEAD_CHARS:
+        return text
+    may_match = _SHORTEST_HASH in encoded(text).translate(_HEX_KINDS) or has_part(text.lower(), _ID_PARTS)
+    return _HASHES.sub("~", text) if may_match else text
 
 
 def id_in(text: str) -> str:

@@ -27,6 +27,7 @@ MAX_ECHO_CHARS = 160
 _MIN_WORD_CHARS = 3
 _FIELD = "|"
 _SCALAR = "#"
+_NO_WORDS = ("", _SCALAR)
 _ENCODED = re.compile(r"(?:%[0-9A-Fa-f]{2}){1,64}")
 _ESCAPES = re.compile(r"\\[nrt]")
 # Values of nested arguments that are looked at, four for each text that may be kept; a judgement for the time of a
@@ -72,14 +73,13 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def phrases_of(sketch: str, nested: str, tool: str, keyer: Keyer) -> list[str]:
-    """Return the texts of a call as hashed words, the longest first."""
-    found = {field[1:] for field in sketch.split(_FIELD) if field[1:2] != _SCALAR} if sketch else set()
+    """Return the texts of a call as hashed words."""
+    phrases = [field[1:] for field in sketch.split(_FIELD) if field[1:2] not in _NO_WORDS]
     if nested:
-        found.update(nested.split(_FIELD))
-    if tool:
-        found.add(hashed_words(tool, keyer))
-    found.discard("")
-    return sorted(found, key=len, reverse=True)
+        phrases += nested.split(_FIELD)
+    if tool and (hashed := hashed_words(tool, keyer)):
+        phrases.append(hashed)
+    return phrases
 
 
 def without_echo(text: str, phrases: list[str], keyer: Keyer) -> str:
@@ -105,15 +105,14 @@ def _masked(text: str, phrases: list[str], keyer: Keyer) -> str:
     if not may_contain(words, phrases, keyer):
         return text
     hashed = "".join(keyer.word_hashes.of(words))
-    found = [phrase for phrase in phrases if phrase in hashed]
-    if not found:
-        return text
     ranges: list[tuple[int, int]] = []
-    for phrase in found:
+    for phrase in phrases:
         start = hashed.find(phrase)
         while start >= 0:
             ranges.append((start, start + len(phrase)))
             start = hashed.find(phrase, start + len(phrase))
+    if not ranges:
+        return text
     places = word_places(plain, max(end for _, end in ranges))
     spans = [(places[start][0], places[end - 1][1]) for start, end in ranges]
     return _cut(plain, spans) or text

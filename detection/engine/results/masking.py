@@ -10,7 +10,9 @@ from operator import is_not
 from typing import Any
 
 from detection.engine import tables
-from detection.engine.identity import CONTAINERS, Keyer, dump, encoded, parse
+from detection.engine.identity import CONTAINERS, Keyer, dump, encoded
+from detection.engine.results.json_text import JsonText
+from detection.engine.substrings import has_part, lower
 
 # A screen or two: what changes with every result stands in it; a judgement for the time of a result.
 MAX_MASKED_CHARS = 8192
@@ -49,17 +51,15 @@ _PLAIN_VOLATILE_DIGITS, _VOLATILE_DIGITS = (
 _ASCII = bytes(range(128))
 _DIGIT = re.compile(r"\d")
 _MICRO = "µ"
-# ASCII text in kinds of characters: digits, separators of dates and decimals, and units of time with the x of an
-# address.
-_KINDS = bytes.maketrans(b"0123456789/:.mhdwyunx", b"0" * 10 + b"-" * 3 + b"s" * 8)
-# Whatever `_VOLATILE_ASCII` matches contains one of these kinds, or a unit after a space.
-_KINDS_OF_VOLATILE = (b"0-0", b"0s", b"0" * 10)
-_KIND_OF_UNIT = b"0 s"
-_UNITS_AFTER_SPACE = (" ago", " ms", " us", " ns")
-# From this length on, a few searches are faster than a look at every character; measured.
-_LONG_TEXT_CHARS = 400
-# White space of ASCII beside spaces and line ends.
-_OTHER_SPACES = "\t\v\f\r\x1c\x1d\x1e\x1f"
+# Text in kinds of characters: digits, separators of dates and decimals, units of time with the x of an address, line
+# ends as spaces, and any other white space of ASCII.
+_OTHER_SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"
+_KINDS = bytes.maketrans(
+    b"0123456789/:.mhdwyunx\n" + _OTHER_SPACES,
+    b"0" * 10 + b"-" * 3 + b"s" * 8 + b" " + b"\t" * len(_OTHER_SPACES),
+)
+# Whatever `_VOLATILE_ASCII` matches contains one of these; the last one is what has passed since.
+_VOLATILE_KINDS = re.compile(rb"0(?:-0|s|0{9}| s(?:s|\S{0,6} ago))")
 # By definition: 8-4-4-4-12.
 _DASHES_OF_UUID = 4
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
@@ -74,12 +74,14 @@ _DATE_WORDS = re.compile(
         + [month + _DAY_OF_MONTH for month in _MONTHS]
     )
 )
+# `request_id=`, `Process Group PGID:`, with what stands between label and id.
 _LABELLED_ID = re.compile(
-    r"(?i)\b((?:request|req|trace|span|correlation|process)[ _-]?id|pg?id)(\W{1,4})(?=\w*\d)[\w-]+"
-    r"|\breq_[A-Za-z0-9]{8,}"
+    r"([rtscpRTSCPſ](?<!\w.)(?i:(?:(?<=r)eq(?:uest)?|(?<=t)race|(?<=s)pan|(?<=c)orrelation|(?<=p)rocess)[ _-]?id"
+    r"|(?<=p)g?id))(\W{1,4})(?=\w*\d)[\w-]+"
 )
-_ID_LABELS = ("race", "span", "orrelation", "rocess", "pid", "PID", "pgid", "PGID")
-_REQUEST_LABELS = ("equest", "req_", "req-", "req ")
+# In text of `lower`, each of these labels ends in this way, with an id after it.
+_END_OF_LABEL = re.compile(r"id(?:(?<=[tqens][ _-]id)|(?<=[tqenspg]id))\W{1,4}\w*\d")
+_REQUEST_ID = re.compile(r"[rR](?<!\w.)(?i:eq_[A-Za-z0-9]{8,})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +122,13 @@ def _labels_of(found: Iterable[Mapping[str, Any]]) -> _Labels:
 _PLAIN_ROWS = [row for row in _ROWS if row.get("plain")]
 _FIELDS, _PLAIN_FIELDS = _fields_of(_ROWS), _fields_of(_PLAIN_ROWS)
 _LABELS, _PLAIN_LABELS = _labels_of(_ROWS), _labels_of(_PLAIN_ROWS)
+_LABEL_PARTS, _PLAIN_LABEL_PARTS = (
+    tuple(dict.fromkeys(part.lower() for part, _ in labels)) for labels in (_LABELS, _PLAIN_LABELS)
+)
 # Each text that has such a field contains one of these: a fast check that mostly avoids parsing.
-_FIELD_PARTS = tuple(part for row in _ROWS if "fields" in row for part in row["parts"])
-_PLAIN_FIELD_PARTS = tuple(part for row in _PLAIN_ROWS if "fields" in row for part in row["parts"])
-_SEPARATORS = str.maketrans("", "", "_-")
+_FIELD_PARTS, _PLAIN_FIELD_PARTS = (
+    tables.parts(row for row in rows if "fields" in row) for rows in (_ROWS, _PLAIN_ROWS)
+)
 # Objects with more names are tables by key, which do not come twice; a judgement for the memory of a process.
 _MAX_CACHED_NAMES = 32
 # What hosts write stands at the beginning, or all over a text.
@@ -143,80 +148,73 @@ _MAX_CUT_CHARS = 200
 # An error repeats its arguments at its beginning; a judgement for the time of a result.
 _MAX_WORDS_CHARS = 2048
 _WORDS = re.compile(r"(\w+)")
+# ASCII text with a space for whatever ends such a word: to split it as bytes is several times as fast.
+_BREAKS = bytes(code if chr(code).isalnum() or chr(code) == "_" else ord(" ") for code in range(128)) + bytes(
+    128
+)
 # Several words of an argument are one: a path, a name, a phrase.
 _MASKED = re.compile(r"[/.]{0,3}~(?:\W{1,2}~)*")
 
 
-def normalise(text: str, volatile_fields: Collection[str] = (), *, plain: bool = True) -> str:
+def normalise(
+    text: str, volatile_fields: Collection[str] = (), parsed: JsonText | None = None, *, plain: bool = True
+) -> str:
     """Return the text with times, dates, durations, ids, addresses, ANSI codes and spaces masked; other digits stay.
 
     Without `plain`, what formats and hosts are known to add is masked, too.
     """
     if text[:1] in ("{", "[") and len(text) <= MAX_JSON_CHARS:
-        text = _without_fields(text, volatile_fields, plain=plain)
+        text = _without_fields(text, volatile_fields, parsed or JsonText(), plain=plain)
     head, tail = text[:MAX_MASKED_CHARS], text[MAX_MASKED_CHARS:]
     if "\x1b" in head:
         head = _ANSI.sub("", head)
-    # Most results have single spaces and line ends, and need not be split.
-    lines = head.replace("\n", " ").strip()
-    is_spaced = "  " not in lines and _has_single_spaces(lines)
-    head = lines if is_spaced else " ".join(head.split())
+    head, kinds = _single_spaced(head)
     if head.count("-") >= _DASHES_OF_UUID and _may_have_a_uuid(head):
         head = _UUID.sub("~", head)
-    is_ascii = head.isascii()
-    if not is_ascii and _has_other_digits(head):
-        head = (_PLAIN_VOLATILE if plain else _VOLATILE).sub("~", head)
-    elif _may_be_volatile(head):
-        if is_ascii:
-            head = (_PLAIN_VOLATILE_ASCII if plain else _VOLATILE_ASCII).sub("~", head)
-        else:
-            head = (_PLAIN_VOLATILE_DIGITS if plain else _VOLATILE_DIGITS).sub("~", head)
+    head = _without_times(head, kinds, plain=plain)
+    lowered = lower(head)
     # Months and days begin with a capital letter.
-    lowered = head.lower()
     if head != lowered:
         head = _DATE_WORDS.sub("~", head)
-    # In ASCII, every labelled id contains one of these two.
-    names_no_id = is_ascii and "id" not in lowered and "req_" not in lowered
-    if not names_no_id and _may_name_an_id(head):
+    if _END_OF_LABEL.search(lowered):
         head = _LABELLED_ID.sub(r"\1\2~", head)
-    start = head if plain else head[:_MAX_LABELLED_CHARS]
-    for part, label in _PLAIN_LABELS if plain else _LABELS:
-        if part in start:
-            head = label.sub(r"\g<kept>~", head)
+    if "req_" in lowered:
+        head = _REQUEST_ID.sub("~", head)
+    if has_part(lowered, _PLAIN_LABEL_PARTS if plain else _LABEL_PARTS):
+        start = head if plain else head[:_MAX_LABELLED_CHARS]
+        for part, label in _PLAIN_LABELS if plain else _LABELS:
+            if part in start:
+                head = label.sub(r"\g<kept>~", head)
     return head + tail if tail else head
 
 
-def _may_be_volatile(text: str) -> bool:
-    """Return whether a text may contain a time, a duration or an address, in digits of ASCII.
-
-    A fast check before a slow pattern.
-    """
+def _single_spaced(text: str) -> tuple[str, bytes]:
+    """Return the text with single spaces for its white space, and what `_KINDS` makes of it."""
     kinds = encoded(text).translate(_KINDS)
-    for volatile in _KINDS_OF_VOLATILE:
-        if volatile in kinds:
-            return True
-    if _KIND_OF_UNIT in kinds:
-        for unit in _UNITS_AFTER_SPACE:
-            if unit in text:
-                return True
-    return not text.isascii() and _MICRO in text
+    lines = text.replace("\n", " ")
+    # Most results have single spaces and line ends, and need not be split. Space beyond ASCII is not printable.
+    if b"  " in kinds or b"\t" in kinds or not (text.isascii() or lines.isprintable()):
+        text = " ".join(text.split())
+        return text, encoded(text).translate(_KINDS)
+    return lines.strip(" "), kinds
+
+
+def _without_times(text: str, kinds: bytes, *, plain: bool) -> str:
+    """Return the text with times, dates, durations and addresses masked."""
+    if text.isascii():
+        if _VOLATILE_KINDS.search(kinds):
+            return (_PLAIN_VOLATILE_ASCII if plain else _VOLATILE_ASCII).sub("~", text)
+    elif _has_other_digits(text):
+        return (_PLAIN_VOLATILE if plain else _VOLATILE).sub("~", text)
+    elif _VOLATILE_KINDS.search(kinds) or _MICRO in text:
+        return (_PLAIN_VOLATILE_DIGITS if plain else _VOLATILE_DIGITS).sub("~", text)
+    return text
 
 
 def _has_other_digits(text: str) -> bool:
     """Return whether a text has digits beyond ASCII."""
     others = encoded(text).translate(None, _ASCII)
     return _DIGIT.search(others.decode("utf-8", "surrogatepass")) is not None
-
-
-def _has_single_spaces(text: str) -> bool:
-    """Return whether the only white space of a text is spaces; False may be wrong."""
-    # A space is the only white space that is printable.
-    if len(text) < _LONG_TEXT_CHARS or not text.isascii():
-        return text.isprintable()
-    for space in _OTHER_SPACES:  # noqa: SIM110 - a loop costs half of what a generator costs
-        if space in text:
-            return False
-    return True
 
 
 def _may_have_a_uuid(text: str) -> bool:
@@ -235,24 +233,14 @@ def _may_have_a_uuid(text: str) -> bool:
     return False
 
 
-def _may_name_an_id(text: str) -> bool:
-    """Return whether the text may contain a labelled id: a fast check before a slow pattern."""
-    for label in _ID_LABELS:
-        if label in text:
-            return True
-    return "eq" in text and any(label in text for label in _REQUEST_LABELS)
-
-
-def _without_fields(text: str, volatile_fields: Collection[str], *, plain: bool) -> str:
+def _without_fields(text: str, volatile_fields: Collection[str], parsed: JsonText, *, plain: bool) -> str:
     lowered = text.lower()
-    for part in _PLAIN_FIELD_PARTS if plain else _FIELD_PARTS:
-        if part in lowered:
-            break
-    else:
-        if not any(name.lower() in lowered for name in volatile_fields):
-            return text
+    if not has_part(lowered, _PLAIN_FIELD_PARTS if plain else _FIELD_PARTS) and not any(
+        name.lower() in lowered for name in volatile_fields
+    ):
+        return text
     try:
-        pruned = _pruned(parse(text), frozenset(volatile_fields), plain=plain)
+        pruned = _pruned(parsed.value_of(text), frozenset(volatile_fields), plain=plain)
         return dump(pruned).decode("utf-8", "surrogatepass")
     except (ValueError, RecursionError):
         return text
@@ -260,7 +248,7 @@ def _without_fields(text: str, volatile_fields: Collection[str], *, plain: bool)
 
 def form_of(name: str) -> str:
     """Return the name of a field as the tables write it: `duration_ms` and `durationMs` are one."""
-    return name.lower().translate(_SEPARATORS)
+    return name.lower().replace("_", "").replace("-", "")
 
 
 def _pruned(value: Any, own: frozenset[str], *, plain: bool) -> Any:
@@ -317,18 +305,15 @@ def without_positions(text: str) -> str:
 
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     """Return the text with the words of the arguments masked, except three-digit codes, which name an error."""
-    # Words at the odd places, and what separates them at the even ones.
-    parts = _WORDS.split(text[:_MAX_WORDS_CHARS])
-    words = parts[1::2]
-    hidden = {
-        word
-        for word in set(words)
-        # Single letters stay, and so do three-digit codes.
-        if len(word) > 1
-        and keyer.word_hashes[encoded(word)] in sketch
-        and not (len(word) == 3 and word.isdigit())
-    }
+    head = text[:_MAX_WORDS_CHARS]
+    found = head.encode().translate(_BREAKS).decode().split() if head.isascii() else _WORDS.findall(head)
+    # Single letters stay, and so do three-digit codes.
+    words = [word for word in set(found) if len(word) > 1 and not (len(word) == 3 and word.isdigit())]
+    hashed = keyer.word_hashes.of([*map(encoded, words)])
+    hidden = {word for word, one in zip(words, hashed, strict=True) if one in sketch}
     if not hidden:
         return text
-    parts[1::2] = ["~" if word in hidden else word for word in words]
+    # Words at the odd places, and what separates them at the even ones.
+    parts = _WORDS.split(head)
+    parts[1::2] = ["~" if word in hidden else word for word in parts[1::2]]
     return _MASKED.sub("~", "".join(parts)) + text[_MAX_WORDS_CHARS:]
