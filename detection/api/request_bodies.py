@@ -18,6 +18,7 @@ MAX_TELEMETRY_BYTES: Final = 20 * 1024 * 1024
 """Limits that the OTLP specification recommends, before and after decompression."""
 _CHUNK: Final = 256 * 1024
 _GZIP: Final = 31
+INCOMPLETE: Final = "The body is shorter than its `Content-Length`. Nothing of it was stored; send it again."
 JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 
@@ -96,10 +97,10 @@ def read_body(request: HttpRequest, *, cuts: bool = False, limits: BodyLimits = 
     try:
         body = _read(_stream(request, has_length=bool(declared)), limit, cutter, limits)
     except (UnreadablePostError, OSError) as error:
-        raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.") from error
+        raise Problem(400, "incomplete_body", INCOMPLETE) from error
     received = len(body) if cutter is None else cutter.received
     if declared.isdecimal() and received < int(declared):
-        raise Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
+        raise Problem(400, "incomplete_body", INCOMPLETE)
     if not is_packed:
         return body
     body = _unpack(body, limits)

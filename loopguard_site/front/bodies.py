@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from granian.rsgi import ProtocolClosed
+
 from detection.api.long_texts import MAX_RAW_BYTES, MAX_STRING_BYTES, LongTextCutter
 from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.web.unfinished_bodies import UnfinishedBodies, UnfinishedBody
@@ -11,6 +13,13 @@ from detection.web.unfinished_bodies import UnfinishedBodies, UnfinishedBody
 _WHOLE: Final = 512 * 1024
 """Bodies up to this size are read in one piece: each part would wait for the interpreter's lock, behind a batch.
 What has arrived of them is not known, so all unfinished ones may hold 128 MiB beside those that are read in parts."""
+_EMPTY_PARTS_AT_END: Final = 1
+"""Granian says nothing of an error within a body: an empty part more comes at its end. So it does after trailers, which no
+client of LoopGuard sends."""
+
+
+class BodyIncomplete(Exception):
+    """The body ended before its end, or has a chunk that is none."""
 
 
 class BodyReader:
@@ -45,6 +54,8 @@ class BodyReader:
         ------
         BodyTimeout
             If the body is too slow, or the oldest of too many.
+        BodyIncomplete
+            If it is not the whole body.
         """
         size = int(length) if length is not None and length.isascii() and length.isdigit() else None
         if size is not None and size > (limit if cutter is None else MAX_RAW_BYTES):
@@ -53,7 +64,10 @@ class BodyReader:
         with self._unfinished.reading() as reading:
             if size is not None and size <= longest:
                 reading.arrived(size)  # nobody sees how much has arrived: the body has its whole time at once
-                body: bytes = await reading.part(protocol())
+                try:
+                    body: bytes = await reading.part(protocol())
+                except ProtocolClosed:
+                    raise BodyIncomplete from None
                 return body
             return await _read_parts(protocol, reading, cutter, limit)
 
@@ -61,13 +75,16 @@ class BodyReader:
 async def _read_parts(
     protocol: Any, reading: UnfinishedBody, cutter: LongTextCutter | None, limit: int
 ) -> bytes:
-    arriving, parts, arrived = aiter(protocol), [], 0
+    arriving, parts, arrived, empty_parts = aiter(protocol), [], 0, 0
     while True:
         try:
             part = await reading.part(anext(arriving))
         except StopAsyncIteration:
+            if empty_parts > _EMPTY_PARTS_AT_END:
+                raise BodyIncomplete from None
             break
         size = len(part)
+        empty_parts = 0 if part else empty_parts + 1
         arrived += size
         if cutter is not None:
             part = cutter.feed(part)

@@ -21,7 +21,7 @@ from detection.api.request_bodies import MAX_BODY_BYTES, MAX_TELEMETRY_BYTES
 from detection.services.keys import Principal
 from detection.web.unfinished_bodies import BodyTimeout
 from loopguard_site.front import traffic, uploads
-from loopguard_site.front.bodies import BodyReader
+from loopguard_site.front.bodies import BodyIncomplete, BodyReader
 from loopguard_site.front.guard_use import GuardUse
 from loopguard_site.front.traffic import Traffic
 from loopguard_site.front.turns import Turns, WaitingRequest
@@ -51,6 +51,12 @@ _NO_HOST = Problem(
     400,
     "invalid_host",
     "Send the header `Host` once, with the host name of this address.",
+    headers={"Connection": "close"},
+)
+_INCOMPLETE = Problem(
+    400,
+    "incomplete_body",
+    "The body ended early, or has an invalid chunk. Nothing of it was stored; send it again.",
     headers={"Connection": "close"},
 )
 _TOO_MANY = Problem(429, "too_many_waiting", "Too many requests with this key are waiting. Retry later.")
@@ -177,6 +183,9 @@ class Front:
                 body = await self._bodies.read(protocol, length, cutter, limit=limit)
             except BodyTimeout:
                 respond(protocol, _TOO_SLOW, path, headers.get("content-type"))
+                return
+            except BodyIncomplete:
+                respond(protocol, _INCOMPLETE, path, headers.get("content-type"))
                 return
         kind = traffic.traffic_of(path)
         seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER))

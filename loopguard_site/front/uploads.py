@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from detection.api.problems import Problem, of_exception
-from detection.api.request_bodies import MAX_BODY_BYTES
+from detection.api.request_bodies import INCOMPLETE, MAX_BODY_BYTES
 from detection.services.ingestion import import_files
 from detection.web.unfinished_bodies import BodyTimeout, UnfinishedBodies
 from loopguard_site.front.wsgi_calls import Headers, RsgiScope
@@ -116,9 +116,7 @@ class UploadReader:
         try:
             file = await self._in_thread(_new_file)
             if await self._receive(protocol, file, size) < size:
-                raise UploadRejected(
-                    Problem(400, "incomplete_body", "The body is shorter than its `Content-Length`.")
-                )
+                raise UploadRejected(Problem(400, "incomplete_body", INCOMPLETE))
             await self._in_thread(lambda: file.seek(0))
         except BaseException:
             if file is not None:

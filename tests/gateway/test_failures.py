@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import socket
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -181,3 +183,22 @@ def test_an_error_in_a_stream_passes_and_the_calls_before_it_do_not(world: World
     raw = world.http().post("/chat/completions", json=request).content
     assert b"overloaded" in raw
     assert b"tool_calls" not in raw
+
+
+@pytest.mark.parametrize(
+    "end", [b"", b"0\r\n", b"zz\r\n", b"5\r\nab"], ids=["early", "no break", "no size", "within"]
+)
+@pytest.mark.parametrize("path", ["/chat/completions", "/files"], ids=["guarded", "passed on"])
+def test_a_body_that_is_cut_or_broken_never_reaches_a_model_server_as_a_whole_one(world: World, path, end):
+    at = urlsplit(world.base_url() + path)
+    body = json.dumps({"model": "gpt-x", "messages": [{"role": "user", "content": "hello"}]}).encode()
+    head = (
+        f"POST {at.path} HTTP/1.1\r\nHost: {at.netloc}\r\nLoopGuard-Key: {world.key}\r\nAuthorization: Bearer sk\r\n"
+        "Content-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as client:
+        client.sendall(head.encode() + b"%x\r\n%s\r\n%s" % (len(body), body, end))
+        client.shutdown(socket.SHUT_WR)
+        answer = b"".join(iter(lambda: client.recv(65536), b""))
+    assert b" 200 " not in answer.partition(b"\r\n")[0]
+    assert world.model.asked == []

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+import itertools
+import json
 import os
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPResponse
 from urllib.parse import urlsplit
 
 import httpx
@@ -103,6 +107,80 @@ def test_idle_connections_that_the_server_has_ended_cost_no_request(web):
         " WHERE datname = current_database() AND pid <> pg_backend_pid() AND state = 'idle'"
     )
     assert [web.guard("pool").status_code for _ in range(MORE_THAN_THREADS)] == [200] * MORE_THAN_THREADS
+
+
+LINE = (
+    json.dumps({"type": "call", "session": "cut", "tool": "search_web", "arguments": {"q": "x"}}).encode()
+    + b"\n"
+)
+CUTS = {
+    "without an end": lambda body: b"%x\r\n%s\r\n" % (len(body), body),
+    "without the last line break": lambda body: b"%x\r\n%s\r\n0\r\n" % (len(body), body),
+    "within a chunk": lambda body: b"%x\r\n%s" % (len(body) + 1, body),
+    "without a chunk": lambda body: b"",
+    "a size that is none": lambda body: b"%x\r\n%s\r\nzz\r\n" % (len(body), body),
+    "a chunk that is longer": lambda body: b"%x\r\n%s" % (len(body) - 1, body),
+    "a size without an end": lambda body: b"%x\r\n%s\r\n%s" % (len(body), body, b"0" * 300),
+    "shorter than its length": None,
+}
+
+
+def unfinished_answer(web, path, kind, body, cut, **headers):
+    """Send a body that is cut in a way, and then nothing more; the response."""
+    at = urlsplit(str(web.client.base_url))
+    length = {"Content-Length": str(len(body) + 1)} if cut is None else {"Transfer-Encoding": "chunked"}
+    given = {
+        "Host": at.netloc,
+        "Authorization": web.client.headers["Authorization"],
+        "Content-Type": kind,
+        **length,
+        **headers,
+    }
+    head = f"POST {path} HTTP/1.1\r\n" + "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    with socket.create_connection((at.hostname or "", at.port or 0), timeout=20) as sender:
+        sender.sendall(head.encode() + b"\r\n" + (cut(body) if cut else body))
+        sender.shutdown(socket.SHUT_WR)
+        answer = HTTPResponse(sender)
+        answer.begin()
+        return answer.status, answer.getheader("Content-Type"), answer.read()
+
+
+@pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
+@pytest.mark.parametrize("size", [1, 3000], ids=["short", "long"])
+def test_a_body_that_is_cut_or_broken_is_rejected_whole(web, cut, size):
+    ndjson, body = "application/x-ndjson", LINE * size
+    status, kind, content = unfinished_answer(web, "/api/v1/events", ndjson, body, cut)
+    problem = json.loads(content)
+    assert (status, kind, problem["code"]) == (400, "application/problem+json", "incomplete_body")
+    assert "Nothing of it was stored" in problem["detail"]
+    packed = gzip.compress(body)
+    answers = [
+        unfinished_answer(web, "/api/v1/events", ndjson, packed, cut, **{"Content-Encoding": "gzip"})[0],
+        unfinished_answer(web, "/api/v1/guard", "application/json", b'{"session": "cut"}' * size, cut)[0],
+        unfinished_answer(web, "/api/v1/hooks/codex", "application/json", b'{"a": "b"}' * size, cut)[0],
+        unfinished_answer(web, "/api/v1/otlp/v1/traces", "application/x-protobuf", body, cut)[0],
+        unfinished_answer(web, "/api/v1/imports", "application/x-ndjson", body, cut)[0],
+    ]
+    assert answers == [400] * 5
+    assert not Session.objects.filter(external_id="cut").exists()
+
+
+def test_whole_chunked_bodies_are_stored_with_any_chunks(web):
+    for number, sizes in enumerate(((10**9,), (1,), (7, 1000), (65_536,), (100_000, 1))):
+        line = LINE.replace(b"cut", b"whole-%d" % number)
+        body = line * (30 if 1 in sizes else 900)
+
+        def chunks(body=body, sizes=sizes):
+            at = 0
+            for size in itertools.cycle(sizes):
+                if at >= len(body):
+                    return
+                yield body[at : at + size]
+                at += size
+
+        headers = {"Content-Type": "application/x-ndjson"}
+        answer = web.client.post("/api/v1/events", content=chunks(), headers=headers)
+        assert (answer.status_code, answer.json()["accepted"]) == (202, body.count(b"\n"))
 
 
 def test_bodies_that_never_end_keep_no_thread(web):
