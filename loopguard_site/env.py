@@ -13,7 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, urlsplit
+
+from psycopg import ProgrammingError
+from psycopg.conninfo import conninfo_to_dict
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
 MODES = ("embedded", "production", "test")
@@ -25,6 +28,8 @@ MIN_SECRET_VARIETY = 8
 One in several million strings of 32 random hexadecimal digits has fewer.
 """
 DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com"
+_LAST_PORT = 65_535
+_UNKNOWN_PARAMETER = re.compile(r'URI query parameter: "([\w-]{1,60})"')
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 MAX_WEB_PROCESSES = 16
@@ -337,30 +342,42 @@ def required_free_bytes(env: Mapping[str, str], disk_bytes: int) -> float:
 def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, object]:
     """Turn ``postgresql://user:password@host:port/name`` into Django's parameters.
 
-    A socket folder is written as ``postgresql:///name?host=/path``, or percent-encoded as the host.
+    Everything that libpq reads in such an address works: several hosts, a socket folder as the host, and each of its
+    parameters in the query.
 
     Raises
     ------
     EnvironmentProblem
-        The scheme is not that of PostgreSQL.
+        The address is not one of PostgreSQL, or has a parameter that libpq does not know.
     """
     if not url:
         return {"NAME": "loopguard"}
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgres", "postgresql"):
+    if not url.startswith(("postgres://", "postgresql://")):
         raise EnvironmentProblem(f"{name} must start with postgresql://; LoopGuard runs on PostgreSQL only.")
-    query = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair)
-    host = unquote(query.pop("host", "") or parts.netloc.rpartition("@")[2].partition(":")[0])
-    port = query.pop("port", "") or str(parts.port or "")
-    if 0 in (parts.port, port and int(port)):
+    try:
+        options = conninfo_to_dict(url)
+    except ProgrammingError as error:
+        # Other errors quote parts of the address, which may be of the password.
+        unknown = _UNKNOWN_PARAMETER.search(str(error))
+        reason = (
+            f"has an unknown parameter: {unknown[1]}"
+            if unknown
+            else "must be an address such as postgresql://user:password@host:5432/name, with % and the hexadecimal code"
+            " for each special character of user, password and parameters"
+        )
+        raise EnvironmentProblem(f"{name} {reason}.") from None
+    # A service names its database itself.
+    default_name = "" if "service" in options else "loopguard"
+    ports = str(options.get("port", "")).split(",")
+    if not all(one == "" or (one.isdecimal() and 1 <= int(one) <= _LAST_PORT) for one in ports):
         raise EnvironmentProblem(f"{name} must have a port from 1 to 65535, or none.")
     return {
-        "NAME": unquote(parts.path.lstrip("/")) or "loopguard",
-        "USER": unquote(parts.username or query.pop("user", "")),
-        "PASSWORD": unquote(parts.password or ""),
-        "HOST": host,
-        "PORT": port,
-        "OPTIONS": {key: unquote(value) for key, value in query.items()},
+        "NAME": options.pop("dbname", default_name),
+        "USER": options.pop("user", ""),
+        "PASSWORD": options.pop("password", ""),
+        "HOST": options.pop("host", ""),
+        "PORT": options.pop("port", ""),
+        "OPTIONS": options,
     }
 
 

@@ -105,17 +105,27 @@ _SERVER_OPTIONS = (
 )
 
 
+# Of a standby and its primary, or of several hosts, only the one that can be written to is of use.
+_CONNECTION_DEFAULTS = {
+    "connect_timeout": 5,
+    "target_session_attrs": "read-write",
+    "application_name": "loopguard",
+}
+
+
 def _database(parameters: dict[str, object], **options: object) -> dict[str, object]:
     given = cast("dict[str, object]", parameters.get("OPTIONS", {}))
-    options = {**given, "connect_timeout": 5, "options": _SERVER_OPTIONS, **options}
+    # Of two values for one setting, the server takes the last one: that of the address.
+    server_options = f"{_SERVER_OPTIONS} {given.get('options', '')}".rstrip()
+    options = {**_CONNECTION_DEFAULTS, **given, "options": server_options, **options}
     return {**parameters, "ENGINE": "detection.sql.postgresql", "OPTIONS": options}
 
 
 # The pool of tests would keep the test database open when it is to be dropped. An installation with a test clock has
 # ended by then.
-# It stops to try a server that is away soon, and begins again with the next request: its pauses would grow to a minute.
+# After a second try, it leaves a server that is away to those who ask for a connection: its pauses would grow to a minute.
 _POOL = (
-    {"pool": {"min_size": 1, "max_size": 12, "timeout": 5, "reconnect_timeout": 5}}
+    {"pool": {"min_size": 1, "max_size": 12, "timeout": 5, "reconnect_timeout": 0}}
     if ENV.mode != "test" or ENV.test_clock
     else {}
 )

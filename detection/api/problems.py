@@ -24,6 +24,7 @@ from detection.services.ingestion.attempts import recorder
 from detection.services.keys import Principal
 from detection.services.storage.disk_space import disk_monitor
 from detection.services.versions import ChangedMeanwhile, version_of
+from detection.sql.postgresql.base import DeadlinePassed
 from detection.strict_json import JsonProblem, join
 
 log = structlog.get_logger(__name__)
@@ -43,6 +44,7 @@ CODE_OF_STATUS = {
 }
 _DISK_FULL = "53100"
 """The SQLSTATE of PostgreSQL. Other errors of its class, memory and connections, are temporary: 503 `unavailable`."""
+DEADLINE_PASSED = "The request was not answered within its deadline."
 STATUS_OF_JSON_CODE = {"not_json": 400}
 
 
@@ -201,6 +203,9 @@ def _of_database(error: Exception) -> Problem | None:
     if getattr(error.__cause__, "sqlstate", None) == _DISK_FULL:
         log.error("database_disk_full", error=str(error)[:200])
         return storage_full()
+    if isinstance(error.__cause__, DeadlinePassed):
+        log.warning("deadline_passed", error=str(error)[:200])
+        return unavailable(DEADLINE_PASSED)
     if isinstance(error, (OperationalError, InterfaceError)):
         log.warning("database_unavailable", error=str(error)[:200])
         return unavailable("The database is unavailable. Try again.")
@@ -241,6 +246,8 @@ def install(api: NinjaAPI) -> None:
         problem = of_exception(error)
         if getattr(request, "attempt", "") == "guard" and problem.code == "unavailable":
             reason: GuardMiss = "session" if isinstance(error, SessionBusy) else "database"
+            if isinstance(error.__cause__, DeadlinePassed):
+                reason = "running"
             note_missed_guard(reason, problem, getattr(request, "principal", None))
         else:
             _note(request, problem)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
 from django.contrib.auth import get_user
+from django.db import InterfaceError, OperationalError
 from django.http import (
     HttpRequest,
     HttpResponse,
@@ -15,6 +17,7 @@ from django.http import (
     HttpResponseRedirect,
 )
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import Resolver404, resolve
 from django.utils.encoding import escape_uri_path
 
@@ -87,6 +90,18 @@ def _page_above(path: str) -> str:
     return "/"
 
 
+def _database_unavailable(request: HttpRequest) -> HttpResponse:
+    """Return the page without what the others read from the database."""
+    context = {
+        "status": 503,
+        "title": "Database unavailable",
+        "detail": "LoopGuard cannot reach its database, or may not write to it. What you sent was not saved. Retry.",
+        "request_id": getattr(request, "request_id", ""),
+    }
+    headers = {"Retry-After": "2"}
+    return HttpResponse(render_to_string("console/error.html", context), status=503, headers=headers)
+
+
 class MethodNotAllowedMiddleware:
     """Gives responses 405 a page: Django's are empty, and have no handler in the URL configuration.
 
@@ -118,7 +133,11 @@ class MethodNotAllowedMiddleware:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Return the page for an unexpected error."""
+    """Return the page for an unexpected error, or while the database is unavailable."""
+    error = sys.exception()
+    if isinstance(error, (OperationalError, InterfaceError)):
+        log.warning("database_unavailable", error=str(error)[:200])
+        return _database_unavailable(request)
     return _answer(
         request,
         500,

@@ -9,12 +9,17 @@ from typing import Any, Final
 import psycopg
 from django.db import connections
 
+from detection.sql.postgresql.base import DeadlineConnection
+
 READY_TIMEOUT_SECONDS: Final = 1.0
 PROBE_REUSE_SECONDS: Final = 0.25
+_CAN_WRITE: Final = (
+    "SELECT NOT pg_is_in_recovery() AND current_setting('default_transaction_read_only') = 'off'"
+)
 
 
 class DatabaseCheck:
-    """Checks whether the database answers; concurrent requests share one connection attempt.
+    """Checks whether the database answers and can be written to; concurrent requests share one connection attempt.
 
     The attempt uses its own connection and thread, so that a stalled socket does not stall the response.
     """
@@ -24,7 +29,7 @@ class DatabaseCheck:
         self._probe: _Probe | None = None
 
     def is_available(self) -> bool:
-        """Return whether the database answers within a second."""
+        """Return whether the database answers within a second, and can be written to."""
         with self._lock:
             probe = self._probe
             if probe is None or probe.is_outdated:
@@ -50,13 +55,15 @@ class _Probe(threading.Thread):
         return not self.is_alive() and time.monotonic() - self.started_at > PROBE_REUSE_SECONDS
 
     def run(self) -> None:
-        known: dict[str, Any] = {**connections["default"].get_connection_params()}
-        names = ("host", "port", "user", "password", "dbname", "sslmode", "sslrootcert")
-        parameters = {name: known[name] for name in names if name in known}
+        parameters: dict[str, Any] = {
+            **connections["default"].get_connection_params(),
+            "connect_timeout": 1,
+            "autocommit": True,
+        }
         try:
-            with psycopg.connect(**parameters, connect_timeout=1, autocommit=True) as connection:
-                connection.execute("SELECT 1")
-            self.succeeded = True
+            with DeadlineConnection.connect(**parameters) as connection:
+                is_writable = connection.execute(_CAN_WRITE).fetchone()
+            self.succeeded = is_writable == (True,)
         except (psycopg.Error, OSError):
             self.succeeded = False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import IntEnum, unique
+from typing import Final
 
 from django.db import DEFAULT_DB_ALIAS, connection, connections
 
@@ -26,16 +27,20 @@ class AdvisoryLock(IntEnum):
     ERASURE = 0x4C47_000B
 
 
+_KEY: Final = "%s # hashtext(coalesce(current_schema(), ''))"
+"""Several installations may share a database, each with a schema of its own."""
+
+
 def lock_until_commit(lock: AdvisoryLock, using: str = DEFAULT_DB_ALIAS) -> None:
     """Wait for a lock and hold it until the transaction ends."""
     with connections[using].cursor() as cursor:
-        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [lock.value])
+        cursor.execute(f"SELECT pg_advisory_xact_lock({_KEY})", [lock.value])
 
 
 def try_lock_until_commit(lock: AdvisoryLock) -> bool:
     """Take a lock until the transaction ends; False when another process holds it."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [lock.value])
+        cursor.execute(f"SELECT pg_try_advisory_xact_lock({_KEY})", [lock.value])
         return bool(cursor.fetchone()[0])
 
 
@@ -54,7 +59,7 @@ def try_lock(lock: AdvisoryLock, row_id: int | None = None) -> Iterator[bool]:
         False when another process holds it.
     """
     key = [lock.value] if row_id is None else [lock.value, row_id % 2**31]
-    places = ", ".join(["%s"] * len(key))
+    places = _KEY if row_id is None else f"{_KEY}, %s"
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT pg_try_advisory_lock({places})", key)
         if not cursor.fetchone()[0]:

@@ -248,7 +248,9 @@ class _Exchange:
             raise
         for answer in answers:
             if answer.status == pq.ExecStatus.FATAL_ERROR:
-                raise errors.error_from_result(answer, encoding=self._raw.info.encoding)
+                error = errors.error_from_result(answer, encoding=self._raw.info.encoding)
+                self._raw.close_if_of_no_use(error)
+                raise error
         self._raw.prepared_names.update(self._prepared)
         places, last = [], -1
         for count in counts:

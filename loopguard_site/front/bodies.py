@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from granian.rsgi import ProtocolClosed
+from granian.rsgi import ProtocolClosed  # type: ignore[attr-defined]
 
 from detection.api.long_texts import MAX_RAW_BYTES, MAX_STRING_BYTES, LongTextCutter
 from detection.api.request_bodies import MAX_BODY_BYTES
@@ -14,8 +14,8 @@ _WHOLE: Final = 512 * 1024
 """Bodies up to this size are read in one piece: each part would wait for the interpreter's lock, behind a batch.
 What has arrived of them is not known, so all unfinished ones may hold 128 MiB beside those that are read in parts."""
 _EMPTY_PARTS_AT_END: Final = 1
-"""Granian says nothing of an error within a body: an empty part more comes at its end. So it does after trailers, which no
-client of LoopGuard sends."""
+"""Granian says nothing of an error within a body: an empty part more comes at its end. So it does after trailers, which
+are not accepted therefore."""
 
 
 class BodyIncomplete(Exception):

@@ -9,6 +9,7 @@ import random
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -248,8 +249,10 @@ class Front:
 
     def _expire(self, call: ServedRequest) -> None:
         """Respond in place of a thread: the deadline has passed."""
-        is_waiting = call.traffic != Traffic.PROBE and self._turns.leave(call)
-        problem = problems.unavailable("The request was not answered within its deadline.")
+        self._miss(call, is_waiting=call.traffic != Traffic.PROBE and self._turns.leave(call))
+
+    def _miss(self, call: ServedRequest, *, is_waiting: bool) -> None:
+        problem = problems.unavailable(problems.DEADLINE_PASSED)
         if call.respond(problem) and call.traffic == Traffic.GUARD:
             principal = self._principals.get(call.environ.get("HTTP_AUTHORIZATION", ""))
             problems.note_missed_guard("waiting" if is_waiting else "running", problem, principal)
@@ -258,7 +261,10 @@ class Front:
         while True:
             call = self._turns.take()
             try:
-                call.answer()
+                if time.monotonic() < call.environ["loopguard.deadline"]:
+                    call.answer()
+                else:  # its turn came too late: to begin would only delay those who still have time
+                    self.loop.call_soon_threadsafe(partial(self._miss, call, is_waiting=True))
             finally:
                 self._turns.done(call)
 

@@ -41,11 +41,10 @@ class Web:
         calls = [{"tool": "search_web", "arguments": {"q": "x"}}]
         return self.client.post("/api/v1/guard", json={"session": session, "calls": calls}, headers=headers)
 
-    def missed(self) -> float:
+    def missed(self, reason: str = "") -> float:
         lines = self.client.get("/metrics", headers={"Authorization": ""}).text.splitlines()
-        return sum(
-            float(line.split()[-1]) for line in lines if line.startswith("loopguard_guard_missed_total{")
-        )
+        start = f'loopguard_guard_missed_total{{reason="{reason}'
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(start))
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +82,21 @@ def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
         assert all(int(answer.headers["Retry-After"]) > 0 for answer in documents)
     assert wait_until(lambda: web.guard().status_code == 200, 10)
     assert web.missed() - missed >= MORE_THAN_THREADS
+
+
+@pytest.mark.parametrize("milliseconds", ["1", "2", "5", "9"])
+def test_a_database_that_had_no_time_to_respond_is_not_said_to_be_unavailable(web, milliseconds):
+    blamed, missed, count = web.missed("database"), web.missed(), 60
+    with ThreadPoolExecutor(MORE_THAN_THREADS) as agents:
+        budget = {"LoopGuard-Timeout-Ms": milliseconds}
+        sent = [agents.submit(web.guard, f"hurried-{number}", **budget) for number in range(count)]
+        answers = [one.result() for one in sent]
+    rejected = [one.json() for one in answers if one.status_code != 200]
+    assert {one["code"] for one in rejected} <= {"unavailable"}
+    assert {one["detail"] for one in rejected} <= {"The request was not answered within its deadline."}
+    assert wait_until(lambda: web.missed() - missed >= len(rejected), 5)
+    assert web.missed("database") == blamed
+    assert web.guard().status_code == 200
 
 
 def test_a_locked_session_delays_nobody_else(web):

@@ -6,10 +6,13 @@ Timeouts of the server are no help against a server that does not respond.
 from __future__ import annotations
 
 import select
+import time
+from contextlib import suppress
 from functools import cached_property
-from typing import Any
+from typing import Any, Final, Self
 
 import psycopg
+import psycopg_pool
 from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.postgresql import base
 from psycopg import abc, errors, pq
@@ -17,9 +20,30 @@ from psycopg.adapt import Transformer
 
 from detection.sql.deadlines import remaining_seconds
 
+GETTING_SECONDS: Final = 0.5
+"""A request that waits for a connection asks again after this time: only who asks lets the pool try to connect."""
+FAIR_SECONDS: Final = 0.25
+"""A database that had less time than this for its response is not said to be unavailable."""
+_OF_NO_USE: Final = (
+    errors.ReadOnlySqlTransaction,
+    errors.IdleInTransactionSessionTimeout,
+    errors.TransactionTimeout,
+)
+"""Errors of a connection that cannot be used for writing any more, which psycopg does not count among its own."""
+_latest_places: dict[str, tuple[str, str]] = {}
+"""The host and port of the latest connection, by the list of hosts."""
+
 
 class DeadlineExceeded(psycopg.OperationalError):
-    """The database did not respond within the deadline of the request. The connection is closed."""
+    """The database did not respond, or gave no connection, within the deadline of the request."""
+
+
+class DeadlinePassed(DeadlineExceeded):
+    """Too little time was left for the database to be blamed for it."""
+
+
+class ConnectionOfNoUse(psycopg.OperationalError):
+    """The server is read-only, as a standby is, or has ended the transaction. The connection is closed."""
 
 
 class DeadlineConnection(psycopg.Connection[Any]):
@@ -42,6 +66,43 @@ class DeadlineConnection(psycopg.Connection[Any]):
     def transformer(self) -> abc.Transformer:
         """Converts parameters and rows of these statements, and keeps what it has looked up for each type."""
         return Transformer(self)
+
+    @classmethod
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+        """Connect; of several hosts, the one that was connected to last is tried first."""
+        hosts = str(kwargs.get("host") or "").split(",")
+        if len(hosts) == 1 or kwargs.get("hostaddr") or kwargs.get("load_balance_hosts"):
+            return super().connect(conninfo, **kwargs)
+        ports = str(kwargs.get("port") or "").split(",")
+        places = [*zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True)]
+        listed = str(places)
+        latest, failure = _latest_places.get(listed), psycopg.OperationalError("no host is named")
+        for place in sorted(places, key=lambda one: one != latest):
+            try:
+                connection = super().connect(
+                    conninfo, **kwargs | {"host": place[0], "port": place[1] or None}
+                )
+            except psycopg.OperationalError as error:
+                failure = error
+                continue
+            _latest_places[listed] = place
+            return connection
+        raise failure
+
+    def close_if_of_no_use(self, error: psycopg.Error) -> None:
+        """Close the connection after an error which means that it is of no use, and the idle ones of its pool.
+
+        Raises
+        ------
+        ConnectionOfNoUse
+            After such an error. New connections find the server that can be written to.
+        """
+        if isinstance(error, _OF_NO_USE):
+            self.pgconn.finish()
+            pool = getattr(self, "_pool", None)
+            if pool is not None and isinstance(error, errors.ReadOnlySqlTransaction):
+                pool.drain()
+            raise ConnectionOfNoUse(str(error)) from error
 
     def has_ended(self) -> bool:
         """Return whether the server has ended the connection while it was idle, without asking the server.
@@ -71,16 +132,19 @@ class DeadlineConnection(psycopg.Connection[Any]):
 
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server, until the deadline at the latest."""
-        remaining = remaining_seconds() if timeout is None else None
-        if remaining is None:
-            return super().wait(gen, interval, timeout)
+        remaining = remaining_seconds() if timeout is None else timeout
         try:
             return super().wait(gen, interval, remaining)
         except errors._WaitTimeout:
+            if timeout is not None:
+                raise
             # The rest of the answer may still come, so the connection is of no use any more. The server notices
             # that it is closed, gives up what it waits for and rolls back.
             self.pgconn.finish()
-            raise DeadlineExceeded("no response within the deadline of the request") from None
+            raise _missed(remaining or 0.0, "no response within the deadline of the request") from None
+        except psycopg.Error as error:
+            self.close_if_of_no_use(error)
+            raise
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
@@ -120,14 +184,34 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if pool is None:
             return DeadlineConnection.connect(**conn_params)
         pool.open()
-        connection = pool.getconn(timeout=_seconds_left(pool))
-        while connection.has_ended():
+        given, until = remaining_seconds(), time.monotonic() + pool.timeout
+        while True:
+            connection = _from_pool(pool, given, until)
+            if not connection.has_ended():
+                return connection
             pool.putconn(connection)  # It is replaced by a new one.
-            connection = pool.getconn(timeout=_seconds_left(pool))
-        return connection
 
 
-def _seconds_left(pool: Any) -> float:
-    remaining = remaining_seconds()
-    timeout: float = pool.timeout
-    return timeout if remaining is None else min(remaining, timeout)
+def _from_pool(pool: Any, given: float | None, until: float) -> Any:
+    """Return a connection of the pool, or raise the reason why there is none.
+
+    Parameters
+    ----------
+    given
+        The time that was left for the database at first.
+    until
+        The end of the wait if there is no deadline before.
+    """
+    while True:
+        remaining, left = remaining_seconds(), until - time.monotonic()
+        if given is not None and not remaining:
+            raise _missed(given, "no connection within the deadline of the request")
+        if left <= 0:
+            raise psycopg.OperationalError(f"no connection within {pool.timeout:g} seconds")
+        with suppress(psycopg_pool.PoolTimeout):
+            return pool.getconn(timeout=min(GETTING_SECONDS, left, left if remaining is None else remaining))
+
+
+def _missed(given: float, reason: str) -> DeadlineExceeded:
+    """Return the error of a deadline that has passed while the database had this many seconds."""
+    return DeadlinePassed(reason) if given < FAIR_SECONDS else DeadlineExceeded(reason)
