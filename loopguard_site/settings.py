@@ -123,7 +123,7 @@ def _database(parameters: dict[str, object], **options: object) -> dict[str, obj
 
 # The pool of tests would keep the test database open when it is to be dropped. An installation with a test clock has
 # ended by then.
-# After a second try, it leaves a server that is away to those who ask for a connection: its pauses would grow to a minute.
+# After a second try, it leaves a server that is away to who asks for a connection: its pauses would grow to a minute.
 _POOL = (
     {"pool": {"min_size": 1, "max_size": 12, "timeout": 5, "reconnect_timeout": 0}}
     if ENV.mode != "test" or ENV.test_clock

@@ -92,6 +92,10 @@ class ServedRequest(WaitingRequest):
 
     def answer(self) -> None:
         """Call the application and send its response; in a thread."""
+        if time.monotonic() >= self.environ["loopguard.deadline"]:
+            # Its turn came too late: to begin would only delay those who still have time.
+            self.loop.call_soon_threadsafe(partial(self._front.miss, self, is_waiting=True))
+            return
         responder = Responder(self.protocol, self.loop, self.claim)
         result: Any = None
         try:
@@ -249,9 +253,10 @@ class Front:
 
     def _expire(self, call: ServedRequest) -> None:
         """Respond in place of a thread: the deadline has passed."""
-        self._miss(call, is_waiting=call.traffic != Traffic.PROBE and self._turns.leave(call))
+        self.miss(call, is_waiting=call.traffic != Traffic.PROBE and self._turns.leave(call))
 
-    def _miss(self, call: ServedRequest, *, is_waiting: bool) -> None:
+    def miss(self, call: ServedRequest, *, is_waiting: bool) -> None:
+        """Respond to a request whose deadline has passed, in the event loop, and count it if it is one of the guard."""
         problem = problems.unavailable(problems.DEADLINE_PASSED)
         if call.respond(problem) and call.traffic == Traffic.GUARD:
             principal = self._principals.get(call.environ.get("HTTP_AUTHORIZATION", ""))
@@ -261,10 +266,7 @@ class Front:
         while True:
             call = self._turns.take()
             try:
-                if time.monotonic() < call.environ["loopguard.deadline"]:
-                    call.answer()
-                else:  # its turn came too late: to begin would only delay those who still have time
-                    self.loop.call_soon_threadsafe(partial(self._miss, call, is_waiting=True))
+                call.answer()
             finally:
                 self._turns.done(call)
 

@@ -68,7 +68,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
         return Transformer(self)
 
     @classmethod
-    def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:  # type: ignore[override]
+    def connect(cls, conninfo: str = "", **kwargs: Any) -> Self:
         """Connect; of several hosts, the one that was connected to last is tried first."""
         hosts = str(kwargs.get("host") or "").split(",")
         if len(hosts) == 1 or kwargs.get("hostaddr") or kwargs.get("load_balance_hosts"):
