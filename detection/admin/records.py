@@ -71,9 +71,9 @@ class RecordPage(ReadOnlyMixin, ProjectAdmin):
         return format_html('<a href="{}">open</a>', address)
 
 
-def rows_of(model: type[Model], *fields: str) -> type[Any]:
+def rows_of(model: type[Model], *fields: str, fk_name: str | None = None) -> type[Any]:
     """Return an inline with fields of the rows that belong to a record."""
-    attributes = {"model": model, "extra": 0, "fields": fields, "readonly_fields": fields}
+    attributes = {"model": model, "fk_name": fk_name, "extra": 0, "fields": fields, "readonly_fields": fields}
     return type(f"{model.__name__}Rows", (ReadOnlyMixin, BaseInline), attributes)
 
 
@@ -88,7 +88,7 @@ admin.site.register(
     list_filter=("status", "kind", "decision", "label", _PROJECT),
     search_fields=("public_id", "tool", "session_name__startswith", "agent__startswith"),
     ordering=("-last_seen_at", "-id"),
-    inlines=(rows_of(IncidentActivity, "at", "actor", "action", "note"),),
+    inlines=(rows_of(IncidentActivity, "at", "actor", "action", "note", fk_name="incident"),),
     fields=(
         "public_id", "project", "status", "label", "kind", "tool", "count", "limit", "window_seconds", "confidence",
         "decision", "rung", "detections", "calls_blocked", "calls_in_loop", "cost_usd", "session_name", "agent",

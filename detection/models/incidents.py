@@ -289,11 +289,42 @@ class IncidentActivity(models.Model):
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
     before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
+    along_with = models.ForeignKey(
+        Incident,
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="activity_along",
+        db_index=False,
+        help_text="The incident about the same calls that it was changed with.",
+    )
+    bulk_action = models.ForeignKey(
+        "BulkAction",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="incident_activity",
+        db_index=False,
+        help_text="The action on many rows that it is a part of.",
+    )
+    pattern_change = models.ForeignKey(
+        "PatternActivity",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="incident_activity",
+        db_index=False,
+        help_text="The action on the pattern that it is a part of.",
+    )
 
     class Meta:
         ordering = ("at", "id")
         verbose_name_plural = "incident activity"
         indexes = (
+            *(
+                # Most activity has none of these.
+                models.Index(
+                    fields=(name,), name=f"activity_{name}", condition=models.Q((f"{name}__isnull", False))
+                )
+                for name in ("along_with", "bulk_action", "pattern_change")
+            ),
             models.Index(
                 fields=("incident", "-id"),
                 name="activity_of_exceptions",

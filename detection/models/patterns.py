@@ -110,6 +110,13 @@ class PatternActivity(models.Model):
     reverts = models.OneToOneField(
         "self", null=True, on_delete=models.CASCADE, related_name="reverted_by", help_text="For an undo."
     )
+    bulk_action = models.ForeignKey(
+        "BulkAction",
+        null=True,
+        on_delete=models.SET_NULL,
+        related_name="pattern_activity",
+        help_text="The action on many patterns that it is a part of.",
+    )
     last_incident = models.BigIntegerField(default=0)
     done_up_to = models.BigIntegerField(default=0)
     changed = models.IntegerField(default=0, help_text="How many incidents it has changed.")

@@ -40,6 +40,7 @@ def record(
         action=action,
         note=note[:MAX_NOTE_CHARACTERS],
         before=before or {},
+        bulk_action_id=actor.bulk_action_id,
         **fields,
     )
     shown = {**(after or {}), **({"note": note} if note else {})}

@@ -216,3 +216,48 @@ def test_all_patterns_that_match_are_resolved_and_restored(world):
     while pattern_changes.carry_out_waiting():
         pass
     assert not own.filter(status="resolved").exists()
+
+
+def test_a_note_that_names_an_action_does_not_belong_to_it(world, monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    all_that_match(world)
+    other = Incident.objects.get(loop_id="other")
+    note = f"as with {BulkAction.objects.get().public_id}"
+    for action in (
+        {"action": "comment", "note": note},
+        {"action": "label", "label": "false_alarm", "note": note},
+    ):
+        world.client.post(f"{world.base}/incidents/act", {**action, "ids": other.public_id})
+    assert note in [*other.activity.values_list("note", flat=True)]
+    while bulk_actions.carry_out_waiting():
+        pass
+    row = BulkAction.objects.get()
+    assert (row.changed, row.along) == (60, 0)
+    BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
+    undo(world, world.client.get(f"{world.base}/incidents?q="))
+    while bulk_actions.carry_out_waiting():
+        pass
+    assert labels() == {f"c-{number}": "" for number in range(60)} | {"other": "false_alarm"}
+
+
+def test_what_the_person_did_to_a_pattern_before_the_action_reached_it_is_not_undone_with_it(
+    world, monkeypatch
+):
+    for number in range(3):
+        loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    all_that_match(world, "patterns", "q=is:open tool:tool_*", "label:false_alarm")
+    row = BulkAction.objects.get()
+    assert row.done == 1
+    last = Pattern.objects.get(pk=row.targets[-1])
+    form = {"action": "label:false_alarm", "ids": last.public_id}
+    world.client.post(f"{world.base}/patterns/act", form)
+    BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
+    while bulk_actions.carry_out_waiting():
+        pass
+    assert BulkAction.objects.get().changed == row.total - 1
+    undo(world, world.client.get(f"{world.base}/patterns?q="), "patterns")
+    while bulk_actions.carry_out_waiting():
+        pass
+    labelled = Pattern.objects.filter(pk__in=row.targets).exclude(label="")
+    assert [*labelled.values_list("pk", flat=True)] == [last.pk]

@@ -14,7 +14,7 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from detection.models import BulkAction, Incident, IncidentActivity, Pattern, PatternActivity
+from detection.models import BulkAction, Incident, Pattern
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
@@ -31,15 +31,6 @@ UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
 _TIMES: Final = ("until",)
 _SWEEPING: Final = ("acknowledge", "resolve", "label")
-_RECORDED: Final = {
-    "acknowledge": "acknowledged",
-    "resolve": "resolved",
-    "mute": "muted",
-    "unmute": "unmuted",
-    "assign": "assigned",
-    "undo": "undone",
-}
-"""Names of the actions in the activity of a pattern; those of labels include the value."""
 _MODELS: Final[dict[str, type[Incident | Pattern]]] = {"incidents": Incident, "patterns": Pattern}
 _ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
@@ -186,7 +177,7 @@ def _release(row: BulkAction) -> None:
 
 def _apply(row: BulkAction, public_id: str) -> str:
     """Change one row; returns ``done`` or the code of the error."""
-    actor = Actor(row.actor, row.actor_user_id)
+    actor = Actor(row.actor, row.actor_user_id, bulk_action_id=row.pk)
     try:
         if row.reverts is not None:
             _undo_one(row, row.reverts, public_id, actor)
@@ -196,7 +187,7 @@ def _apply(row: BulkAction, public_id: str) -> str:
                 for name, value in row.arguments.items()
             }
             if row.list == "incidents":
-                arguments["note"] = _mark_of(row)
+                arguments["note"] = f"with {row.public_id}"
             elif row.action in _SWEEPING:
                 arguments["seconds"] = 0.0
             _ACTIONS[row.list][row.action](row.project_id, public_id, actor, **arguments)
@@ -226,15 +217,10 @@ def _count(row: BulkAction) -> None:
 
 
 def _touched(row: BulkAction) -> QuerySet[Any, int]:
-    """Return the rows of the project that an action has changed."""
+    """Return the rows that an action has changed."""
     if row.list == "patterns":
-        found = _activity_of(row).filter(pattern__project_id=row.project_id)
-        return found.values_list("pattern", flat=True)
-    by_it = Q(action="undone") if row.reverts is not None else Q(note__contains=_mark_of(row))
-    own = IncidentActivity.objects.filter(
-        by_it, incident__project_id=row.project_id, actor=row.actor, at__gte=row.created_at
-    )
-    return own.values_list("incident", flat=True)
+        return row.pattern_activity.values_list("pattern", flat=True)
+    return row.incident_activity.values_list("incident", flat=True)
 
 
 def unchanged(row: BulkAction) -> int:
@@ -242,28 +228,15 @@ def unchanged(row: BulkAction) -> int:
     return 0 if row.reverts is not None else row.total - row.changed - sum(row.failures.values())
 
 
-def _activity_of(row: BulkAction) -> QuerySet[PatternActivity]:
-    """Return the activity that an action on patterns has recorded."""
-    recorded = _RECORDED.get(row.action) or f"labelled {row.arguments['value'] or 'none'}"
-    found = PatternActivity.objects.filter(actor=row.actor, action=recorded, at__gte=row.created_at)
-    # A process within a batch continues after an undo has ended the action.
-    is_complete = row.finished_at is not None and row.done >= row.total
-    return found.filter(at__lte=row.finished_at) if is_complete else found
-
-
 def _undo_one(row: BulkAction, reverted: BulkAction, public_id: str, actor: Actor) -> None:
     if row.list == "incidents":
-        triage.undo(row.project_id, public_id, actor, of=_mark_of(reverted))
+        triage.undo(row.project_id, public_id, actor, of={"bulk_action_id": reverted.pk})
         return
-    change = _activity_of(reverted).filter(pattern__public_id=public_id).order_by("-at", "-id").first()
+    changes = reverted.pattern_activity.filter(pattern__public_id=public_id)
+    change = changes.order_by("-at", "-id").first()
     if change is None:
         raise Conflict("The pattern was not changed.", code="nothing_to_undo")
     pattern_triage.undo(row.project_id, public_id, actor, seconds=0.0, of=change.pk)
-
-
-def _mark_of(row: BulkAction) -> str:
-    """Return the note of each incident that is changed."""
-    return f"with {row.public_id}"
 
 
 def _plain(value: Any) -> Any:

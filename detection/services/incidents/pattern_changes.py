@@ -55,13 +55,8 @@ def claim() -> Any:
 
 
 def note_of(change: PatternActivity) -> str:
-    """Return the note of an incident that is changed with its pattern. It contains `mark_of` the change."""
-    return f"{mark_of(change)}{': ' if change.note else ''}{change.note}"
-
-
-def mark_of(change: PatternActivity) -> str:
-    """Return the cause that the notes of incidents contain."""
-    return f"with {change.pattern.public_id}"
+    """Return the note of an incident that is changed with its pattern."""
+    return f"with {change.pattern.public_id}{': ' if change.note else ''}{change.note}"
 
 
 def carry_out(change: PatternActivity, seconds: float = IN_REQUEST_SECONDS) -> None:
@@ -97,22 +92,16 @@ def _next_incidents(change: PatternActivity) -> QuerySet[Incident]:
     ).order_by("pk")
     if change.reverts is None:
         return rows.filter(SWEEPING[change.action][0])
-    reverted = change.reverts
-    touched = Incident.objects.filter(
-        activity__actor=reverted.actor,
-        activity__at__gte=reverted.at,
-        activity__note__contains=mark_of(reverted),
-        pattern=change.pattern_id,
-    )
-    return rows.filter(pk__in=touched.values("pk"))
+    return rows.filter(pk__in=change.reverts.incident_activity.values("incident"))
 
 
 def _apply(change: PatternActivity, public_id: str) -> bool:
     """Change one incident; returns whether that worked. An incident that someone else has changed since is skipped."""
-    actor = Actor(change.actor, change.actor_user_id)
+    actor = Actor(change.actor, change.actor_user_id, pattern_change_id=change.pk)
     apply: Callable[[], Incident]
     if change.reverts is not None:
-        apply = partial(triage.undo, change.pattern.project_id, public_id, actor, of=mark_of(change))
+        of = {"pattern_change_id": change.reverts.pk}
+        apply = partial(triage.undo, change.pattern.project_id, public_id, actor, of=of)
     else:
         apply = partial(
             SWEEPING[change.action][1], change.pattern.project_id, public_id, actor, note_of(change)

@@ -5,7 +5,7 @@ Opening, escalating and ending them belongs to `tracker`, the rules between them
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -70,7 +70,14 @@ def _note_along(incident: Incident, note: str = "") -> str:
     return f"with {incident.public_id}{': ' if note else ''}{note}"
 
 
-def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fields: Any) -> Incident:
+def _change(
+    incident: Incident,
+    actor: Actor,
+    action: str,
+    note: str = "",
+    along_with: Incident | None = None,
+    **fields: Any,
+) -> Incident:
     """Set fields, apply the rules, keep the old values for undo, and record the change, in the same transaction."""
     old = {name: getattr(incident, name) for name in (*fields, *lifecycle.STATUS_FIELDS)}
     for name, value in fields.items():
@@ -80,8 +87,9 @@ def _change(incident: Incident, actor: Actor, action: str, note: str = "", **fie
     before = {name: _plain(old[name]) for name in changed}
     incident.save(update_fields=changed)
     IncidentActivity.objects.create(
-        incident=incident, actor=actor.name, action=action, note=note[:1000], before=before
-    )
+        incident=incident, actor=actor.name, action=action, note=note[:1000], before=before, along_with=along_with,
+        bulk_action_id=actor.bulk_action_id, pattern_change_id=actor.pattern_change_id,
+    )  # fmt: skip
     audit.record(
         actor,
         f"incident.{action}",
@@ -124,16 +132,17 @@ def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> In
     """
     with _locked(project_id, public_id) as incident:
         if incident.status != IncidentStatus.RESOLVED:
-            for one in _related(incident).filter(ended_at=None):
-                _resolve(one, actor, _note_along(incident, note))
+            related = [*_related(incident).filter(ended_at=None)]
             _resolve(incident, actor, note)
+            for one in related:
+                _resolve(one, actor, _note_along(incident, note), incident)
         return incident
 
 
-def _resolve(incident: Incident, actor: Actor, note: str) -> None:
+def _resolve(incident: Incident, actor: Actor, note: str, along_with: Incident | None = None) -> None:
     now = timezone.now()
     _change(
-        incident, actor, "resolved", note, status=IncidentStatus.RESOLVED, resolved_at=now,
+        incident, actor, "resolved", note, along_with, status=IncidentStatus.RESOLVED, resolved_at=now,
         ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
     )  # fmt: skip
 
@@ -214,11 +223,14 @@ def label(
         if (incident.label, incident.label_reason) == (value, reason):
             return incident
         note = "; ".join(filter(None, (_words_of(value, reason), note)))
-        if not detector_for(incident.kind).is_run_limit:
-            for one in _related(incident):
-                if one.label == incident.label and not detector_for(one.kind).is_run_limit:
-                    _label(one, actor, value, _note_along(incident, note), reason)
-        return _label(incident, actor, value, note, reason)
+        related = [] if detector_for(incident.kind).is_run_limit else [
+            one for one in _related(incident)
+            if one.label == incident.label and not detector_for(one.kind).is_run_limit
+        ]  # fmt: skip
+        _label(incident, actor, value, note, reason)
+        for one in related:
+            _label(one, actor, value, _note_along(incident, note), reason, incident)
+        return incident
 
 
 def _words_of(value: str, reason: str) -> str:
@@ -226,14 +238,16 @@ def _words_of(value: str, reason: str) -> str:
     return f"{IncidentLabel(value).label.lower()}{why}"
 
 
-def _label(incident: Incident, actor: Actor, value: str, note: str, reason: str) -> Incident:
+def _label(
+    incident: Incident, actor: Actor, value: str, note: str, reason: str, along_with: Incident | None = None
+) -> None:
     labelled_at = timezone.now() if value else None
     fields: dict[str, Any] = {"label": value, "label_reason": reason, "labelled_at": labelled_at}
     if value == IncidentLabel.FALSE_ALARM:
         fields["needs_acknowledgement"] = False
         if incident.status == IncidentStatus.ACKNOWLEDGED:
             fields["status"] = IncidentStatus.ENDED
-    return _change(incident, actor, "labelled", note, **fields)
+    _change(incident, actor, "labelled", note, along_with, **fields)
 
 
 def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Incident:
@@ -244,32 +258,28 @@ def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Inciden
         return _change(incident, actor, "commented", note.strip())
 
 
-def undo(project_id: int, public_id: str, actor: Actor, *, of: str = "") -> Incident:
+def undo(project_id: int, public_id: str, actor: Actor, *, of: Mapping[str, int] | None = None) -> Incident:
     """Undo the last change of the same person, within ten minutes, and what it changed of related incidents.
 
     Parameters
     ----------
     of
-        Undo only if the note of the change contains this text, however old it is.
+        Undo only if the change is a part of this action, however old it is: `bulk_action_id` or `pattern_change_id`.
 
     Raises
     ------
     Conflict
         ``nothing_to_undo``.
     """
+    is_timed = of is None
     with _locked(project_id, public_id) as incident:
-        last = _undoable(incident, actor, is_timed=not of)
-        if last is None or of not in last.note:
+        last = _undoable(incident, actor, is_timed=is_timed)
+        if last is None or any(getattr(last, name) != value for name, value in (of or {}).items()):
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
-        note = _note_along(incident, last.note)[:1000]
-        along = IncidentActivity.objects.filter(
-            incident__group_id=incident.group_id, action=last.action, note=note
-        )
-        for one in (
-            Incident.objects.select_for_update().filter(pk__in=along.values("incident")).order_by("pk")
-        ):
-            change = _undoable(one, actor, is_timed=not of)
-            if change is not None and change.note == note:
+        along = IncidentActivity.objects.filter(along_with=incident, pk__gt=last.pk).values("incident")
+        for one in Incident.objects.select_for_update().filter(pk__in=along).order_by("pk"):
+            change = _undoable(one, actor, is_timed=is_timed)
+            if change is not None and change.along_with_id == incident.pk and change.pk > last.pk:
                 _undo(one, actor, change)
         return _undo(incident, actor, last)
 
