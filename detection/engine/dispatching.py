@@ -114,9 +114,7 @@ def judged(call: ObservedCall, *, interprets: bool) -> tuple[ObservedCall, Argum
         Whether settings read calls by what they mean; otherwise, each is a call of the tool that the model named.
     """
     arguments, tool = structured(call.arguments), call.tool
-    found = None
-    if interprets and isinstance(arguments, dict) and _may_dispatch(tool, arguments):
-        found = dispatched(tool, arguments)
+    found = dispatched(tool, arguments) if interprets and _may_dispatch(tool, arguments) else None
     if found is not None:
         tool = f"{outer(tool)}{ARROW}{found.tool}"
         arguments = found.arguments
@@ -134,8 +132,10 @@ def judged(call: ObservedCall, *, interprets: bool) -> tuple[ObservedCall, Argum
     ), arguments  # fmt: skip
 
 
-def _may_dispatch(tool: str, arguments: dict[str, Any]) -> bool:
+def _may_dispatch(tool: str, arguments: Arguments) -> bool:
     """Return whether a call may dispatch another one, by the names of its tool and of its arguments; most do not."""
+    if not isinstance(arguments, dict):
+        return False
     return not _HINTS.isdisjoint(arguments) or ARROW in tool or _read(tool)[2] is not None
 
 

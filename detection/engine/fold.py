@@ -308,7 +308,8 @@ def _outcome_of(
     outcome = evaluate_result(
         content, result.is_error, policy.traits, keyer, call, plain=policy.reads_plainly
     )
-    outcome.is_cut = bool(result.tail) or is_cut(content or "")
+    if policy.reads_plainly:
+        outcome.is_cut = bool(result.tail) or is_cut(content or "")
     if record.effect == "note" and outcome.is_receipt:
         # What an answer repeats of the old list or the new one is nothing that happened.
         outcome.digest = keyer.digest(b"note")

@@ -6,7 +6,7 @@ result comes. After that, the same id is a new call, and so is another call with
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from detection.engine import task_lists
 from detection.engine.arguments import essential
@@ -34,7 +34,8 @@ Where only some tools report results, a loop of the others is still counted.
 """
 
 
-class ClosedCall(NamedTuple):
+@dataclass(slots=True)
+class ClosedCall:
     """The call that a result belongs to; without `run` and `record` if the call does not count."""
 
     seq: int
@@ -215,14 +216,16 @@ def _by_id(state: State, call_hash: int) -> ClosedCall | None:
     for place, (_, known, _, _) in enumerate(state.uncounted):
         if known == call_hash:
             return _close_uncounted(state, place)
-    latest: ClosedCall | None = None
-    closed: ClosedCall | None = None
-    for run in reversed(state.runs.values()):
-        for record in [one for one in run.records if one.call == call_hash][::-1]:
-            found = ClosedCall(record.seq, run, record)
-            latest = latest or found
-            if record.status == PENDING and record.decision not in BLOCKING:
-                if closed is not None and closed.record is not None and closed.record.round != record.round:
-                    return closed
-                closed = found
-    return closed or latest
+    found = [
+        (run, record) for run in state.runs.values() for record in run.records if record.call == call_hash
+    ]
+    if not found:
+        return None
+    run, record = found[-1]
+    if len(found) > 1:
+        waiting = [one for one in found if one[1].status == PENDING and one[1].decision not in BLOCKING]
+        for one in reversed(waiting):
+            if one[1].round != waiting[-1][1].round:
+                break
+            run, record = one
+    return ClosedCall(record.seq, run, record)

@@ -106,7 +106,8 @@ def sketch(arguments: Arguments, keyer: Keyer) -> str:
         else:
             fields.append(field + _value_sketch(item, hashes))
     fields.sort()
-    return _bounded(fields, hashes)
+    whole = _FIELD.join(fields)
+    return whole if len(whole) <= MAX_SKETCH_CHARS else _bounded(fields, hashes)
 
 
 def _with_one_rest(value: dict[Any, Any]) -> dict[Any, Any]:

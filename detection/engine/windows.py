@@ -204,17 +204,14 @@ def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str)
         What is remembered of files, by name; changed.
     """
     name, first, last = f"{window[0]:x}", window[1], window[2]
-    file = files.pop(name, None) or {
-        "once": [],
-        "again": [],
-        "parts": 0,
-        "reads": 0,
-        "passes": 1,
-        "seqs": [],
-        "keys": [],
-    }
+    file = files.pop(name, None)
+    if file is None:
+        files[name] = {
+            "once": [[first, last]], "again": [], "parts": 1, "reads": 0, "passes": 1, "seqs": [], "keys": [],
+        }  # fmt: skip
+        drop_oldest(files, _MAX_FILES)
+        return None
     files[name] = file
-    drop_oldest(files, _MAX_FILES)
     if _covered(file["once"], first, last) < _HALF * (last - first + 1):
         _add(file["once"], first, last)
         file["parts"] += 1
@@ -232,10 +229,6 @@ def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str)
     found = Pass(file["passes"], file["reads"], tuple(sorted(file["seqs"])), tuple(file["keys"]))
     file["again"], file["reads"], file["seqs"], file["keys"] = [], 0, [], []
     return found
-
-
-def _new_file() -> dict[str, Any]:
-    return {"once": [], "again": [], "parts": 0, "reads": 0, "passes": 1, "seqs": [], "keys": []}
 
 
 def _covered(intervals: list[list[int]], first: int, last: int) -> int:

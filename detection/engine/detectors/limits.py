@@ -95,7 +95,7 @@ class LimitDetector(BaseDetector):
     ) -> Reading:
         """Return the reading of the limit that is reached first, with a finding if it is or, once, nearly is spent."""
         notice_share = policy.values[self.notice_setting]
-        most, best = (False, 0.0), ("", 0.0, 1.0)
+        was_found, highest, best = False, 0.0, ("", 0.0, 1.0)
         for unit, account, limit, before in limits:
             amount = accounts[account] if unit != "seconds" else record.at - accounts[account]
             share, is_found = (amount - before) / (limit - before), False
@@ -104,11 +104,11 @@ class LimitDetector(BaseDetector):
                     continue  # a limit without a consequence is no limit that the run is near
                 # Noticed limits are kept by value: a raised limit is a new one.
                 is_found = share >= 1 or noticed.get(unit) != limit
-            if (is_found, share) > most:
-                most, best = (is_found, share), (unit, amount, limit)
+            if share > highest if is_found == was_found else is_found:
+                was_found, highest, best = is_found, share, (unit, amount, limit)
         unit, amount, limit = best
         finding: Finding | None = None
-        if most[0]:
+        if was_found:
             finding = self._finding(run, record, unit, amount, limit, self.is_final(accounts, policy))
             if amount < limit:
                 # Only the reported limit counts as noticed: if two come close on one call, the other follows on the

@@ -208,7 +208,8 @@ class Outcome(BaseDetector):
             members = [one for one in series.get("members", (name,)) if one not in (mine, _HOST)]
             series["members"] = [*members, _name_of(record, policy)][-_MAX_TOOLS:]
         own[name] = series
-        drop_oldest(own, _MAX_TOOLS)
+        if len(own) > _MAX_TOOLS:
+            drop_oldest(own, _MAX_TOOLS)
         return _judge(name, series, run, record, policy)
 
     def on_message(self, own: dict[str, Any]) -> None:

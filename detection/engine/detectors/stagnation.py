@@ -150,7 +150,9 @@ class Stagnation(BaseDetector):
         """Judge a call by its result."""
         sweep, files = own.pop("sweep", None), own.pop("files", None)
         reading = self._idle(own, run, record, outcome, policy)
-        found = _sweep(own, sweep, run, record, outcome, policy)
+        found = QUIET
+        if sweep is not None or policy.traits.reads or record.effect == "search":
+            found = _sweep(own, sweep, run, record, outcome, policy)
         if files is not None or record.window is not None:
             again = _pass(own, files or {}, run, record, policy)
             found = again if found.finding is None else found

@@ -86,7 +86,8 @@ class ResultOutcome:
     is_picture : bool
         Whether the text only stands for a picture, which may show something new.
     is_cut : bool
-        Whether the end of the text was cut off before it came here, so that only a digest of it is known.
+        Whether the end of the text was cut off before it came here, so that only a digest of it is known; noted where
+        results are read plainly, because nothing else compares texts.
     is_plain : bool
         Whether results are read as the settings of known systems do; see `Policy.reads_plainly`.
     """

@@ -59,7 +59,7 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
         streak.asked += 1
     if streak.first < 0:
         streak.first, streak.since = record.seq, record.at
-    if _keeps_times(record, policy):
+    if values["ttl_from"] == "entry" or _period(record, policy):
         streak.times = [*(streak.times or ()), record.at]
     if streak.calls == 1:
         return Reading(1, values["max_repeats"])
@@ -70,16 +70,9 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
 
 def _begun(record: Record, policy: Policy) -> Streak:
     streak = Streak(record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at)
-    if _keeps_times(record, policy):
+    if policy.values["ttl_from"] == "entry" or (record.effect in COUNTED and _period(record, policy)):
         streak.times = [record.at]
     return streak
-
-
-def _keeps_times(record: Record, policy: Policy) -> bool:
-    """Return whether each call of a streak ages by itself."""
-    return policy.values["ttl_from"] == "entry" or (
-        record.effect in COUNTED and bool(_period(record, policy))
-    )
 
 
 def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:

@@ -159,7 +159,7 @@ class RepeatState(Kept):
 
 def count(counts: dict[str, int], key: str, limit: int) -> int:
     """Count a key in a table that keeps the latest `limit` keys."""
-    found = counts.pop(key, 0) + 1
-    counts[key] = found
-    drop_oldest(counts, limit)
+    found = counts[key] = counts.pop(key, 0) + 1
+    if len(counts) > limit:
+        drop_oldest(counts, limit)
     return found
