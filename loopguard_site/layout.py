@@ -57,6 +57,12 @@ def data_folder() -> Path:
     return folder
 
 
+def runtime_folder() -> Path:
+    """Return the folder that the processes write to: the data folder, unless `up` names one that they can reach."""
+    named = os.environ.get("LOOPGUARD_RUNTIME_FOLDER")
+    return Path(named) if named else data_folder()
+
+
 def program_with_data() -> str:
     """Return `program`, with the data folder in its environment unless that is the default one."""
     folder = data_folder().absolute()
@@ -79,4 +85,4 @@ def _default_data_folder() -> Path | None:
 
 def collected_static_folder() -> Path:
     """Return the folder that ``prepare`` writes hashed and compressed static files to."""
-    return ROOT / "staticfiles" if is_checkout() else data_folder() / "static"
+    return ROOT / "staticfiles" if is_checkout() else runtime_folder() / "static"

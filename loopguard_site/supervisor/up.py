@@ -20,11 +20,13 @@ from loopguard_site.env import EnvironmentProblem, required_free_bytes, web_proc
 from loopguard_site.layout import ROOT, is_checkout
 
 from . import addresses
+from .code_access import CodeAccess
 from .console import Console
 from .data_folder import DataFolder, write_private
 from .errors import SupervisorError
 from .postgres import EmbeddedPostgres
 from .processes import Fleet, Process
+from .runtime_folder import code_of_processes, process_environment, runtime_folder
 from .valkey import EmbeddedValkey
 from .welcome import FirstStop, credentials, welcome
 
@@ -67,6 +69,8 @@ class Supervisor:
         self._options = options
         self._console = Console()
         self._folder = DataFolder(options.data)
+        self._code: CodeAccess | None = None
+        self._runtime = self._folder.path
         self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
         self._servers_due = self._files_due = 0.0
         self._is_noted = True
@@ -86,6 +90,9 @@ class Supervisor:
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)
+        self._code = code_of_processes(self._folder.path, os.environ)
+        if self._code is not None:
+            os.umask(0o022)  # that account reads what this one writes, unless its mode says otherwise
         with self._folder:
             try:
                 fleet = self._set_up()
@@ -111,12 +118,14 @@ class Supervisor:
         if options.ready_file:
             options.ready_file.unlink(missing_ok=True)
         port = addresses.two_free_ports(options.host, options.port)
+        self._runtime = runtime_folder(self._folder.path, self._code)
         self._environment = self._common_environment(port)
         self._start_servers()
         shown, first_stop = self._prepare()
         self._empty_metrics()
-        *first, beat = _processes(options.host, port, self._folder.path)
-        fleet = self._fleet = self._make_fleet(first, {})
+        *first, beat = _processes(options.host, port, self._runtime)
+        own = process_environment(self._code, self._runtime)
+        fleet = self._fleet = self._make_fleet(first, own, self._code)
         try:
             self._wait_until_ready(fleet, port)
         except BaseException:
@@ -151,6 +160,7 @@ class Supervisor:
             "DJANGO_SETTINGS_MODULE": "loopguard_site.settings",
             "LOOPGUARD_BOOTSTRAP": "0",
             "LOOPGUARD_DATA": str(self._folder.path),
+            "LOOPGUARD_RUNTIME_FOLDER": str(self._runtime),
             "PYTHONUNBUFFERED": "1",
         }
         given = {name: value for name, value in os.environ.items() if name != _OWNER_URL}
@@ -160,7 +170,8 @@ class Supervisor:
         if os.environ.get(_OWNER_URL):
             self._owner = {_OWNER_URL: os.environ[_OWNER_URL]}
         if not os.environ.get("DATABASE_URL"):
-            postgres = EmbeddedPostgres(self._folder.path / "postgres")
+            clients = self._code.account if self._code is not None else None
+            postgres = EmbeddedPostgres(self._folder.path / "postgres", clients=clients)
             self._servers.append(postgres)
             self._console.say("Starting PostgreSQL.")
             postgres.start()
@@ -207,16 +218,20 @@ class Supervisor:
 
     def _empty_metrics(self) -> None:
         """Let the processes of `web` count together, from zero."""
-        folder = self._folder.path / "metrics"
+        folder = self._runtime / "metrics"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(mode=0o700)
+        if self._code is not None:
+            self._code.account.own(folder)
         self._environment["PROMETHEUS_MULTIPROC_DIR"] = str(folder)
 
-    def _make_fleet(self, processes: list[Process], more: Mapping[str, str]) -> Fleet:
+    def _make_fleet(
+        self, processes: list[Process], more: Mapping[str, str], code: CodeAccess | None = None
+    ) -> Fleet:
         # `python -m` finds modules of the working directory first; an installation must not pick up a user's.
-        folder = ROOT if is_checkout() else self._folder.path
+        folder = ROOT if is_checkout() else self._runtime
         environment = {**self._environment, **more, **self._folder.mark()}
-        return Fleet(processes, environment, folder, self._console, self._note_running)
+        return Fleet(processes, environment, folder, self._console, self._note_running, code)
 
     def _note_running(self) -> None:
         servers = [server.child.pid for server in self._servers if server.child is not None]
@@ -289,9 +304,9 @@ class Supervisor:
         self._console.say("Stopped.")
 
 
-def _processes(host: str, port: int, data: Path) -> list[Process]:
+def _processes(host: str, port: int, runtime: Path) -> list[Process]:
     """Return the four processes; docs/operations.md has the same commands."""
-    module = [sys.executable, "-W", "ignore:You're running the worker with superuser", "-m"]
+    module = [sys.executable, "-m"]
     web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
     web += ["--workers", str(web_processes(os.environ))]
     web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
@@ -306,8 +321,8 @@ def _processes(host: str, port: int, data: Path) -> list[Process]:
     return [
         Process("web", [*module, *web, "loopguard_site.rsgi:application"]),
         Process("live", [*module, *live]),
-        Process("worker", [*module, *celery, *worker], heartbeat=data / "worker.heartbeat"),
-        Process("beat", [*module, *celery, *beat], heartbeat=data / "beat.heartbeat"),
+        Process("worker", [*module, *celery, *worker], heartbeat=runtime / "worker.heartbeat"),
+        Process("beat", [*module, *celery, *beat], heartbeat=runtime / "beat.heartbeat"),
     ]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from . import children
-from .accounts import unprivileged_account
+from .accounts import account_of_servers
 from .addresses import free_port
 from .binaries import valkey_server
 from .data_folder import open_private_log
@@ -75,7 +75,7 @@ class EmbeddedValkey:
             There is no program for this platform, or the server does not start.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        account = unprivileged_account()
+        account = account_of_servers()
         program = valkey_server(reachable_home(self.folder, account), account)
         for _ in range(_START_ATTEMPTS):
             port = self._port or self._choose_port()
@@ -84,7 +84,7 @@ class EmbeddedValkey:
                     [program, "-"],
                     cwd=Path("/"),
                     env={**os.environ, **self._environment},
-                    account=account,
+                    become=account.become if account else None,
                     stdin=subprocess.PIPE,
                     stdout=log,
                 )

@@ -16,6 +16,7 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_DATABASE_FOLDER": "the database's disk is not visible to these containers",
     "LOOPGUARD_MIN_FREE": "has no effect without LOOPGUARD_DATABASE_FOLDER",
     "LOOPGUARD_DATA": "only for `up`",
+    "LOOPGUARD_RUNTIME_FOLDER": "only for `up`",
     "LOOPGUARD_PG_BIN": "only for `up`",
     "LOOPGUARD_WEB_PROCESSES": "only for `up`",
     "LOOPGUARD_WORKER_THREADS": "only for `up`",

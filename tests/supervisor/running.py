@@ -24,6 +24,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.data, self.ready_file = folder / "data", folder / "ready.json"
         self.log = folder / "up.log"
+        self.root = ROOT
         clean = {
             k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("LOOPGUARD_")
         }
@@ -38,7 +39,11 @@ class Run:
         """Start the command, its output in `log`, and do not wait."""
         with self.log.open("wb") as log:
             up = subprocess.Popen(
-                self.command(*more), cwd=ROOT, env={**self.environment, **environment}, stdout=log, stderr=log
+                self.command(*more),
+                cwd=self.root,
+                env={**self.environment, **environment},
+                stdout=log,
+                stderr=log,
             )
         self._started.append(up)
         return up

@@ -15,7 +15,8 @@ import psycopg
 import pytest
 
 from loopguard_site.supervisor import binaries, children, homes
-from loopguard_site.supervisor.accounts import unprivileged_account
+from loopguard_site.supervisor.accounts import account_of_processes, account_of_servers
+from loopguard_site.supervisor.code_access import code_access
 from loopguard_site.supervisor.errors import SupervisorError
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 
@@ -113,15 +114,15 @@ def test_lock_files_that_name_another_process_of_the_same_account_do_not_stop_th
     postgres.start()
     postgres.stop()
     cluster = postgres.folder / "cluster"
-    account = unprivileged_account()
+    account = account_of_servers()
     command = ["true"] if is_zombie else ["sleep", "60"]
     bystander = subprocess.Popen(command, **(account.popen_arguments() if account else {}))
     try:
         if is_zombie:
             os.waitid(os.P_PID, bystander.pid, os.WEXITED | os.WNOWAIT)
         lock = f"{bystander.pid}\n{cluster}\n1\n5432\n{cluster}\n\n"
-        for name in ("postmaster.pid", ".s.PGSQL.5432.lock"):
-            (cluster / name).write_text(lock)
+        for file in (cluster / "postmaster.pid", postgres.folder / "socket" / ".s.PGSQL.5432.lock"):
+            file.write_text(lock)
         postgres.start()
         assert setting(postgres, "port") == "5432"
         assert is_zombie or bystander.poll() is None
@@ -225,10 +226,54 @@ def test_another_bin_folder_can_be_named(postgres, monkeypatch, tmp_path):
 @as_root
 def test_root_runs_the_server_as_another_account_and_owns_nothing_but_the_cluster_to_it(postgres):
     postgres.start()
-    account = unprivileged_account()
+    account = account_of_servers()
     assert Path("/proc", str(postgres.child.pid)).stat().st_uid == account.uid
     assert (postgres.folder / "cluster").stat().st_uid == account.uid
     assert postgres.folder.stat().st_uid == 0
+
+
+@as_root
+def test_the_clients_account_is_let_in_with_its_password_only_and_also_after_a_restart(
+    server_folder, new_cluster
+):
+    subprocess.run(["cp", "-a", new_cluster, server_folder / "postgres"], timeout=60, check=True)
+    clients = account_of_processes(account_of_servers())
+    postgres = EmbeddedPostgres(server_folder / "postgres", durable=False, clients=clients)
+    connect = "import psycopg, sys; psycopg.connect(sys.argv[1]).close()"
+
+    def connects(password: str = "") -> bool:
+        code = code_access(clients)
+        command = [sys.executable, "-c", connect, postgres.url("postgres", password=password)]
+        done = subprocess.run(
+            command, cwd=ROOT, preexec_fn=code.take, capture_output=True, timeout=60, check=False
+        )
+        return done.returncode == 0
+
+    try:
+        postgres.start()
+        assert (connects(), connects("wrong")) == (True, False)
+        assert not clients.can_reach(postgres.cluster)
+        postgres.child.kill()
+        postgres.child.wait(10)
+        postgres.start()
+        assert (connects(), connects("wrong")) == (True, False)
+    finally:
+        postgres.stop()
+
+
+@as_root
+def test_the_owner_of_a_cluster_remains_the_account_of_its_server(server_folder, new_cluster):
+    subprocess.run(["cp", "-a", new_cluster, server_folder / "postgres"], timeout=60, check=True)
+    owner = account_of_processes(account_of_servers())
+    subprocess.run(
+        ["chown", "-R", owner.name, server_folder / "postgres" / "cluster"], timeout=60, check=True
+    )
+    postgres = EmbeddedPostgres(server_folder / "postgres", durable=False)
+    try:
+        postgres.start()
+        assert Path("/proc", str(postgres.child.pid)).stat().st_uid == owner.uid
+    finally:
+        postgres.stop()
 
 
 @as_root

@@ -108,7 +108,10 @@ class Command(BaseCommand):
 
     def _collect_where_changed(self) -> None:
         stamp = Path(settings.STATIC_ROOT) / ".collected"
-        digest = hashlib.sha256(f"{sys.version} {settings.STORAGES['staticfiles']['BACKEND']}".encode())
+        os.umask(umask := os.umask(0))  # who may read the files
+        digest = hashlib.sha256(
+            f"{sys.version} {settings.STORAGES['staticfiles']['BACKEND']} {umask}".encode()
+        )
         for finder in get_finders():
             for name, storage in finder.list([]):
                 state = Path(storage.path(name)).stat()

@@ -1,0 +1,130 @@
+"""Started by root: the accounts of what runs, and folders that these cannot enter."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from loopguard_site.supervisor.accounts import account_of_processes, account_of_servers
+from loopguard_site.supervisor.homes import known_home
+from tests.support.transcripts import claude_code, lines
+
+from .running import ROOT, Run, descendants, running_in
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs processes as other accounts")
+CODE = ("manage.py", "loopguard_site", "detection", "templates", "static")
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder like the home of root, which no other account can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="lg-home-"))
+    yield folder
+    assert folder.stat().st_mode & 0o777 == 0o700
+    for kind in ("data", "data/postgres", "data/valkey"):
+        if (home := known_home(folder / kind)) != folder / kind:
+            shutil.rmtree(home)
+    shutil.rmtree(folder)
+
+
+def uids(up: subprocess.Popen[bytes]) -> dict[str, int]:
+    """Return the user of each process below the supervisor, by a word of its command."""
+    found = {}
+    for pid in descendants(up.pid)[1:]:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        names = [name for name in ("granian", "uvicorn", "worker", "beat", "postgres", "valkey-server") if
+                 any(word.decode().endswith(name) for word in words)]  # fmt: skip
+        found |= {name: Path(f"/proc/{pid}").stat().st_uid for name in names[:1]}
+    return found
+
+
+def copy_code(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    for name in CODE:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+
+
+def imported(ready: dict[str, str]) -> str:
+    """Upload a transcript and return the state of the import when it has ended."""
+    key = {"Authorization": f"Bearer {ready['api_key']}", "Content-Type": "application/x-ndjson"}
+    with httpx.Client(base_url=f"{ready['url']}/api/v1", headers=key, timeout=30) as client:
+        made = client.post(
+            "/imports", params={"kind": "claude-code"}, content=lines(claude_code(["make test"] * 8))
+        ).json()
+        deadline = time.monotonic() + 60
+        while (state := client.get(f"/imports/{made['id']}").json()["state"]) in ("waiting", "running"):
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+    return state
+
+
+def test_code_and_data_below_the_home_of_root_work_and_no_process_that_agents_reach_is_roots(closed):
+    if subprocess.run(
+        ["unshare", "--mount", "true"], capture_output=True, timeout=10, check=False
+    ).returncode:
+        pytest.skip("this account may not mount")
+    copy_code(closed / "checkout")
+    # What the processes of root left in the data folder of an older version.
+    data = closed / "data"
+    (data / "imports").mkdir(parents=True, mode=0o700)
+    (data / "imports" / "arriving-1").write_text("half of a file")
+    (data / "worker.heartbeat").touch(0o600)
+    with running_in("lg-") as run:
+        run.data, run.root = data, closed / "checkout"
+        up, ready = run.start()
+        servers = account_of_servers().uid
+        own = account_of_processes(account_of_servers()).uid
+        time.sleep(1)  # beat is the last
+        assert uids(up) == {
+            **dict.fromkeys(("granian", "uvicorn", "worker", "beat"), own),
+            **dict.fromkeys(("postgres", "valkey-server"), servers),
+        }
+        assert imported(ready) == "finished"
+        assert httpx.get(f"{ready['url']}/static/css/frame.css", timeout=30).status_code == 200
+        assert (known_home(data) / "imports" / "arriving-1").stat().st_uid == own
+        assert not (data / "imports").exists()
+        up.terminate()
+        assert up.wait(60) == 0
+
+        # The folder that was chosen is found again.
+        up, again = run.start()
+        with httpx.Client(headers={"Authorization": f"Bearer {ready['api_key']}"}, timeout=30) as client:
+            assert len(client.get(f"{again['url']}/api/v1/imports").json()["items"]) == 1
+
+
+def refusal(run: Run, root: Path = ROOT, **environment: str) -> str:
+    """Start LoopGuard where it must not start; return what it says."""
+    done = subprocess.run(
+        run.command(), cwd=root, env={**run.environment, **environment}, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert not run.data.exists()
+    return done.stderr
+
+
+def test_code_that_no_mount_can_open_is_refused_before_anything_is_made(closed, run):
+    copy_code(closed)
+    said = refusal(run, closed)
+    assert f"cannot read {closed}." in said
+    assert "as an ordinary user" in said
+
+
+@pytest.mark.parametrize("kind", ["of root", "below a closed one", "not there yet, below a closed one"])
+def test_a_folder_for_uploads_that_the_processes_cannot_use_is_refused_before_anything_is_made(
+    closed, run, kind
+):
+    folder = closed if kind == "of root" else closed / "uploads"
+    if kind == "below a closed one":
+        folder.mkdir()
+    said = refusal(run, LOOPGUARD_IMPORT_FOLDER=str(folder))
+    assert str(closed) in said
+    assert "LOOPGUARD_IMPORT_FOLDER" in said
