@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -19,10 +20,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+MEGABYTES = {"requirements.lock": 250, "requirements-dev.lock": 700, "requirements-release.lock": 750}
+"""What the packages of each lock file take on the disk, rounded up."""
 # Each lock contains everything in the one before it.
-LOCKS = tuple(
-    ROOT / name for name in ("requirements.lock", "requirements-dev.lock", "requirements-release.lock")
-)
+LOCKS = tuple(ROOT / name for name in MEGABYTES)
 # For a Python without pip, as on a bare Debian: this file is downloaded from the package index.
 PIP_WHEEL = "pip-26.3-py3-none-any.whl"
 PIP_WHEEL_SHA256 = "f3b60b20ffaadd4415ed7957212a38ac63fa4c5fa375bd0f4a797777940fad13"
@@ -38,7 +39,10 @@ def enter_environment(name: str) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         if not is_installed(lock):
-            install(lock)
+            try:
+                install(lock)
+            except OSError as problem:
+                sys.exit(f"The packages could not be installed: {problem}.")
     finally:
         os.close(folder)
     if not is_inside():
@@ -64,6 +68,12 @@ def install(lock: Path) -> None:
     """Create or update `.venv` from a lock file with hashes."""
     print(f"Setting up {VENV} from {lock.name} (about 20 s the first time) ...", file=sys.stderr, flush=True)
     if not python_is_whole():
+        free = shutil.disk_usage(ROOT).free // 1024**2
+        if free < MEGABYTES[lock.name]:
+            sys.exit(
+                f"The disk of {ROOT} has {free} MB of free space, and the packages need {MEGABYTES[lock.name]} MB. "
+                "Free some space and start again."
+            )
         venv.create(VENV, clear=VENV.exists(), symlinks=True)  # without pip: that is half the time
     command = [
         *pip_command(),

@@ -89,14 +89,21 @@ def _copy_once(target: Path, copies: dict[Path, Path]) -> Path:
     if target.exists():
         return target
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
-    shutil.rmtree(partial, ignore_errors=True)
-    for source, place in copies.items():
-        (partial / place).parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, partial / place, symlinks=True)
-        elif source.exists():
-            shutil.copy2(source, partial / place)
-    for folder, _, _ in os.walk(partial):
-        Path(folder).chmod(0o755)
-    partial.rename(target)
+    for left in target.parent.glob(f"{target.name}.partial-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    try:
+        for source, place in copies.items():
+            (partial / place).parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, partial / place, symlinks=True)
+            elif source.exists():
+                shutil.copy2(source, partial / place)
+        for folder, _, _ in os.walk(partial):
+            Path(folder).chmod(0o755)
+        partial.rename(target)
+    except OSError as problem:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(problem, shutil.Error):  # it lists its files, and has no number
+            raise SupervisorError(f"{target} cannot be created: {problem.args[0][-1][-1]}.") from problem
+        raise
     return target

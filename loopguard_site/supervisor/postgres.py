@@ -5,6 +5,7 @@ of LoopGuard's processes can enter. Does not belong here: tables, migrations, ba
 """
 
 import contextlib
+import errno
 import os
 import re
 import secrets
@@ -13,7 +14,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
@@ -25,7 +26,7 @@ from .accounts import Account, account_of_servers
 from .binaries import postgres_bin
 from .data_folder import open_private_log
 from .disk_reserve import SEGMENT_BYTES, DiskReserve
-from .errors import SupervisorError
+from .errors import SupervisorError, full_disk
 from .homes import known_home, reachable_home
 
 _FIRST_NUMBER = re.compile(r"(\d+)")
@@ -36,6 +37,8 @@ _SOCKET_PATH_LIMIT_BYTES = 107
 _STOP_TIMEOUT_SECONDS = 60.0
 _KILL_TIMEOUT_SECONDS = 5.0
 _INITDB_TIMEOUT_SECONDS = 600.0
+FIRST_START_BYTES = 160 * 1024**2
+"""A new cluster with all tables, and modules that are compiled, take 90 MB; with less than 64 MB, no event is accepted."""
 _LARGE_DISK_BYTES = 20 * 1024**3
 _START_ATTEMPTS = 10
 _RELOAD_TIMEOUT_SECONDS = 30.0
@@ -118,18 +121,21 @@ class EmbeddedPostgres:
             self._admit("trust")  # there is no password yet, and no other account can enter the folder
         for attempt in range(1, _START_ATTEMPTS + 1):
             if self._launch(programs):
-                self._lock()
+                with _as_supervisor_error():
+                    self._lock()
                 return
             # Processes of a killed server release its memory a moment after it died.
             if "still in use" not in self._log_tail() or attempt == _START_ATTEMPTS:
                 break
             time.sleep(0.5)
         self.stop()
+        if os.strerror(errno.ENOSPC) in self._log_tail() and shutil.disk_usage(home).free < SEGMENT_BYTES:
+            raise SupervisorError(full_disk(home))
         raise SupervisorError(f"PostgreSQL did not start. The end of {self.log}:\n{self._log_tail()}")
 
     def create_database(self, name: str) -> None:
         """Create a database unless it exists. `name` must come from the code, never from a user."""
-        with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
+        with _as_supervisor_error(), psycopg.connect(self.url("postgres"), autocommit=True) as connection:
             known = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]).fetchone()
             if known is None:
                 connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
@@ -151,6 +157,12 @@ class EmbeddedPostgres:
     def _make_cluster(self, programs: Path) -> None:
         if (self._cluster / "PG_VERSION").exists():
             return
+        home = self._cluster.parent
+        if self.durable and (free := shutil.disk_usage(home).free) < FIRST_START_BYTES:
+            raise SupervisorError(
+                f"The disk of {home} has {free // 1024**2} MB of free space, and a first start needs "
+                f"{FIRST_START_BYTES // 1024**2} MB. Free some space, or choose a folder on another disk with --data."
+            )
         # An interrupted initdb leaves files that the next one rejects.
         partial = self._cluster.with_name("cluster.partial")
         shutil.rmtree(partial, ignore_errors=True)
@@ -181,6 +193,8 @@ class EmbeddedPostgres:
             **(self._account.popen_arguments() if self._account else {}),
         )
         if done.returncode != 0:
+            if os.strerror(errno.ENOSPC) in done.stderr:
+                raise SupervisorError(full_disk(partial.parent))
             raise SupervisorError(f"initdb could not create a database cluster:\n{done.stdout}{done.stderr}")
         if self._cluster.exists():
             self._cluster.rmdir()
@@ -327,6 +341,16 @@ class EmbeddedPostgres:
 
     def _log_tail(self) -> str:
         return self.log.read_text(encoding="utf-8", errors="replace")[-2000:] if self.log.exists() else ""
+
+
+@contextlib.contextmanager
+def _as_supervisor_error() -> Iterator[None]:
+    """Turn what the server reports, such as a full disk, into an error without a traceback."""
+    try:
+        yield
+    except psycopg.Error as error:
+        said = str(error).split("\n", 1)[0]
+        raise SupervisorError(f"PostgreSQL could not set itself up: {said}.") from error
 
 
 def _log_sizes(disk_bytes: int) -> dict[str, str]:

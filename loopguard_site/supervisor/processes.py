@@ -18,6 +18,7 @@ from loopguard_site import heartbeat
 from . import children
 from .code_access import CodeAccess
 from .console import Console
+from .errors import SupervisorError
 
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
 _HANG_SECONDS, _FIRST_HEARTBEAT_SECONDS = 30.0, 120.0
@@ -42,6 +43,10 @@ class Process:
         Last exit status; negative for a signal.
     heartbeat : Path or None
         File that it touches while it works; without one, it is not watched.
+    check : callable
+        Called before it starts; raises `SupervisorError` if it could not work, and it is tried again later.
+    problem : str
+        What that said last; empty if it was started since.
     """
 
     name: str
@@ -54,6 +59,8 @@ class Process:
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     unfinished_line: bytes = field(default=b"", repr=False)
     heartbeat: Path | None = None
+    check: Callable[[], None] = field(default=lambda: None, repr=False)
+    problem: str = ""
     last_heartbeat: int | None = None
     silent_seconds: float = 0.0
 
@@ -168,6 +175,15 @@ class Fleet:
             process.silent_seconds = 0.0  # it takes a moment to die
 
     def _start(self, process: Process) -> None:
+        try:
+            process.check()
+        except SupervisorError as problem:
+            if str(problem) != process.problem:
+                process.problem = str(problem)
+                self._console.say(f"{process.name} waits: {problem}")
+            process.due = time.monotonic() + _LONGEST_PAUSE_SECONDS
+            return
+        process.problem = ""
         environment = {**self._environment}
         if process.heartbeat is not None:
             process.last_heartbeat, process.silent_seconds = 0, 0.0

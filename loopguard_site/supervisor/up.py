@@ -23,7 +23,7 @@ from . import addresses
 from .code_access import CodeAccess
 from .console import Console
 from .data_folder import DataFolder, write_private
-from .errors import SupervisorError
+from .errors import SupervisorError, disk_error, full_disk
 from .postgres import EmbeddedPostgres
 from .processes import Fleet, Process
 from .runtime_folder import code_of_processes, process_environment, runtime_folder
@@ -38,6 +38,8 @@ _READY_TIMEOUT_SECONDS = 120.0
 _END_TIMEOUT_SECONDS = 25.0
 _SERVER_PAUSE_SECONDS = 5.0
 _FILES_PERIOD_SECONDS = 5.0
+_FULL_BYTES = 4 * 1024**2
+"""A process of `web` reserves 1 MB for each file of its counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ class Supervisor:
         self._folder = DataFolder(options.data)
         self._code: CodeAccess | None = None
         self._runtime = self._folder.path
+        self._host = options.host
         self._servers: list[EmbeddedPostgres | EmbeddedValkey] = []
         self._servers_due = self._files_due = 0.0
         self._is_noted = True
@@ -90,6 +93,7 @@ class Supervisor:
         """
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._on_stop)
+        self._host = addresses.address_of(self._options.host)
         self._code = code_of_processes(self._folder.path, os.environ)
         if self._code is not None:
             os.umask(0o022)  # that account reads what this one writes, unless its mode says otherwise
@@ -113,20 +117,29 @@ class Supervisor:
             raise _Interrupted
 
     def _set_up(self) -> Fleet:
-        """Start everything, in order, until it answers."""
+        """Start everything, in order, until it answers; an error of a disk becomes one sentence."""
+        try:
+            return self._start()
+        except OSError as problem:
+            if error := disk_error(problem, self._runtime):
+                raise error from problem
+            raise
+
+    def _start(self) -> Fleet:
         options = self._options
         if options.ready_file:
             options.ready_file.unlink(missing_ok=True)
-        port = addresses.two_free_ports(options.host, options.port)
+        account = self._code.account.name if self._code is not None else ""
+        port = addresses.two_free_ports(self._host, options.port, account)
         self._runtime = runtime_folder(self._folder.path, self._code)
         self._environment = self._common_environment(port)
         self._start_servers()
         shown, first_stop = self._prepare()
-        self._empty_metrics()
-        *first, beat = _processes(options.host, port, self._runtime)
-        own = process_environment(self._code, self._runtime)
-        fleet = self._fleet = self._make_fleet(first, own, self._code)
         try:
+            self._empty_metrics()
+            *first, beat = _processes(self._host, port, self._runtime)
+            own = process_environment(self._code, self._runtime)
+            fleet = self._fleet = self._make_fleet(first, own, self._code)
             self._wait_until_ready(fleet, port)
         except BaseException:
             # They exist now, and cannot be shown later.
@@ -153,8 +166,8 @@ class Supervisor:
         defaults = {
             "LOOPGUARD_MODE": "embedded",
             "LOOPGUARD_SECRET_KEY": os.environ.get("LOOPGUARD_SECRET_KEY") or self._folder.secret_key(),
-            "LOOPGUARD_URL": addresses.url(self._options.host, port),
-            "LOOPGUARD_LIVE_URL": addresses.url(self._options.host, port + 1),
+            "LOOPGUARD_URL": addresses.url(self._host, port),
+            "LOOPGUARD_LIVE_URL": addresses.url(self._host, port + 1),
         }
         ours = {
             "DJANGO_SETTINGS_MODULE": "loopguard_site.settings",
@@ -210,11 +223,12 @@ class Supervisor:
         while setup.status is None:
             self._fleet.tick(0.1)
         if setup.status != 0:
+            self._check_disks()
             raise SupervisorError("The database could not be prepared. See the lines of 'setup' above.")
         shown = json.loads(result.read_text(encoding="utf-8"))
         result.unlink()
         first_stop = FirstStop(**shown.pop("trial"))
-        return {str(key): str(value) for key, value in shown.items()}, first_stop
+        return {str(key): str(value) for key, value in shown.items() if value}, first_stop
 
     def _empty_metrics(self) -> None:
         """Let the processes of `web` count together, from zero."""
@@ -245,12 +259,25 @@ class Supervisor:
                 self._console.say(f"{self._folder.path} cannot be written: {problem.strerror}.")
             self._is_noted = False
 
+    def _check_disks(self) -> None:
+        """Name a full disk as the cause of what has ended."""
+        for folder in (
+            self._runtime,
+            *(one.cluster for one in self._servers if isinstance(one, EmbeddedPostgres)),
+        ):
+            if shutil.disk_usage(folder).free < _FULL_BYTES:
+                raise SupervisorError(full_disk(folder))
+
     def _wait_until_ready(self, fleet: Fleet, port: int) -> None:
         deadline = time.monotonic() + _READY_TIMEOUT_SECONDS
-        host = self._options.host
         while not (
-            addresses.answers(host, port, "/readyz") and addresses.answers(host, port + 1, "/healthz")
+            addresses.answers(self._host, port, "/readyz")
+            and addresses.answers(self._host, port + 1, "/healthz")
         ):
+            if problem := next((process.problem for process in fleet.processes if process.problem), ""):
+                raise SupervisorError(problem)
+            if any(process.status is not None for process in fleet.processes):
+                self._check_disks()
             if time.monotonic() > deadline:
                 raise SupervisorError(
                     f"LoopGuard did not start within {_READY_TIMEOUT_SECONDS:.0f} s. See the lines above."
@@ -319,8 +346,12 @@ def _processes(host: str, port: int, runtime: Path) -> list[Process]:
     # The schedule needs no file: every entry runs again soon after a start.
     beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
     return [
-        Process("web", [*module, *web, "loopguard_site.rsgi:application"]),
-        Process("live", [*module, *live]),
+        Process(
+            "web",
+            [*module, *web, "loopguard_site.rsgi:application"],
+            check=lambda: addresses.check_port(host, port),
+        ),
+        Process("live", [*module, *live], check=lambda: addresses.check_port(host, port + 1)),
         Process("worker", [*module, *celery, *worker], heartbeat=runtime / "worker.heartbeat"),
         Process("beat", [*module, *celery, *beat], heartbeat=runtime / "beat.heartbeat"),
     ]

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from . import children
 from .accounts import account_of_servers
-from .addresses import free_port
+from .addresses import check_port, free_port
 from .binaries import valkey_server
 from .data_folder import open_private_log
 from .errors import SupervisorError
@@ -77,6 +77,14 @@ class EmbeddedValkey:
         self.folder.mkdir(parents=True, exist_ok=True)
         account = account_of_servers()
         program = valkey_server(reachable_home(self.folder, account), account)
+        if self._port:
+            try:
+                check_port("127.0.0.1", self._port)
+            except SupervisorError:
+                raise SupervisorError(
+                    f"Port {self._port} of 127.0.0.1, on which Valkey ran, is in use by something else. End that, "
+                    "or restart LoopGuard, which then chooses another port."
+                ) from None
         for _ in range(_START_ATTEMPTS):
             port = self._port or self._choose_port()
             with open_private_log(self.log) as log:

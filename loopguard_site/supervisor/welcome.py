@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loopguard_site.env import TEST_CLOCK_VARIABLE
+from loopguard_site.layout import program
 
 _CALLS_WITHOUT_STOP = 4
 _WORDS = {"block": "blocked", "hold": "held for approval", "stop": "blocked and ends the session"}
@@ -38,7 +39,8 @@ def welcome(
     data : Path
         The data folder.
     shown : mapping
-        `username`, `password` and `api_key` when they are new, else empty.
+        `username`, `password` and `api_key` when they are new; `unclaimed`, the name of the operator, as long as nobody
+        has signed in with older ones.
     first_stop : FirstStop
         What the shell line will show.
     """
@@ -73,7 +75,12 @@ def _ordinal(number: int) -> str:
 
 
 def credentials(shown: Mapping[str, str]) -> list[str]:
-    """Return the lines with a new login and key; empty when there are none."""
+    """Return the lines with a new login and key, or how to create them if nobody has used the present ones."""
+    if "unclaimed" in shown:
+        return [
+            f"  Sign in   as {shown['unclaimed']}. Nobody has signed in yet: if the password was not seen,",
+            f"            `{program()} up --new-secrets` creates a new one, and an API key.",
+        ]
     if "password" not in shown:
         return []
     return [

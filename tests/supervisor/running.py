@@ -11,6 +11,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
+import pytest
+
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.data_folder import DataFolder
 
@@ -59,6 +62,17 @@ class Run:
             time.sleep(0.1)
         return up, json.loads(self.ready_file.read_text())
 
+    def refused(self, *more: str, **environment: str) -> str:
+        """Start the command where it must not start; return the one line that it says."""
+        done = subprocess.run(
+            self.command(*more), cwd=self.root, env={**self.environment, **environment}, capture_output=True, text=True,
+            timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode == 1, done.stdout
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert "Setting up the database" not in done.stdout
+        return done.stderr
+
     def servers(self) -> dict[str, str]:
         """The environment that commands of the operator adopt: the servers' addresses among it."""
         return json.loads((self.data / "running.json").read_text())["environment"]
@@ -104,3 +118,50 @@ def running_in(prefix: str) -> Iterator[Run]:
     finally:
         run.kill()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def volume(megabytes: int) -> Iterator[Path]:
+    """A file system of its own in memory; the test is skipped where none may be mounted."""
+    folder = Path(tempfile.mkdtemp(prefix="lg-volume-"))
+    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "none", folder]
+    try:
+        if subprocess.run(command, timeout=10, capture_output=True, check=False).returncode:
+            pytest.skip("this account may not mount a volume")
+        try:
+            yield folder
+        finally:
+            subprocess.run(["umount", "-l", folder], timeout=10, check=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill(folder: Path, name: str, leave_bytes: int = 0) -> Path:
+    """Write a file until no more space is left than this."""
+    file = folder / name
+    with contextlib.suppress(OSError), file.open("wb", buffering=0) as stream:
+        while shutil.disk_usage(folder).free > leave_bytes:
+            stream.write(bytes(1024**2))
+    return file
+
+
+def manage(run: Run, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command], cwd=ROOT, timeout=60, check=False, capture_output=True, text=True,
+        env={**run.environment, "LOOPGUARD_DATA": str(run.data)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def sign_in(ready: dict[str, str]) -> str:
+    """Sign in as the operator; return the page that follows."""
+    with httpx.Client(base_url=ready["url"], follow_redirects=True, timeout=60) as browser:
+        browser.get("/sign-in")
+        token = next(value for name, value in browser.cookies.items() if name.endswith("csrf"))
+        form = {name: ready[name] for name in ("username", "password")}
+        page = browser.post(
+            "/sign-in", data={**form, "csrfmiddlewaretoken": token}, headers={"Referer": ready["url"]}
+        )
+        assert page.status_code == 200
+        return page.text

@@ -15,7 +15,7 @@ from loopguard_site.supervisor.accounts import account_of_processes, account_of_
 from loopguard_site.supervisor.homes import known_home
 from tests.support.transcripts import claude_code, lines
 
-from .running import ROOT, Run, descendants, running_in
+from .running import ROOT, descendants, running_in
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs processes as other accounts")
 CODE = ("manage.py", "loopguard_site", "detection", "templates", "static")
@@ -99,23 +99,13 @@ def test_code_and_data_below_the_home_of_root_work_and_no_process_that_agents_re
             assert len(client.get(f"{again['url']}/api/v1/imports").json()["items"]) == 1
 
 
-def refusal(run: Run, root: Path = ROOT, **environment: str) -> str:
-    """Start LoopGuard where it must not start; return what it says."""
-    done = subprocess.run(
-        run.command(), cwd=root, env={**run.environment, **environment}, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1
-    assert not run.data.exists()
-    return done.stderr
-
-
 def test_code_that_no_mount_can_open_is_refused_before_anything_is_made(closed, run):
     copy_code(closed)
-    said = refusal(run, closed)
+    run.root = closed
+    said = run.refused()
     assert f"cannot read {closed}." in said
     assert "as an ordinary user" in said
+    assert not run.data.exists()
 
 
 @pytest.mark.parametrize("kind", ["of root", "below a closed one", "not there yet, below a closed one"])
@@ -125,6 +115,7 @@ def test_a_folder_for_uploads_that_the_processes_cannot_use_is_refused_before_an
     folder = closed if kind == "of root" else closed / "uploads"
     if kind == "below a closed one":
         folder.mkdir()
-    said = refusal(run, LOOPGUARD_IMPORT_FOLDER=str(folder))
+    said = run.refused(LOOPGUARD_IMPORT_FOLDER=str(folder))
+    assert not run.data.exists()
     assert str(closed) in said
     assert "LOOPGUARD_IMPORT_FOLDER" in said

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from .running import volume
+
 ROOT = Path(__file__).resolve().parents[2]
 SAY_WHERE = "import sys\ndef where(arguments):\n    print(sys.prefix, *arguments)\n    return 7\n"
 COMMAND_LINE = f"{SAY_WHERE}def main():\n    sys.exit(where(sys.argv[2:]))\n"
+LOCKS = ("requirements.lock", "requirements-dev.lock", "requirements-release.lock")
 DEVELOPMENT = f"{SAY_WHERE}COMMANDS = dict.fromkeys(('test', 'lock'), where)\n"
 
 
@@ -26,7 +29,7 @@ def first_run(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]
         folder.joinpath(file).parent.mkdir()
         folder.joinpath(file).write_text(text)
     shutil.copy(ROOT / "development" / "own_environment.py", folder / "development")
-    for lock in ("requirements.lock", "requirements-dev.lock", "requirements-release.lock"):
+    for lock in LOCKS:
         folder.joinpath(lock).write_text("# nothing\n")
     # An update of the system's Python leaves such a link.
     folder.joinpath(".venv", "bin").mkdir(parents=True)
@@ -56,6 +59,21 @@ def test_an_environment_whose_python_is_gone_is_rebuilt(first_run):
     _, done = first_run
     assert done.returncode == 7
     assert "Setting up" in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts volumes")
+@pytest.mark.parametrize("megabytes", [1, 100])
+def test_a_disk_without_space_for_the_packages_is_named_before_anything_is_downloaded(tree, megabytes):
+    with volume(megabytes) as folder:
+        for name in ("manage.py", "loopguard_site", "development", *LOCKS):
+            subprocess.run(["cp", "-r", tree / name, folder], timeout=10, check=True)
+        done = run(folder, "up")
+        assert (done.returncode, done.stdout) == (1, "")
+        assert (
+            f"The disk of {folder} has {megabytes - 1} MB of free space, and the packages need 250 MB."
+            in done.stderr
+        )
+        assert not (folder / ".venv").exists()
 
 
 def test_a_command_runs_inside_with_its_arguments_and_its_status(tree):

@@ -3,9 +3,6 @@
 import contextlib
 import secrets
 import shutil
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +12,7 @@ import pytest
 
 from loopguard_site.supervisor import children
 
-from .running import ROOT, Run, running_in
+from .running import fill, manage, running_in, sign_in, volume
 
 BATCH_EVENTS = 20
 FLOOR_BYTES = 64 * 1024**2
@@ -27,22 +24,6 @@ RETENTION = (
     "print(removal.remove_older_than(Project.objects.get().pk, timezone.now())); retention.housekeeping();"
     "print(Session.objects.count())"
 )
-
-
-@contextlib.contextmanager
-def volume(megabytes: int) -> Iterator[Path]:
-    """A file system of its own in memory; the test is skipped where none may be mounted."""
-    folder = Path(tempfile.mkdtemp(prefix="lg-volume-"))
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "none", folder]
-    try:
-        if subprocess.run(command, timeout=10, capture_output=True, check=False).returncode:
-            pytest.skip("this account may not mount a volume")
-        try:
-            yield folder
-        finally:
-            subprocess.run(["umount", "-l", folder], timeout=10, check=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -67,37 +48,6 @@ def post(client: httpx.Client, number: int) -> httpx.Response:
         for _ in range(BATCH_EVENTS)
     ]
     return client.post("/events", json={"events": events})
-
-
-def fill(folder: Path, name: str, leave_bytes: int = 0) -> Path:
-    """Write a file until no more space is left than this."""
-    file = folder / name
-    with contextlib.suppress(OSError), file.open("wb", buffering=0) as stream:
-        while shutil.disk_usage(folder).free > leave_bytes:
-            stream.write(bytes(1024**2))
-    return file
-
-
-def manage(run: Run, *command: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "manage.py", *command], cwd=ROOT, timeout=60, check=False, capture_output=True, text=True,
-        env={**run.environment, "LOOPGUARD_DATA": str(run.data)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
-def sign_in(ready: dict[str, str]) -> str:
-    """Sign in as the operator; return the page that follows."""
-    with httpx.Client(base_url=ready["url"], follow_redirects=True, timeout=60) as browser:
-        browser.get("/sign-in")
-        token = next(value for name, value in browser.cookies.items() if name.endswith("csrf"))
-        form = {name: ready[name] for name in ("username", "password")}
-        page = browser.post(
-            "/sign-in", data={**form, "csrfmiddlewaretoken": token}, headers={"Referer": ready["url"]}
-        )
-        assert page.status_code == 200
-        return page.text
 
 
 @pytest.mark.long

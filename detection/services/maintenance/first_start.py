@@ -58,6 +58,12 @@ def _hand_out(project: Project) -> FirstStart:
     return FirstStart(project.slug, USERNAME, password, token)
 
 
+def unclaimed_login() -> str:
+    """Return the name of the operator as long as nobody has signed in; then nobody may know the password."""
+    people = get_user_model().objects
+    return "" if people.exclude(last_login=None).exists() else USERNAME
+
+
 def demo_key() -> str:
     """Create the key of the demo player, whose sessions are marked as demo."""
     project = Project.objects.order_by("pk").first()

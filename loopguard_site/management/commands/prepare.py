@@ -15,11 +15,17 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS, DatabaseError
-from psycopg.errors import InsufficientPrivilege
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError
+from psycopg.errors import DiskFull, InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
-from detection.services.maintenance.first_start import demo_key, first_start, new_secrets
+from detection.services.maintenance.first_start import (
+    FirstStart,
+    demo_key,
+    first_start,
+    new_secrets,
+    unclaimed_login,
+)
 from detection.services.maintenance.trial import trial
 from detection.services.storage import database_rights
 from loopguard_site.env import OWNER_VARIABLE
@@ -55,20 +61,44 @@ class Command(BaseCommand):
         if options["static"]:
             self._collect_static_files()
             return
+        try:
+            self._prepare(options)
+        except OperationalError as error:
+            said = str(error).strip().split("\n", 1)[0]
+            raise CommandError(f"The database cannot be prepared: {said}.") from error
+
+    def _prepare(self, options: dict[str, Any]) -> None:
         self._bring_database_up_to_date()
-        self._collect_static_files()
+        try:
+            self._collect_static_files()
+        except OSError as error:
+            raise CommandError(f"The static files cannot be written: {error}.") from error
         made = new_secrets() if options["new_secrets"] else first_start()
-        shown: dict[str, Any] = dataclasses.asdict(made) if made else {}
-        shown["trial"] = dataclasses.asdict(trial())
-        if options["demo"]:
-            shown["demo_key"] = demo_key()
-        if options["result"]:
+        if not options["result"]:
+            self._show(made)
+            return
+        try:
+            shown: dict[str, Any] = dataclasses.asdict(made) if made else {"unclaimed": unclaimed_login()}
+            shown["trial"] = dataclasses.asdict(trial())
+            if options["demo"]:
+                shown["demo_key"] = demo_key()
             write_private(options["result"], json.dumps(shown))
-        elif made:
+        except Exception:
+            self._show(made)  # they exist now, and cannot be shown later
+            raise
+
+    def _show(self, made: FirstStart | None) -> None:
+        """Print login and key, or how to create them if nobody has used the present ones."""
+        if made:
             self.stdout.write(f"Sign in as {made.username} with {made.password}")
             self.stdout.write(f"API key {made.api_key}")
             self.stdout.write(
                 "Password and key are shown only once. `prepare --new-secrets` creates new ones."
+            )
+        elif username := unclaimed_login():
+            self.stdout.write(
+                f"Nobody has signed in yet. If the password of {username} was not seen, `prepare --new-secrets` "
+                "creates a new one, and an API key."
             )
 
     def _bring_database_up_to_date(self) -> None:
@@ -85,6 +115,10 @@ class Command(BaseCommand):
         except DatabaseError as error:
             # Django wraps the error when it cannot create its own table.
             cause = error.__cause__ or getattr(error.__context__, "__cause__", None)
+            if isinstance(cause, DiskFull):
+                raise CommandError(
+                    f"The disk of the database is full: {cause.diag.message_primary}. Free some space and start again."
+                ) from error
             if not isinstance(cause, InsufficientPrivilege):
                 raise
             raise CommandError(
