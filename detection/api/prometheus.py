@@ -19,7 +19,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from detection import jobs
-from detection.selectors import alerts, dashboard, gateway_traffic, metric_totals
+from detection.selectors import alerts, dashboard, gateway_traffic, heartbeats, metric_totals
 from detection.services.ingestion.ingest import Accepted
 from detection.services.storage.disk_space import disk_monitor
 from detection.stream import publisher as stream
@@ -141,7 +141,14 @@ class DatabaseCollector(Collector):
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:
             by_status.add_metric((status,), number)
+        beats = GaugeMetricFamily(
+            "loopguard_beat_processes",
+            "Running processes of beat. One is right: without, nothing is scheduled, and with more, all of it several"
+            " times.",
+            value=len(heartbeats.running_beats()),
+        )
         return [
+            beats,
             backlog,
             oldest,
             quarantined_events,

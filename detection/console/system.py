@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import django
@@ -21,6 +22,7 @@ from detection.engine import durations
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
 from detection.selectors.quarantine import QuarantineCounts, quarantine_counts
+from detection.selectors.servers import Server, broker_server, database_server
 from detection.services.storage.disk_space import DiskUsage, disk_monitor
 
 SLOW_SECONDS, LATE_SECONDS = 5, 30
@@ -44,13 +46,16 @@ def page(request: ProjectRequest) -> HttpResponse:
     lag = (
         (timezone.now() - status.oldest_waiting_since).total_seconds() if status.oldest_waiting_since else 0.0
     )
-    broker = _broker()
+    database, broker = database_server(), _broker()
     parts = [
-        _part(
-            "Database",
-            "ok",
-            f"answers in {durations.milliseconds(database_ms)}",
-            f"PostgreSQL {status.database_version.split(' ')[0]}",
+        _server(
+            _part(
+                "Database",
+                "ok",
+                f"answers in {durations.milliseconds(database_ms)}",
+                f"PostgreSQL {database.version}",
+            ),
+            database,
         ),
         *_disk(disk_monitor.usage()),
         _part(
@@ -121,10 +126,20 @@ def _workers(has_work: bool) -> list[dict[str, Any]]:
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work
+        if beat.part == "beat" and len(beats := heartbeats.running_beats()) > 1:
+            parts.append(_several(name, beats))
+            continue
         state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
         worked = "not active yet" if beat.at is None else "last active"
         parts.append(_part(name, state, worked, help_) | {"at": beat.at})
     return parts
+
+
+def _several(name: str, beats: Sequence[str]) -> dict[str, str]:
+    words = f"{len(beats)} processes of beat run ({', '.join(beats)}). End all but one."
+    return _part(name, "bad", words, "With several, every periodic task runs several times.") | {
+        "word": "Several"
+    }
 
 
 def _audit(weakness: str) -> dict[str, str]:
@@ -145,15 +160,19 @@ def _broker() -> dict[str, Any]:
     about = "Notifies workers and open pages. No data is lost without it."
     start = time.perf_counter()
     try:
-        waiting = jobs.waiting_tasks()
+        waiting, server = jobs.waiting_tasks(), broker_server()
     except redis.RedisError as error:
         return _part("Broker", "bad", f"does not answer ({type(error).__name__})", about)
-    return _part(
-        "Broker",
-        "ok",
-        f"answers in {durations.milliseconds((time.perf_counter() - start) * 1000)}, {waiting} tasks queued",
-        about,
-    )
+    answered = durations.milliseconds((time.perf_counter() - start) * 1000)
+    words = f"answers in {answered}, {waiting} tasks queued"
+    return _server(_part("Broker", "ok", words, f"{server.product} {server.version}. {about}"), server)
+
+
+def _server(part: dict[str, str], server: Server) -> dict[str, str]:
+    """Return the part of a server, with what is wrong with its version and settings."""
+    if not server.problem:
+        return part
+    return part | {"state": "slow", "word": "Not as tested", "words": f"{part['words']}. {server.problem}"}
 
 
 def _versions() -> list[tuple[str, str]]:

@@ -37,7 +37,7 @@ from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
 from detection.models.message_templates import MessageTemplate
-from detection.models.operations import BriefRecord, FailedSignIns, PartHeartbeat
+from detection.models.operations import BeatProcess, BriefRecord, FailedSignIns, PartHeartbeat
 from detection.models.patterns import Pattern, PatternActivity, PatternState
 from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
 from detection.models.projects import Membership, Project, Role
@@ -69,6 +69,7 @@ __all__ = [
     "Attempt",
     "AuditEntry",
     "BackendKind",
+    "BeatProcess",
     "BriefRecord",
     "BulkAction",
     "CallCount",

@@ -1,4 +1,4 @@
-"""Operational records: heartbeats of parts, failed sign-ins, and short-lived outcomes."""
+"""Operational records: heartbeats of parts, processes of beat, failed sign-ins, and short-lived outcomes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,18 @@ class PartHeartbeat(models.Model):
 
     def __str__(self) -> str:
         return self.part
+
+
+class BeatProcess(models.Model):
+    """A process of beat, of which one may run. Its rows are written by the processes and removed when they are old."""
+
+    id = models.CharField(max_length=32, primary_key=True, help_text="Random; new at each start.")
+    by = models.CharField(max_length=300, help_text="Host and process.")
+    started_at = models.DateTimeField()
+    at = models.DateTimeField(help_text="When it last showed that it runs.")
+
+    def __str__(self) -> str:
+        return self.by
 
 
 class FailedSignIns(models.Model):

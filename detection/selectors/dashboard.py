@@ -314,7 +314,6 @@ class SystemStatus:
     oldest_waiting_since: datetime | None
     missed_guard_requests: int
     database_bytes: int
-    database_version: str
     connections: int
     event_partitions: int
     event_estimate: int
@@ -332,7 +331,7 @@ def system_status(project_id: int) -> SystemStatus:
         )
         waiting, oldest = cursor.fetchone()
         cursor.execute(
-            "SELECT pg_database_size(current_database()), current_setting('server_version'),"
+            "SELECT pg_database_size(current_database()), "
             " (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()),"
             " (SELECT count(*) FROM pg_inherits WHERE inhparent = 'detection_event'::regclass),"
             " (SELECT coalesce(sum(greatest(c.reltuples, 0)), 0) FROM pg_inherits i"
@@ -341,13 +340,12 @@ def system_status(project_id: int) -> SystemStatus:
             " (SELECT greatest(reltuples, 0) FROM pg_class WHERE oid = 'detection_session'::regclass),"
             " (SELECT name FROM django_migrations WHERE app = 'detection' ORDER BY name DESC LIMIT 1), now()"
         )
-        size, version, connections, partitions, events, sessions, migration, now = cursor.fetchone()
+        size, connections, partitions, events, sessions, migration, now = cursor.fetchone()
     return SystemStatus(
         waiting,
         oldest,
         missed_guard_requests(project_id),
         size,
-        version,
         connections,
         partitions,
         int(events),

