@@ -122,7 +122,8 @@ def _guard(missed: int) -> dict[str, str]:
 
 def _workers(has_work: bool) -> list[dict[str, Any]]:
     """Return when each part last did work: a process that runs without working is failing."""
-    now, parts = timezone.now(), []
+    now = timezone.now()
+    parts: list[dict[str, Any]] = []
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work

@@ -15,6 +15,7 @@ from detection.gateway.errors import StreamCut
 from detection.gateway.headers import response_headers
 
 DRAIN_SECONDS: Final = 1.0
+_UNPACKED_BYTES: Final = 64 * 1024
 
 
 async def relay(client: Client, response: httpcore.Response, begun: BegunBody | None = None) -> None:
@@ -100,8 +101,11 @@ async def _unpacked(response: httpcore.Response) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(47)  # gzip or zlib
     try:
         async for part in response.aiter_stream():
-            if unpacked := unpacker.decompress(part):
-                yield unpacked
+            while part:
+                if unpacked := unpacker.decompress(part, _UNPACKED_BYTES):
+                    yield unpacked
+                part = unpacker.unconsumed_tail
+                await asyncio.sleep(0)  # a kilobyte may unpack to a megabyte, and others are waiting
     except zlib.error as error:
         raise StreamCut from error
 

@@ -15,8 +15,8 @@ from detection.tasks.evaluation_queue import yield_processors
 from detection.tasks.periodic import Periodic
 
 PERIOD_SECONDS: Final = 1.0
-THREADS: Final = 2
-"""Two, so that the files of one project do not delay another's."""
+THREADS: Final = 3
+"""Several, so that the files of one project do not delay another's. The last one takes only what is quick."""
 _threads: list[ImportThread] = []
 
 
@@ -25,10 +25,11 @@ class ImportThread(Periodic):
 
     def __init__(self, number: int) -> None:
         super().__init__(f"imports-{number}", PERIOD_SECONDS, self._import)
+        self._is_quick = number == THREADS - 1
 
     def _import(self) -> None:
         yield_processors()
-        import_worker.run_waiting(lambda: self.is_stopped)
+        import_worker.run_waiting(lambda: self.is_stopped, is_quick=self._is_quick)
 
 
 @worker_init.connect(dispatch_uid="detection.imports")

@@ -16,7 +16,7 @@ from detection.selectors.prices import load_prices
 from detection.services.audit import Actor
 from detection.services.ingestion import run_import, transcript_files, transcript_imports
 from detection.services.ingestion.run_import import ImportSummary, priced
-from detection.services.ingestion.transcript_files import ENDINGS, KINDS, MAX_UNPACKED_BYTES
+from detection.services.ingestion.transcript_files import ENDINGS, KINDS
 
 MAX_LISTED: Final = 100
 """Unreadable files that the page of the import names."""
@@ -64,7 +64,7 @@ class Command(BaseCommand):
             try:
                 totals.update(bytes=file.stat().st_size)
                 for one in transcript_files.files_of(
-                    file, str(file), [MAX_UNPACKED_BYTES], str(file.resolve())
+                    file, str(file), transcript_files.allowance(), str(file.resolve())
                 ):
                     runs = run_import.FileImport(principal, kind)
                     try:

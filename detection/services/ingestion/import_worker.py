@@ -18,12 +18,13 @@ from django.db import OperationalError
 from django.db.models import F
 from django.utils import timezone
 
+from detection.engine import durations
 from detection.integrations.transcripts import TranscriptError
 from detection.models import ImportState, TranscriptImport
 from detection.selectors.prices import load_prices
 from detection.services.ingestion import import_files, transcript_files
 from detection.services.ingestion.run_import import FileImport, importer, priced, summarise
-from detection.services.ingestion.transcript_files import TranscriptFile
+from detection.services.ingestion.transcript_files import LimitExceeded, TranscriptFile
 from detection.services.storage.disk_space import disk_monitor
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
@@ -33,6 +34,10 @@ log = structlog.get_logger(__name__)
 MAX_SESSIONS: Final = 10_000
 MAX_STARTS: Final = 10
 """Number of workers that may die during an import before it fails."""
+MAX_SECONDS: Final = 4 * 3600.0
+"""A judgement: 512 MB that are mostly calls take about an hour beside other work."""
+QUICK_SECONDS: Final = 60.0
+"""What takes longer leaves the thread that is kept free for the imports of others."""
 PROGRESS_SECONDS: Final = 0.5
 OPEN: Final = (ImportState.WAITING, ImportState.RUNNING)
 
@@ -49,29 +54,43 @@ class _ImportInterrupted(Exception):
     """The import was cancelled, or this worker shuts down."""
 
 
-def run_waiting(should_stop: Callable[[], bool]) -> int:
+class _NotQuick(_ImportInterrupted):
+    """The import takes longer than one may take in this thread."""
+
+
+_long_imports: set[int] = set()
+"""Those that took longer in the quick thread of this process."""
+
+
+def run_waiting(should_stop: Callable[[], bool], *, is_quick: bool = False) -> int:
     """Work on the open imports of all projects, the oldest of each first. Returns how many ended.
 
     Parameters
     ----------
     should_stop
         Whether this worker shuts down; checked often. Another worker then continues the import.
+    is_quick
+        Leave what takes longer than `QUICK_SECONDS` to other threads, which begin it again.
     """
     rows = TranscriptImport.objects.filter(state__in=OPEN).order_by("pk")
     ended = 0
     for project_id in dict.fromkeys(rows.values_list("project_id", flat=True)):
         with try_lock(AdvisoryLock.IMPORT, project_id) as is_locked:
             row = rows.filter(project_id=project_id).select_related("project").first() if is_locked else None
-            if row is not None and not should_stop():
-                ended += _ImportWork(row, should_stop).run()
+            if row is None or should_stop() or (is_quick and row.pk in _long_imports):
+                continue
+            ended += _ImportWork(row, should_stop, is_quick=is_quick).run()
     return ended
 
 
 class _ImportWork:
     """The work on one import."""
 
-    def __init__(self, row: TranscriptImport, should_stop: Callable[[], bool]) -> None:
-        self._row, self._should_stop = row, should_stop
+    def __init__(self, row: TranscriptImport, should_stop: Callable[[], bool], *, is_quick: bool) -> None:
+        self._row, self._should_stop, self._is_quick = row, should_stop, is_quick
+        self._began_at = time.monotonic()
+        self._file_import: FileImport | None = None
+        self._read_bytes: Callable[[], int] = lambda: 0
         self._rows = TranscriptImport.objects.filter(pk=row.pk)
         self._noted_at = 0.0
         self._counts: Counter[str] = Counter(events=row.events)
@@ -89,11 +108,12 @@ class _ImportWork:
             if row.starts >= MAX_STARTS:
                 raise ImportFailure("interrupted", f"The import was interrupted {MAX_STARTS} times.")
             if not row.is_checked:
-                try:
-                    self._check()
-                except TranscriptError as error:
-                    raise ImportFailure("invalid_file", f"{error}{self._hint()}") from None
+                self._check_or_explain()
             self._store()
+        except _NotQuick:
+            _long_imports.add(row.pk)
+            self._rows.update(starts=F("starts") - 1)  # nothing has died
+            return False
         except _ImportInterrupted:
             return self._end_if_cancelled()
         except ImportFailure as error:
@@ -116,6 +136,14 @@ class _ImportWork:
             self._end(ImportState.FINISHED)
         return True
 
+    def _check_or_explain(self) -> None:
+        try:
+            self._check()
+        except LimitExceeded as error:
+            raise ImportFailure("too_large", str(error)) from None
+        except TranscriptError as error:
+            raise ImportFailure("invalid_file", f"{error}{self._hint()}") from None
+
     def _check(self) -> None:
         """Read everything once, and store nothing: a file with an error is not imported in part."""
         sessions: set[str] = set()
@@ -131,7 +159,7 @@ class _ImportWork:
                         f"The files have more than {MAX_SESSIONS:,} sessions. Upload them in parts.",
                     )
                 if number % 256 == 0:
-                    self._note_progress()
+                    self._keep_going()
             if not count:
                 empty.append(file.name)
             self._note_skipped_lines(file)
@@ -160,12 +188,12 @@ class _ImportWork:
     def _store(self) -> None:
         principal, prices = importer(self._row.project), load_prices(self._row.project_id)
         for file in self._files():
-            runs = FileImport(principal, self._row.kind)
+            runs = self._file_import = FileImport(principal, self._row.kind)
             try:
                 for number, (name, event) in enumerate(transcript_files.events(self._row.kind, file)):
                     runs.add(name, priced(event, self._row.prices, prices))
                     if number % 64 == 0:
-                        self._note_progress(runs)
+                        self._keep_going()
                         if disk_monitor.is_full():
                             raise ImportFailure(
                                 "storage_full",
@@ -174,19 +202,20 @@ class _ImportWork:
                             )
             finally:
                 # Also of an import that ends early: a session that stays open looks alive.
+                self._file_import = None
                 for run in runs.end():
                     self._counts.update(events=run.added, omitted=run.omitted, live=run.session_id is None)
                     self._counts["sessions"] += 1
                     self._session_ids.update([] if run.session_id is None else [run.session_id])
 
     def _files(self) -> Iterator[TranscriptFile]:
-        row, budget, before = self._row, [transcript_files.MAX_UNPACKED_BYTES], 0
-        self._read_bytes: Callable[[], int] = lambda: 0
+        row, allowed, before = self._row, transcript_files.allowance(self._keep_going), 0
+        self._read_bytes = lambda: 0
         for number, named in enumerate(row.files):
             path = import_files.path_of(row.public_id, number)
             if path.stat().st_size != named["bytes"]:
                 raise ImportFailure("incomplete_file", f"{named['name']} is incomplete. Upload it again.")
-            for file in transcript_files.files_of(path, named["name"], budget):
+            for file in transcript_files.files_of(path, named["name"], allowed):
                 self._read_bytes = self._position(before, file)
                 yield file
             before += named["bytes"]
@@ -194,17 +223,25 @@ class _ImportWork:
     def _position(self, before: int, file: TranscriptFile) -> Callable[[], int]:
         return lambda: min(before + file.position(), self._row.total_bytes)
 
-    def _note_progress(self, runs: FileImport | None = None) -> None:
+    def _keep_going(self) -> None:
         """Store the progress, at most every `PROGRESS_SECONDS`, and check whether to continue."""
-        if time.monotonic() < self._noted_at + PROGRESS_SECONDS:
+        now = time.monotonic()
+        if now < self._noted_at + PROGRESS_SECONDS:
             return
-        self._noted_at = time.monotonic()
+        self._noted_at = now
         if self._should_stop():
             raise _ImportInterrupted
+        if now > self._began_at + MAX_SECONDS:
+            raise ImportFailure(
+                "too_slow",
+                f"The import took longer than {durations.span(MAX_SECONDS)}. Upload the files in parts.",
+            )
+        if self._is_quick and now > self._began_at + QUICK_SECONDS:
+            raise _NotQuick
         is_running = self._rows.filter(state=ImportState.RUNNING).update(
             done_bytes=self._read_bytes(),
             done_sessions=self._counts["sessions"],
-            events=self._counts["events"] + (runs.added if runs else 0),
+            events=self._counts["events"] + (self._file_import.added if self._file_import else 0),
         )
         if not is_running:
             raise _ImportInterrupted

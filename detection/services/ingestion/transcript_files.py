@@ -38,13 +38,42 @@ MAX_DOCUMENT_BYTES: Final = 32 * 1024**2
 MAX_VALUES: Final = 2_000_000
 """Values of one text, counted by commas: a parsed value takes up to a hundred bytes."""
 MAX_UNPACKED_BYTES: Final = 4 * 1024**3
+MAX_LINES: Final = 20_000_000
+"""Also empty ones, of which a kilobyte unpacks to a million. A line of 4 GB in so many has 200 characters."""
 MAX_MEMBERS: Final = 10_000
 MAX_TURN_CALLS: Final = 1_000
 _MAX_DIRECTORY_BYTES: Final = 4 * 1024**2
 _FEW_BYTES: Final = 1024**2
+_LINES_BETWEEN: Final = 256
 _ZIP: Final = (b"PK\x03\x04", b"PK\x05\x06")
 _ENCRYPTED: Final = 0x1
 _DAMAGE: Final = (zipfile.BadZipFile, gzip.BadGzipFile, zlib.error, EOFError, NotImplementedError)
+
+
+class LimitExceeded(TranscriptError):
+    """The files are larger than files of any kind may be."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """What may still be read of the files of one import, all together.
+
+    Attributes
+    ----------
+    size, lines
+        How many more bytes, after unpacking, and lines.
+    keep_going
+        Called often while something is read, also where it brings no event; raises an exception to end the reading.
+    """
+
+    size: int
+    lines: int
+    keep_going: Callable[[], None]
+
+
+def allowance(keep_going: Callable[[], None] = lambda: None) -> Allowance:
+    """Return what may be read of the files of an import."""
+    return Allowance(MAX_UNPACKED_BYTES, MAX_LINES, keep_going)
 
 
 @dataclass(slots=True)
@@ -69,7 +98,7 @@ class TranscriptFile:
     place: str
     stream: BinaryIO
     position: Callable[[], int]
-    budget: list[int]
+    allowed: Allowance
     is_path: bool = False
     lines: int = 0
     skipped_lines: int = 0
@@ -80,15 +109,15 @@ class TranscriptFile:
         return TranscriptError(f"{self.name}, line {self.lines}: {problem}")
 
 
-def files_of(path: Path, name: str, budget: list[int], place: str = "") -> Iterator[TranscriptFile]:
+def files_of(path: Path, name: str, allowed: Allowance, place: str = "") -> Iterator[TranscriptFile]:
     """Yield the transcripts of a file: itself, or the members of an archive that are named like transcripts.
 
     Parameters
     ----------
     name
         Of the file, for people.
-    budget
-        One number: how many more bytes may be unpacked.
+    allowed
+        What may be read of this file and the next ones.
     place
         The path of the file, if that tells it from all others; see `TranscriptFile`. Within an archive, the member's
         name.
@@ -100,25 +129,34 @@ def files_of(path: Path, name: str, budget: list[int], place: str = "") -> Itera
     OSError
         If the file cannot be read.
     """
-    with _Upload(path) as raw:
+    with _Upload(path, allowed.keep_going) as raw:
         if raw.read(4) in _ZIP:
-            yield from _members(raw, name, budget)
+            yield from _members(raw, name, allowed)
         else:
             raw.seek(0)
             stream = _unpacked(io.BufferedReader(raw))
-            yield TranscriptFile(name, place or name, stream, raw.tell, budget, bool(place))
+            yield TranscriptFile(name, place or name, stream, raw.tell, allowed, bool(place))
 
 
 class _Upload(io.FileIO):
     """A file that is read in bounded pieces, because an archive itself declares the size of its directory."""
 
+    def __init__(self, path: Path, keep_going: Callable[[], None]) -> None:
+        super().__init__(path)
+        self._keep_going = keep_going
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        self._keep_going()  # what is read may unpack to nothing
+        return super().readinto(buffer)
+
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_DIRECTORY_BYTES:
             raise TranscriptError("The directory of the archive is too large.")
+        self._keep_going()
         return super().read(size) or b""
 
 
-def _members(raw: _Upload, name: str, budget: list[int]) -> Iterator[TranscriptFile]:
+def _members(raw: _Upload, name: str, allowed: Allowance) -> Iterator[TranscriptFile]:
     try:
         archive = zipfile.ZipFile(raw)
     except _DAMAGE:
@@ -141,7 +179,7 @@ def _members(raw: _Upload, name: str, budget: list[int]) -> Iterator[TranscriptF
         try:
             with archive.open(member) as stream:
                 unpacked = _unpacked(io.BufferedReader(cast("io.RawIOBase", stream)))
-                yield TranscriptFile(shown, bounded(member.filename), unpacked, raw.tell, budget)
+                yield TranscriptFile(shown, bounded(member.filename), unpacked, raw.tell, allowed)
         except _DAMAGE:
             raise TranscriptError(f"{shown} is damaged.") from None
 
@@ -205,6 +243,11 @@ def _lines(file: TranscriptFile) -> Iterator[bytes]:
     while line := file.stream.readline(MAX_DOCUMENT_BYTES + 1):
         file.lines += 1
         _spend(file, len(line))
+        file.allowed.lines -= 1
+        if file.allowed.lines < 0:
+            raise LimitExceeded(f"{file.name}: the files have more than {MAX_LINES:,} lines.")
+        if file.lines % _LINES_BETWEEN == 0 or len(line) > _FEW_BYTES:
+            file.allowed.keep_going()
         if len(line) > MAX_DOCUMENT_BYTES:
             raise file.error(f"longer than {MAX_DOCUMENT_BYTES // 1024**2} MB.")
         if not line.isspace():
@@ -212,11 +255,9 @@ def _lines(file: TranscriptFile) -> Iterator[bytes]:
 
 
 def _spend(file: TranscriptFile, size: int) -> None:
-    file.budget[0] -= size
-    if file.budget[0] < 0:
-        raise TranscriptError(
-            f"{file.name}: the files unpack to more than {MAX_UNPACKED_BYTES // 1024**3} GB."
-        )
+    file.allowed.size -= size
+    if file.allowed.size < 0:
+        raise LimitExceeded(f"{file.name}: the files unpack to more than {MAX_UNPACKED_BYTES // 1024**3} GB.")
 
 
 _REQUIRED: Final = object()
