@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('detection', '0071_temporary_overrides'),
+        ('detection', '0072_caused_activity'),
     ]
 
     operations = [
