@@ -161,10 +161,16 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     events = request.events
     ingest.prepare(events, principal)
     quarantine = Quarantine(events)
-    trusts_recent = True
+    trusts_recent = waits_for_family = True
     while True:
         try:
-            return _evaluate(principal, request, quarantine, trusts_recent=trusts_recent)
+            return _evaluate(
+                principal,
+                request,
+                quarantine,
+                trusts_recent=trusts_recent,
+                waits_for_family=waits_for_family,
+            )
         except OutdatedError:
             trusts_recent = False
         except EventEvaluationError as error:
@@ -173,7 +179,10 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
             else:
                 evaluate(error.event.session_id)
         except _LaggingError as error:
-            evaluate(error.session_id)
+            # Once: other sessions may receive events without an end.
+            waits_for_family = waits_for_family and not error.is_of_family
+            for session_id in error.session_ids:
+                evaluate(session_id)
         except (DataError, UnicodeError):
             log.exception("request_not_storable", session=request.session)
             raise NotStorable from None
@@ -181,7 +190,12 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
 
 @retry_conflicts
 def _evaluate(
-    principal: Principal, request: GuardRequest, quarantine: Quarantine, *, trusts_recent: bool
+    principal: Principal,
+    request: GuardRequest,
+    quarantine: Quarantine,
+    *,
+    trusts_recent: bool,
+    waits_for_family: bool,
 ) -> GuardResponse:
     ingest.forget_numbers(request.events)
     with (
@@ -192,7 +206,10 @@ def _evaluate(
     ):
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
-            raise _LaggingError(locked.session.pk)
+            raise _LaggingError([locked.session.pk])
+        _take_over_names(locked.session, request)
+        if waits_for_family:
+            _check_family(folding, request)
         if request.messages is not None:
             before, known = request.messages
             if read_messages.load(locked.session) != before:
@@ -209,18 +226,26 @@ def _evaluate(
 
 
 class _LaggingError(Exception):
-    """More events wait for evaluation than one transaction folds; they are folded first, batch by batch."""
+    """Events of the session, or of others in its family, have to be folded first, batch by batch."""
 
-    def __init__(self, session_id: int) -> None:
-        super().__init__(session_id)
-        self.session_id = session_id
+    def __init__(self, session_ids: list[int], *, is_of_family: bool = False) -> None:
+        super().__init__(session_ids)
+        self.session_ids, self.is_of_family = session_ids, is_of_family
+
+
+def _check_family(folding: Folding, request: GuardRequest) -> None:
+    """Have the stored events of the family folded before a request that is judged with them: they came before it."""
+    now = clock.now()
+    for event in request.events:
+        earlier = folding.earlier_than(event, now)
+        if earlier:
+            raise _LaggingError(earlier, is_of_family=True)
 
 
 def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     """Number, fold and store the new events of a request, and return its verdicts."""
     locked, events = folding.locked, request.events
     session, now = locked.session, clock.now()
-    _take_over_names(session, request)
     fresh_ids = ingest.claim_ids(session.project, {event.session: session for event in events}, events)
     identity = locked.identity
     request_round = ""

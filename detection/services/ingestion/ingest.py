@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import orjson
@@ -211,10 +211,12 @@ def _fresh(
     identity = CallIdentity(
         (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
     ).read()
-    now = clock.now()
+    received_at = clock.now()
+    # The order of the events of several sessions, which may be a family, is that of their times.
+    step = timedelta(microseconds=int(len(by_name) > 1))
     fresh = []
     for index, event in enumerate(events):
-        session = by_name[event.session]
+        session, now = by_name[event.session], received_at + index * step
         is_known_id = event.id and not fresh_ids.pop(event.id, False)
         # Telemetry adds nothing to a session whose calls are reported otherwise: they would count twice.
         is_known_otherwise = integration == OTLP and session.integration not in ("", OTLP)

@@ -6,6 +6,7 @@ Evaluating twice changes nothing: the cursor moves in the transaction that store
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import NamedTuple
 
 import structlog
 from django.db import DatabaseError, connection
@@ -27,9 +28,11 @@ FEWEST_EVENTS = 16
 """Events of the transaction after one that failed. Each of them costs a transaction more if it fails as well."""
 
 
-@retry_conflicts
 def evaluate(session_id: int, *, wait: bool = True) -> int:
     """Fold the events that a session has received since the last evaluation.
+
+    Where a detector looks across the sessions of a family, the events of all of them are folded in the order in which
+    they were received, up to the last one of this session.
 
     Parameters
     ----------
@@ -43,17 +46,48 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
     int
         Number of events folded. The rest beyond one batch is enqueued again.
     """
-    quarantine, limit, evaluated = Quarantine(), folding.BATCH_EVENTS, 0
+    total, current, has_moved = 0, session_id, True
+    while True:
+        done = _evaluate_one(current, wait=wait)
+        total += done.events
+        if done.earlier is None and current == session_id:
+            return total
+        if total >= folding.BATCH_EVENTS:
+            jobs.evaluate_after_commit(done.project_id, [session_id])
+            return total
+        if not done.events and not has_moved:
+            return total  # Another transaction holds the one that is next: it, or the sweeper, continues.
+        has_moved = done.events > 0
+        current = session_id if done.earlier is None else done.earlier
+
+
+class _Evaluated(NamedTuple):
+    """What was folded of one session.
+
+    Attributes
+    ----------
+    earlier
+        The session of its family that has to be evaluated next; None if it does not wait for one.
+    """
+
+    events: int
+    earlier: int | None = None
+    project_id: int = 0
+
+
+@retry_conflicts
+def _evaluate_one(session_id: int, *, wait: bool) -> _Evaluated:
+    quarantine, limit, evaluated, project_id = Quarantine(), folding.BATCH_EVENTS, 0, 0
     while True:
         before = 0
         try:
             with locked_session(session_id, wait=wait) as locked:
-                session = locked.session
-                before = session.evaluated_seq
-                is_left = before < session.last_seq and Folding(locked, quarantine).catch_up(limit)
+                session, own = locked.session, Folding(locked, quarantine)
+                before, project_id = session.evaluated_seq, session.project_id
+                is_left = before < session.last_seq and own.catch_up(limit)
                 evaluated += session.evaluated_seq - before
-                if is_left and evaluated >= folding.BATCH_EVENTS:
-                    jobs.evaluate_after_commit(session.project_id, [session_id])
+                if is_left and not own.earlier and evaluated >= folding.BATCH_EVENTS:
+                    jobs.evaluate_after_commit(project_id, [session_id])
         except EventEvaluationError as error:
             # The events before it are folded again. So that many such events take linear time, the next transaction
             # ends soon after it, and those that succeed grow.
@@ -61,9 +95,11 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
             limit = max(FEWEST_EVENTS, error.event.seq - before)
             continue
         except NotFound:
-            return evaluated
+            return _Evaluated(evaluated, None, project_id)
+        if own.earlier:
+            return _Evaluated(evaluated, own.earlier[0], project_id)
         if not is_left or evaluated >= folding.BATCH_EVENTS:
-            return evaluated
+            return _Evaluated(evaluated, None, project_id)
         limit = min(2 * limit, folding.BATCH_EVENTS)
 
 

@@ -30,6 +30,19 @@ _USED = (
     "SELECT id, call_count, token_count, cost_usd FROM detection_session"
     " WHERE project_id = %s AND external_id = ANY(%s)"
 )
+# The condition of the index of parents is named; each of the lateral parts is one look-up.
+_WAITING = (
+    "WITH RECURSIVE member AS ("  # noqa: S608 - a constant
+    "SELECT id, external_id, evaluated_seq, last_seq FROM detection_session"
+    " WHERE project_id = %s AND (external_id = %s OR (parent_external_id = %s AND parent_external_id <> ''))"
+    " UNION SELECT s.* FROM member m CROSS JOIN LATERAL (SELECT id, external_id, evaluated_seq, last_seq"
+    " FROM detection_session WHERE project_id = %s AND parent_external_id = m.external_id"
+    " AND parent_external_id <> '') s)"
+    f" SELECT m.id, e.received_at FROM (SELECT * FROM member LIMIT {engine_family.MAX_MEMBERS}) m"
+    " CROSS JOIN LATERAL (SELECT received_at FROM detection_event"
+    " WHERE session_id = m.id AND seq = m.evaluated_seq + 1 LIMIT 1) e"
+    " WHERE m.evaluated_seq < m.last_seq AND m.id <> %s ORDER BY e.received_at, m.id"
+)
 _SAVE = "UPDATE detection_sessionfamily SET snapshot = %s, updated_at = now() WHERE id = %s"
 
 
@@ -65,7 +78,13 @@ def grows(session: Session, tool: str, policy: Policy) -> bool:
     return is_first or policy.for_tool(tool).traits.starts_agents
 
 
-def lock(session: Session, ancestors: Ancestors | None, *, starts: bool = False) -> LockedFamily | None:
+Waiting = list[tuple[int, datetime]]
+"""Sessions of a family that wait for evaluation, and when the first event that they wait for was received."""
+
+
+def lock(
+    session: Session, ancestors: Ancestors | None, *, starts: bool = False
+) -> tuple[LockedFamily | None, Waiting]:
     """Lock the family of a locked session, of which `ancestors` are known.
 
     Returns
@@ -74,24 +93,28 @@ def lock(session: Session, ancestors: Ancestors | None, *, starts: bool = False)
         None for a session without a parent of which no child is known, unless it `starts` one, for one whose ancestors
         form a circle, and for one too far below the top. Costs one round trip, and once a second one for what the
         ancestors of its first child have used.
+    Waiting
+        The other sessions of the family that wait for evaluation, also if nothing is locked because none of them was
+        evaluated yet.
     """
     line = _line(session, ancestors)
     if not line:
-        return None
+        return None, []
     project_id, top = session.project_id, line[-1]
     find = Statement(_LOCK, (project_id, line), binary=True)
+    others = Statement(_WAITING, (project_id, top, top, project_id, session.pk))
     if len(line) == 1 and not starts:
-        (rows,) = send(find)
+        rows, waiting = send(find, others)
     else:
-        _, rows = send(Statement(_CREATE, (project_id, top)), find)
+        _, rows, waiting = send(Statement(_CREATE, (project_id, top)), find, others)
     if not rows:
-        return None
+        return None, waiting
     families = {
         str(name): (row_id, engine_family.load(str(name), bytes(data))) for row_id, name, data in rows
     }
     row_id, family = families.pop(top, (0, FamilyState()))
     if not row_id:
-        return None
+        return None, waiting
     if not family.usage and len(line) > 1:
         # A parent that waits for its child makes no call meanwhile that would count it.
         for pk, calls, tokens, cost_usd in fetch(_USED, [project_id, line[1:]]):
@@ -99,7 +122,7 @@ def lock(session: Session, ancestors: Ancestors | None, *, starts: bool = False)
     for _, other in families.values():
         # Its session at the top had no known parent so far.
         family.merge(other)
-    return LockedFamily(row_id, family, tuple(one for one, _ in families.values()))
+    return LockedFamily(row_id, family, tuple(one for one, _ in families.values())), waiting
 
 
 def _line(session: Session, ancestors: Ancestors | None) -> list[str]:

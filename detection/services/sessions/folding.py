@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Iterable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
@@ -91,6 +91,8 @@ class Folding:
     ----------
     answer
         Of the guarded call that was folded last: the known answer that it gets instead of running.
+    earlier
+        The sessions of the family that have to be evaluated before the event at which catching up has ended.
     """
 
     def __init__(self, locked: LockedSession, quarantine: Quarantine) -> None:
@@ -98,20 +100,35 @@ class Folding:
         self.quarantine = quarantine
         self.templates = message_templates.templates_of(locked.session.project)
         self.answer: KnownAnswer | None = None
+        self.earlier: list[int] = []
         self._results: dict[int, EventRecord] = {}
         self._latest_end: EventRecord | Event | None = None
 
     def catch_up(self, limit: int | None = None) -> bool:
-        """Fold stored events after the cursor, at most `limit` or else `BATCH_EVENTS`; return whether some are left."""
+        """Fold stored events after the cursor, at most `limit` or else `BATCH_EVENTS`; return whether some are left.
+
+        It ends before an event of a family while other sessions of that have `earlier` ones.
+        """
         session, limit = self.locked.session, limit or BATCH_EVENTS
         waiting = event_records.after(session.pk, session.evaluated_seq, limit)
         for event in waiting:
+            self.earlier = self.earlier_than(event, event.received_at)
+            if self.earlier:
+                return True
             self.fold(event)
             self.locked.events.note_evaluated(event)
             session.evaluated_seq = event.seq
         if len(waiting) < limit:
             session.evaluated_seq = session.last_seq
         return session.evaluated_seq < session.last_seq
+
+    def earlier_than(self, event: EventRecord, at: datetime) -> list[int]:
+        """Return the sessions with earlier events than one of this time, if it is judged with those of its family."""
+        locked, policy = self.locked, self.locked.policy_for(event)
+        if not policy.values["enabled"]:
+            return []
+        grows = event.type == EventType.CALL and families.grows(locked.session, event.tool, policy)
+        return locked.earlier_in_family(at, starts=grows) if grows or families.is_watched(policy) else []
 
     def fold(self, event: EventRecord) -> Step | None:
         """Fold one event.

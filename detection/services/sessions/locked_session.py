@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 
 from django.db import connection, transaction
 
@@ -91,6 +92,7 @@ class LockedSession:
         self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
         self._tracker: State | None = None
         self._family: LockedFamily | None = None
+        self._waiting: families.Waiting = []
         self._is_family_known = False
         self._ancestors: tuple[str, Ancestors | None] = "", None
         self._before = known_values or session_rows.saved_values(session)
@@ -137,11 +139,7 @@ class LockedSession:
             Whether the session may begin a family with it.
         """
         session = self.session
-        if not self._is_family_known or (starts and self._family is None):
-            self._is_family_known = True
-            self._family = (
-                None if session.is_imported else families.lock(session, self.ancestors, starts=starts)
-            )
+        self._lock_family(starts=starts)
         used = session.call_count + calls, session.token_count + tokens, float(session.cost_usd) + cost_usd
         family = self._family.family if self._family else None
         if family and not family.enter(
@@ -150,6 +148,27 @@ class LockedSession:
             family = None
         self.tracker.family = family
         self.incidents.family_top = self._family_top if family else None
+
+    def earlier_in_family(self, at: datetime, *, starts: bool) -> list[int]:
+        """Return the other sessions of the family with an unevaluated event before a time, the earliest one first.
+
+        What a family shows depends on the order of its events, and is not to depend on which session is evaluated first.
+
+        Parameters
+        ----------
+        starts
+            Whether the session may begin a family with the event of that time.
+        """
+        self._lock_family(starts=starts)
+        place = at, self.session.pk
+        return [session_id for session_id, received_at in self._waiting if (received_at, session_id) < place]
+
+    def _lock_family(self, *, starts: bool) -> None:
+        if self._is_family_known and (self._family is not None or not starts):
+            return
+        self._is_family_known = True
+        if not self.session.is_imported:
+            self._family, self._waiting = families.lock(self.session, self.ancestors, starts=starts)
 
     def policy_for(self, event: EventRecord) -> Policy:
         """Return the settings in effect for an event, before tool rules.
