@@ -152,7 +152,7 @@ class LockedSession:
     def earlier_in_family(self, at: datetime, *, starts: bool) -> list[int]:
         """Return the other sessions of the family with an unevaluated event before a time, the earliest one first.
 
-        What a family shows depends on the order of its events, and is not to depend on which session is evaluated first.
+        What a family shows depends on the order of its events, not on which session is evaluated first.
 
         Parameters
         ----------
