@@ -67,6 +67,7 @@ SAYS = {
     "failure": lambda pattern, text: pattern.match(text),
     "refusal": lambda pattern, text: pattern.match(text),
     "pending": lambda pattern, text: pattern.search(text.lower()),
+    "begins_pending": lambda pattern, text: pattern.match(text.lower()),
     "acknowledged": lambda pattern, text: pattern.fullmatch(text),
     "picture": lambda pattern, text: pattern.fullmatch(text),
     "empty": lambda pattern, text: pattern.fullmatch(text),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from typing import Any
 
 from detection.engine import tables
@@ -34,15 +35,20 @@ def _pattern(says: str, *, plain: bool = False, at_start: bool = False) -> re.Pa
     return tables.pattern(found, at_start=at_start)
 
 
-_BEGINS_FAILED = _pattern("begins_failed", at_start=True)
 _PLAIN_BEGINS_FAILED = _pattern("begins_failed", plain=True, at_start=True)
 _NOT_OF_PROGRAMS = tables.pattern(
     (row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"), at_start=True
 )
 _FAILURE, _REFUSAL = _pattern("failure", at_start=True), _pattern("refusal", at_start=True)
-_PENDINGS = tuple(
-    (tables.parts([row]), re.compile(row["pattern"])) for row in tables.rows("answers", says="pending")
+_BEGINS_FAILED = tables.pattern(
+    (row for says in ("begins_failed", "failure") for row in tables.rows("answers", says=says)), at_start=True
 )
+# Rows with the same parts are checked together.
+_PENDINGS = {
+    parts: tuple(tables.compiled(row["pattern"]) for row in rows)
+    for parts, rows in groupby(tables.rows("answers", says="pending"), lambda row: tables.parts([row]))
+}
+_BEGINS_PENDING = _pattern("begins_pending", at_start=True)
 _ACKNOWLEDGED, _PLAIN_ACKNOWLEDGED = _pattern("acknowledged"), _pattern("acknowledged", plain=True)
 _PICTURE, _PLAIN_PICTURE = _pattern("picture"), _pattern("picture", plain=True)
 _NOTHING_ROWS = tables.rows("answers", says="nothing")
@@ -125,18 +131,16 @@ def failed(content: str, is_error: bool | None, traits: ToolTraits, parsed: Json
     Where the client calls it none, what a tool reads or a program prints may begin like an error: it has to have the
     form of one.
     """
-    reads, runs_programs = traits.reads, traits.tool_class == "fallible"
     if is_error or plain:
         return is_error if is_error is not None else _PLAIN_BEGINS_FAILED.match(content) is not None
     if content[:1] == "{" and len(content) <= _MAX_JSON_CHARS and contains_any(content, _FAILURE_PARTS):
         fields = parsed.object_of(content)
         if fields is not None:
             return is_failed_object(fields)
-    if (is_error is None or not (reads or runs_programs)) and _BEGINS_FAILED.match(content):
-        return True
-    if reads and is_error is False:
+    if traits.reads and is_error is False:
         return len(content) <= MAX_HEAD_CHARS and _NOT_OF_PROGRAMS.match(content) is not None
-    return _FAILURE.match(content) is not None
+    runs_programs = traits.tool_class == "fallible" and is_error is False
+    return (_FAILURE if runs_programs else _BEGINS_FAILED).match(content) is not None
 
 
 def is_failed_object(fields: Mapping[str, Any]) -> bool:
@@ -187,12 +191,11 @@ def is_pending(text: str) -> bool:
     if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
         text = f"{text[:MAX_HEAD_CHARS]}\n{text[-MAX_TAIL_CHARS:]}"
     lowered = text.lower()
-    for parts, pattern in _PENDINGS:
-        for part in parts:
-            if part in lowered:
-                if pattern.search(lowered):
-                    return True
-                break
+    if _BEGINS_PENDING.match(lowered):
+        return True
+    for parts, patterns in _PENDINGS.items():
+        if has_part(lowered, parts) and any(pattern.search(lowered) for pattern in patterns):
+            return True
     return False
 
 
