@@ -8,7 +8,7 @@ from typing import Final
 
 import redis
 from django.conf import settings
-from django.db import connection
+from django.db import DEFAULT_DB_ALIAS, connections
 
 from detection import jobs
 
@@ -32,15 +32,20 @@ class Server:
         return _major(self.version) < TESTED[self.product][0]
 
 
-def database_server() -> Server:
+def database_server(alias: str = DEFAULT_DB_ALIAS) -> Server:
     """Return the database server; one query.
+
+    Parameters
+    ----------
+    alias
+        The connection to ask on.
 
     Raises
     ------
     DatabaseError
         It does not answer.
     """
-    with connection.cursor() as cursor:
+    with connections[alias].cursor() as cursor:
         cursor.execute("SELECT current_setting('server_version')")
         version = str(cursor.fetchone()[0]).partition(" ")[0]
     return Server("PostgreSQL", version, _untested("PostgreSQL", version))

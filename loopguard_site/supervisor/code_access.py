@@ -57,6 +57,7 @@ class CodeAccess:
 
     def _open(self) -> None:
         here = Path.cwd()
+        os.umask(0o022)  # the account has to enter the folders that are created here
         _check(_LIBC.unshare(_CLONE_NEWNS))
         _mount("none", Path("/"), "", _MS_REC | _MS_SLAVE)
         handles = [os.open(folder, os.O_PATH | os.O_DIRECTORY) for folder in self.code]

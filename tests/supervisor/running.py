@@ -28,6 +28,7 @@ class Run:
         self.data, self.ready_file = folder / "data", folder / "ready.json"
         self.log = folder / "up.log"
         self.root = ROOT
+        self.umask = -1
         clean = {
             k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("LOOPGUARD_")
         }
@@ -47,6 +48,7 @@ class Run:
                 env={**self.environment, **environment},
                 stdout=log,
                 stderr=log,
+                umask=self.umask,
             )
         self._started.append(up)
         return up

@@ -77,7 +77,7 @@ def test_code_and_data_below_the_home_of_root_work_and_no_process_that_agents_re
     (data / "imports" / "arriving-1").write_text("half of a file")
     (data / "worker.heartbeat").touch(0o600)
     with running_in("lg-") as run:
-        run.data, run.root = data, closed / "checkout"
+        run.data, run.root, run.umask = data, closed / "checkout", 0o077
         up, ready = run.start()
         servers = account_of_servers().uid
         own = account_of_processes(account_of_servers()).uid

@@ -107,7 +107,7 @@ class Command(BaseCommand):
 
     def _check_servers(self) -> None:
         """Stop at a database server that is too old, and warn of what else is not as tested."""
-        database = database_server()
+        database = database_server(_owner())  # the other role may not exist yet
         if database.is_too_old:
             raise CommandError(database.problem)
         problems = [database.problem]
@@ -118,7 +118,7 @@ class Command(BaseCommand):
 
     def _bring_database_up_to_date(self) -> None:
         """Migrate as the owner of the tables, then grant rights to the role that runs LoopGuard."""
-        owner = OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
+        owner = _owner()
         role = settings.DATABASES[DEFAULT_DB_ALIAS]
         try:
             call_command("migrate", interactive=False, verbosity=0, database=owner)
@@ -169,6 +169,10 @@ class Command(BaseCommand):
             return
         call_command("collectstatic", interactive=False, verbosity=0, clear=True)
         stamp.write_text(digest.hexdigest(), encoding="utf-8")
+
+
+def _owner() -> str:
+    return OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
 
 
 def _lock(folder: int) -> None:
