@@ -23,8 +23,7 @@ class Standby(EmbeddedPostgres):
     def __init__(self, folder: Path, primary: EmbeddedPostgres) -> None:
         super().__init__(folder, durable=False)
         self._primary = primary
-        # The copy has the password of the primary, and asks for it.
-        self._password, self._is_locked = primary._password, True
+        self._password = primary._password
 
     def _make_cluster(self, programs: Path) -> None:
         self._cluster.mkdir(mode=0o700)
@@ -35,6 +34,12 @@ class Standby(EmbeddedPostgres):
             cwd=self._cluster, check=True, timeout=BACKUP_SECONDS, capture_output=True,
             **(self._account.popen_arguments() if self._account else {}),
         )  # fmt: skip
+
+    def _admit(self, method: str) -> None:
+        """Ask for the password from the start: the copy has that of the primary, and cannot be written to."""
+
+    def _lock(self) -> None:
+        self._is_locked = True
 
 
 @dataclass(frozen=True)
