@@ -38,7 +38,7 @@ def uids(up: subprocess.Popen[bytes]) -> dict[str, int]:
     found = {}
     for pid in descendants(up.pid)[1:]:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        names = [name for name in ("granian", "uvicorn", "worker", "beat", "postgres", "valkey-server") if
+        names = [name for name in ("granian", "live", "worker", "beat", "postgres", "valkey-server") if
                  any(word.decode().endswith(name) for word in words)]  # fmt: skip
         found |= {name: Path(f"/proc/{pid}").stat().st_uid for name in names[:1]}
     return found
@@ -83,7 +83,7 @@ def test_code_and_data_below_the_home_of_root_work_and_no_process_that_agents_re
         own = account_of_processes(account_of_servers()).uid
         time.sleep(1)  # beat is the last
         assert uids(up) == {
-            **dict.fromkeys(("granian", "uvicorn", "worker", "beat"), own),
+            **dict.fromkeys(("granian", "live", "worker", "beat"), own),
             **dict.fromkeys(("postgres", "valkey-server"), servers),
         }
         assert imported(ready) == "finished"
