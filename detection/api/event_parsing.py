@@ -1,7 +1,8 @@
 """Parses events, and the body of the events route, into service input, in plain typed code, because agents wait for it.
 
-The strict parser decides which JSON is accepted. `schemas` describes these bodies in the OpenAPI document; a test
-compares both. `guard_parsing` parses the body of the guard route.
+The strict parser decides which JSON is accepted. `schemas.agents` describes these bodies in the OpenAPI document, and
+has the names of the fields and the values of choices; limits are those of `event_records`. `guard_parsing` parses the
+body of the guard route.
 """
 
 from __future__ import annotations
@@ -13,57 +14,33 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from detection.api.problems import Problem, of_json
+from detection.api.schemas.agents import EventSchema, EventTypeName, OutcomeName, RoleName
 from detection.engine.open_calls import is_assigned
 from detection.services.errors import NotStorable
-from detection.services.events.event_records import EventRecord
+from detection.services.events.event_records import (
+    DIGEST_CHARACTERS,
+    EARLIEST_YEAR,
+    LATEST_YEAR,
+    MAX_COST_USD,
+    MAX_EVENTS,
+    MAX_INTEGER,
+    NAME_CHARACTERS,
+    EventRecord,
+)
 from detection.strict_json import Cleaner, Doubled, JsonProblem, compact, loads, shorten
 
-MAX_EVENTS: Final = 1_000
-MAX_MESSAGES: Final = 10_000
 MAX_EVENT_BYTES: Final = 256 * 1024
 KEPT_CHARACTERS: Final = 16_384
 """Characters of a content that is cut here; at least as many as are stored."""
-MAX_TOKENS: Final = 2**31 - 1
-MAX_COST_USD: Final = 100_000
-EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
-OUTCOMES: Final = ("completed", "failed", "cancelled")
-EVENT_TYPES: Final = ("call", "result", "message", "end", "compaction", "usage", "heartbeat")
-ROLES: Final = ("user", "assistant", "system", "program")
-NAME_LENGTHS: Final = {
-    "id": 256,
-    "session": 256,
-    "parent_session": 256,
-    "run": 256,
-    "round": 256,
-    "call_id": 256,
-    "tool": 128,
-    "cwd": 1024,
-    "backend": 128,
-    "model": 200,
-    "agent": 128,
-}
+EVENT_TYPES: Final = get_args(EventTypeName)
+OUTCOMES: Final = get_args(OutcomeName)
+ROLES: Final = get_args(RoleName)
 
-_EVENT_FIELDS = frozenset(
-    (
-        *NAME_LENGTHS,
-        "type",
-        "arguments",
-        "content",
-        "is_error",
-        "occurred_at",
-        "usage",
-        "outcome",
-        "role",
-        "content_digest",
-        "content_length",
-    )
-)
-_NOT_OF_HEARTBEATS = frozenset(
-    ("arguments", "content", "content_digest", "content_length", "is_error", "outcome", "role", "usage")
-)
+_EVENT_FIELDS = frozenset(EventSchema.model_fields)
+_NOT_OF_HEARTBEATS = _EVENT_FIELDS - {*NAME_CHARACTERS, "type", "occurred_at"}
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -226,7 +203,7 @@ def event_record(
 def _names(data: dict[str, Any], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:
     """Read the names of an event; only a call has a directory."""
     names: dict[str, Any] = {**shared}
-    for key, length in NAME_LENGTHS.items():
+    for key, length in NAME_CHARACTERS.items():
         if data.get(key) is not None:
             names[key] = name(data, key, length)
     if kind != "call":
@@ -257,16 +234,16 @@ def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
     """Read the digest and length of a content that was sent truncated."""
     given: dict[str, Any] = {}
     if data.get("content_digest") is not None:
-        given["tail_digest"] = name(data, "content_digest", 128)
+        given["tail_digest"] = name(data, "content_digest", DIGEST_CHARACTERS)
     length = data.get("content_length")
     if length is not None:
         if not isinstance(length, int) or isinstance(length, bool):
             raise Problem(422, "invalid_type", "`content_length` must be an integer.", path="content_length")
-        if not 0 <= length <= MAX_TOKENS:
+        if not 0 <= length <= MAX_INTEGER:
             raise Problem(
                 422,
                 "out_of_range",
-                f"`content_length` must be between 0 and {MAX_TOKENS:,}.",
+                f"`content_length` must be between 0 and {MAX_INTEGER:,}.",
                 path="content_length",
             )
         given["content_length"] = length
@@ -411,8 +388,8 @@ def _usage(value: Any) -> tuple[int, float]:
         return 0, 0.0
     if not isinstance(value, dict):
         raise Problem(422, "invalid_type", "`usage` must be an object.", path="usage")
-    tokens = sum(_number(value, key, MAX_TOKENS, whole=True) for key in ("input_tokens", "output_tokens"))
-    return min(int(tokens), MAX_TOKENS), float(_number(value, "cost_usd", MAX_COST_USD, whole=False))
+    tokens = sum(_number(value, key, MAX_INTEGER, whole=True) for key in ("input_tokens", "output_tokens"))
+    return min(int(tokens), MAX_INTEGER), float(_number(value, "cost_usd", MAX_COST_USD, whole=False))
 
 
 def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> float:

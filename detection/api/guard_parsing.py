@@ -6,21 +6,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from detection.api.event_parsing import (
-    MAX_EVENT_BYTES,
-    MAX_EVENTS,
-    NAME_LENGTHS,
-    event_record,
-    event_size,
-    name,
-)
+from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, name
 from detection.api.problems import Problem
-from detection.services.events.event_records import EventRecord
+from detection.api.schemas.agents import GuardRequestSchema
+from detection.services.events.event_records import MAX_EVENTS, NAME_CHARACTERS, EventRecord
 from detection.services.ingestion.guard import GuardRequest
 from detection.strict_json import Doubled, join, loads
 
-_SHARED = ("session", "run", "round", "backend", "model", "agent", "parent_session")
-_GUARD_FIELDS = frozenset((*_SHARED, "results", "calls", "messages", "shape"))
+_GUARD_FIELDS = frozenset(GuardRequestSchema.model_fields)
+_SHARED = tuple(key for key in GuardRequestSchema.model_fields if key in NAME_CHARACTERS)
 
 
 def guard_body(body: bytes) -> dict[str, Any]:
@@ -73,7 +67,9 @@ def guard_of(
 
 def shared_names(document: dict[str, Any]) -> dict[str, str]:
     """Read the names that a guard request gives to all its events."""
-    shared = {key: name(document, key, NAME_LENGTHS[key]) for key in _SHARED if document.get(key) is not None}
+    shared = {
+        key: name(document, key, NAME_CHARACTERS[key]) for key in _SHARED if document.get(key) is not None
+    }
     if not shared.get("session"):
         raise Problem(422, "missing", "`session` is required.", path="session")
     return shared

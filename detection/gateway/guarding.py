@@ -23,7 +23,13 @@ from detection.selectors.approvals import closed_among
 from detection.selectors.prices import price_cache
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
-from detection.services.events.event_records import EventRecord
+from detection.services.events.event_records import (
+    MAX_COST_USD,
+    MAX_EVENTS,
+    MAX_INTEGER,
+    NAME_CHARACTERS,
+    EventRecord,
+)
 from detection.services.gateway.conversations import preset_ends_in_error
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
 from detection.services.ingestion.message_guard import MessageGuardResponse, guard_messages
@@ -33,10 +39,6 @@ from detection.services.sessions.chat_commands import replies_in_effect
 log = structlog.get_logger(__name__)
 GUARD_SECONDS: Final = 5.0
 POLL_SECONDS: Final = 1.0
-MAX_EVENTS: Final = 1_000
-MAX_TOKENS: Final = 2**31 - 1
-MAX_COST_USD: Final = 100_000.0
-"""Of one answer, as an event can store them."""
 INTEGRATION: Final = "gateway"
 UNAVAILABLE: Final = (
     "LoopGuard could not evaluate the tool calls of this answer, and this backend withholds calls that were not"
@@ -261,11 +263,11 @@ def _guard(
     names: dict[str, Any] = {
         "session": speaker.session,
         "backend": speaker.backend,
-        "model": speaker.model[:200],
+        "model": speaker.model[: NAME_CHARACTERS["model"]],
         "agent": speaker.agent,
         "parent_session": speaker.parent_session,
     }
-    tokens = min(answer.usage.total, MAX_TOKENS)
+    tokens = min(answer.usage.total, MAX_INTEGER)
     usage = EventRecord(type="usage", tokens=tokens, cost_usd=_cost(speaker, answer), **names)
     texts = answer.said.reported(speaker.max_repeated_words, has_calls=bool(answer.calls)) if has_said else ()
     said = [
@@ -277,7 +279,7 @@ def _guard(
         GuardRequest(**names, integration=speaker.integration),
         read(),
         lambda _, event: event_record(event, names),
-        round_name=answer.id[:256],
+        round_name=answer.id[: NAME_CHARACTERS["round"]],
         max_events=MAX_EVENTS,
         usage=usage if tokens else None,
         said=said,
@@ -297,7 +299,7 @@ def _cost(speaker: Speaker, answer: Answer) -> float:
     usage = answer.usage
     if not usage.total:
         return 0.0
-    names = [name for name in (speaker.model, answer.model[:200]) if name]
+    names = [name for name in (speaker.model, answer.model[: NAME_CHARACTERS["model"]]) if name]
     price = price_cache.get(speaker.principal.project_id).find(speaker.backend, names)
     if price is None:
         return 0.0

@@ -18,9 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from detection.api import event_parsing, guard_parsing
 from detection.api.app import api as ninja_api
-from detection.api.schemas.agents import EventSchema, GuardRequestSchema
 from tests.support.projects import make_key, make_project
 from tests.support.shared_rows import shared_rows
 
@@ -100,14 +98,84 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(wsgi
     assert len(identifiers) == len(set(identifiers))
 
 
-def test_the_described_events_and_guard_bodies_are_those_that_are_read():
-    assert set(EventSchema.model_fields) == event_parsing._EVENT_FIELDS
-    assert set(GuardRequestSchema.model_fields) == guard_parsing._GUARD_FIELDS
-    described = DESCRIPTION["components"]["schemas"]["EventSchema"]["properties"]
-    for name, length in event_parsing.NAME_LENGTHS.items():
-        options = described[name].get("anyOf", [described[name]])
-        assert options[0]["maxLength"] == length
-    assert set(described["type"]["enum"]) == set(event_parsing.EVENT_TYPES)
+EVENT = DESCRIPTION["components"]["schemas"]["EventSchema"]["properties"]
+USAGE = DESCRIPTION["components"]["schemas"]["UsageSchema"]["properties"]
+TYPE_WITH = {"outcome": "end", "role": "message", "content_digest": "message", "content_length": "message"}
+"""Types of events that have a field; a call has all others."""
+
+
+def described(properties, constraint):
+    """The described values of a constraint by field, of optional fields too."""
+    of_fields = {name: field.get("anyOf", [field])[0] for name, field in properties.items()}
+    return {name: field[constraint] for name, field in of_fields.items() if constraint in field}
+
+
+def sent(api, **fields):
+    """The code with which an event is rejected and the field at fault; None if it is accepted."""
+    needed = {"call": {"tool": "t"}, "usage": {"usage": {"input_tokens": 1}}, "heartbeat": {"call_id": "c"}}
+    kind = fields.pop("type", "call")
+    response = api.post("/events", {"type": kind, "session": "s", **needed.get(kind, {}), **fields})
+    return None if response.status_code < 300 else (response.json()["code"], response.json()["path"])
+
+
+@pytest.mark.parametrize(("name", "longest"), sorted(described(EVENT, "maxLength").items()))
+def test_a_name_may_have_the_described_length(api, name, longest):
+    kind = TYPE_WITH.get(name, "call")
+    assert sent(api, type=kind, **{name: "x" * longest}) is None
+    assert sent(api, type=kind, **{name: "x" * (longest + 1)}) == ("too_long", name)
+    assert sent(api, type=kind, **{name: 5}) == ("invalid_type", name)
+
+
+@pytest.mark.parametrize(("name", "choices"), sorted(described(EVENT, "enum").items()))
+def test_a_choice_has_the_described_values(api, name, choices):
+    kind = {} if name == "type" else {"type": TYPE_WITH[name]}
+    assert [sent(api, **kind, **{name: choice}) for choice in choices] == [None] * len(choices)
+    assert sent(api, **kind, **{name: choices[0].upper()}) == ("invalid_value", name)
+
+
+@pytest.mark.parametrize(("name", "largest"), sorted(described(USAGE, "maximum").items()))
+def test_a_number_of_usage_may_have_the_described_size(api, name, largest):
+    for value, outcome in ((largest, None), (largest + 1, ("out_of_range", f"usage.{name}"))):
+        assert sent(api, usage={name: value}) == outcome
+        assert sent(api, type="usage", usage={name: value}) == outcome
+
+
+def test_the_length_of_a_content_may_have_the_described_size(api):
+    largest = described(EVENT, "maximum")["content_length"]
+    assert sent(api, type="message", content="x", content_length=largest) is None
+    beyond = sent(api, type="message", content="x", content_length=largest + 1)
+    assert beyond == ("out_of_range", "content_length")
+
+
+def test_a_field_is_marked_as_unknown_unless_it_is_described(api):
+    call = {
+        "type": "call",
+        "session": "s",
+        "tool": "t",
+        **dict.fromkeys(EVENT.keys() - {"type", "session", "tool"}),
+    }
+    assert api.post("/events", {"events": [call, {**call, "described": None}]}).json()["altered"] == [
+        {"index": 1, "marks": ["unknown_field"]}
+    ]
+    of_guard = DESCRIPTION["components"]["schemas"]["GuardRequestSchema"]["properties"]
+    body = {**dict.fromkeys(of_guard), "session": "s", "calls": [{"tool": "t"}]}
+    plain = api.post("/guard", body)
+    assert (plain.status_code, plain.json().get("altered")) == (200, None)
+    assert api.post("/guard", {**body, "described": None}).json()["altered"] == [
+        {"path": "", "marks": ["unknown_field"]}
+    ]
+
+
+@pytest.mark.parametrize(("name", "longest"), sorted(described(
+    DESCRIPTION["components"]["schemas"]["GuardRequestSchema"]["properties"], "maxLength"
+).items()))  # fmt: skip
+def test_a_name_of_a_guard_request_may_have_the_described_length(api, name, longest):
+    def answered(length):
+        return api.post("/guard", {"session": "s", "calls": [{"tool": "t"}], name: "x" * length})
+
+    assert answered(longest).status_code == 200
+    refused = answered(longest + 1)
+    assert (refused.status_code, refused.json()["code"], refused.json()["path"]) == (422, "too_long", name)
 
 
 @pytest.mark.parametrize("path", ["/docs", "/openapi.json"])

@@ -30,6 +30,7 @@ from detection.api.typed_bodies import described
 from detection.engine import wire_shapes
 from detection.models import KeyScope
 from detection.services.errors import NotStorable
+from detection.services.events.event_records import MAX_EVENTS
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
@@ -160,7 +161,7 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     _check_timeout(request)
     shape = rendered_shape(request)
     body = guard_parsing.guard_body(request.body)
-    if "messages" in body or "shape" in body:
+    if body.get("messages") is not None or body.get("shape") is not None:
         return json_response(_guard_messages(request, body, shape))
     guard_request, altered = guard_parsing.guard_of(body, len(request.body), _integration(request))
     started = time.perf_counter()
@@ -189,7 +190,7 @@ def _guard_messages(
         parsed.messages,
         parsed.record,
         round_name=parsed.round,
-        max_events=event_parsing.MAX_EVENTS,
+        max_events=MAX_EVENTS,
     )
     _count_guard(principal, done.response, len(parsed.altered), time.perf_counter() - started)
     document = guard_document(request, principal, done.request, done.response, shape, parsed.altered)

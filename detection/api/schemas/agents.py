@@ -1,28 +1,34 @@
-"""Schemas of the events and guard routes. `event_parsing` and `guard_parsing` read the bodies; a test compares them."""
+"""Schemas of the events and guard routes. `event_parsing` and `guard_parsing` read the bodies by them."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from ninja import Field, Schema
 from pydantic import ConfigDict
 
-from detection.api import event_parsing
-from detection.api.schemas.common import (
-    Decision,
-    Ending,
-    FindingSchema,
-    Name128,
-    Name200,
-    Name256,
-    Name1024,
-    Rung,
-    SettingSchema,
-)
+from detection.api.schemas.common import Decision, Ending, FindingSchema, Rung, SettingSchema
 from detection.integrations.transcripts import MessageShape
+from detection.services.events.event_records import (
+    DIGEST_CHARACTERS,
+    MAX_COST_USD,
+    MAX_EVENTS,
+    MAX_INTEGER,
+    NAME_CHARACTERS,
+)
 
+MAX_MESSAGES: Final = 10_000
+"""Messages of one guard request."""
 EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage", "heartbeat"]
+OutcomeName = Literal["completed", "failed", "cancelled"]
+RoleName = Literal["user", "assistant", "system", "program"]
+
+
+def _name(of: str, default: Any = None, **about: Any) -> Any:
+    """Return the field of a name of an event."""
+    return Field(default, max_length=NAME_CHARACTERS[of], **about)
+
 
 _SESSION = "Your name for the session, unique within the project."
 _ID = "Idempotency key within the project: an event with a known key is a duplicate."
@@ -67,9 +73,9 @@ _OCCURRED_AT = (
 class UsageSchema(Schema):
     """Tokens and cost of a model response."""
 
-    input_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Input tokens.")
-    output_tokens: int = Field(0, ge=0, le=event_parsing.MAX_TOKENS, description="Output tokens.")
-    cost_usd: float = Field(0, ge=0, le=event_parsing.MAX_COST_USD, description="Cost in US dollars.")
+    input_tokens: int = Field(0, ge=0, le=MAX_INTEGER, description="Input tokens.")
+    output_tokens: int = Field(0, ge=0, le=MAX_INTEGER, description="Output tokens.")
+    cost_usd: float = Field(0, ge=0, le=MAX_COST_USD, description="Cost in US dollars.")
 
 
 class EventSchema(Schema):
@@ -80,28 +86,28 @@ class EventSchema(Schema):
     """
 
     type: EventTypeName = Field(description="Kind of event.")
-    session: Name256 = Field(min_length=1, description=_SESSION)
-    id: Name256 | None = Field(None, description=_ID)
-    run: Name256 | None = Field(None, description=_RUN)
-    round: Name256 | None = Field(None, description=_ROUND)
-    call_id: Name256 | None = Field(
-        None, description=f"Id of the call. {_CALL_OF_RESULT} {_CALL_OF_HEARTBEAT}"
+    session: str = _name("session", ..., min_length=1, description=_SESSION)
+    id: str | None = _name("id", description=_ID)
+    run: str | None = _name("run", description=_RUN)
+    round: str | None = _name("round", description=_ROUND)
+    call_id: str | None = _name(
+        "call_id", description=f"Id of the call. {_CALL_OF_RESULT} {_CALL_OF_HEARTBEAT}"
     )
-    tool: Name128 | None = Field(None, description=f"Name of the tool. Required for calls. {_TOOL_OF_RESULT}")
+    tool: str | None = _name("tool", description=f"Name of the tool. Required for calls. {_TOOL_OF_RESULT}")
     arguments: dict[str, Any] | str | None = Field(None, description=f"{_ARGUMENTS} {_ARGUMENTS_OF_RESULT}")
-    cwd: Name1024 | None = Field(None, description=f"For calls: {_CWD[0].lower()}{_CWD[1:]}")
+    cwd: str | None = _name("cwd", description=f"For calls: {_CWD[0].lower()}{_CWD[1:]}")
     content: Any = Field(None, description=_CONTENT)
-    content_digest: str | None = Field(None, max_length=128, description=_CONTENT_DIGEST)
-    content_length: int | None = Field(None, ge=0, le=2**31 - 1, description=_CONTENT_LENGTH)
+    content_digest: str | None = Field(None, max_length=DIGEST_CHARACTERS, description=_CONTENT_DIGEST)
+    content_length: int | None = Field(None, ge=0, le=MAX_INTEGER, description=_CONTENT_LENGTH)
     is_error: bool | None = Field(None, description=_IS_ERROR)
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
-    backend: Name128 | None = Field(None, description=_BACKEND)
-    model: Name200 | None = Field(None, description=_MODEL)
-    agent: Name128 | None = Field(None, description=_AGENT)
-    parent_session: Name256 | None = Field(None, description=_PARENT)
+    backend: str | None = _name("backend", description=_BACKEND)
+    model: str | None = _name("model", description=_MODEL)
+    agent: str | None = _name("agent", description=_AGENT)
+    parent_session: str | None = _name("parent_session", description=_PARENT)
     usage: UsageSchema | None = Field(None, description=_USAGE)
-    role: Literal["user", "assistant", "system", "program"] | None = Field(None, description=_ROLE)
-    outcome: Literal["completed", "failed", "cancelled"] | None = Field(
+    role: RoleName | None = Field(None, description=_ROLE)
+    outcome: OutcomeName | None = Field(
         None, description="How the session ended. For `end` events; `completed` by default."
     )
 
@@ -136,7 +142,7 @@ class EventBatchSchema(Schema):
     )
 
     events: list[EventSchema] = Field(
-        min_length=1, max_length=event_parsing.MAX_EVENTS, description="The events, in order."
+        min_length=1, max_length=MAX_EVENTS, description="The events, in order."
     )
 
 
@@ -170,13 +176,13 @@ class IngestResultSchema(Schema):
 class GuardResultSchema(Schema):
     """The result of an earlier call."""
 
-    id: Name256 | None = Field(None, description=_ID)
-    call_id: Name256 | None = Field(None, description=_CALL_OF_RESULT)
-    tool: Name128 | None = Field(None, description=_TOOL_OF_RESULT)
+    id: str | None = _name("id", description=_ID)
+    call_id: str | None = _name("call_id", description=_CALL_OF_RESULT)
+    tool: str | None = _name("tool", description=_TOOL_OF_RESULT)
     arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS_OF_RESULT)
     content: Any = Field(None, description=_CONTENT)
-    content_digest: str | None = Field(None, max_length=128, description=_CONTENT_DIGEST)
-    content_length: int | None = Field(None, ge=0, le=2**31 - 1, description=_CONTENT_LENGTH)
+    content_digest: str | None = Field(None, max_length=DIGEST_CHARACTERS, description=_CONTENT_DIGEST)
+    content_length: int | None = Field(None, ge=0, le=MAX_INTEGER, description=_CONTENT_LENGTH)
     is_error: bool | None = Field(None, description=_IS_ERROR)
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
 
@@ -184,12 +190,12 @@ class GuardResultSchema(Schema):
 class GuardCallSchema(Schema):
     """A call that the agent wants to make."""
 
-    id: Name256 | None = Field(None, description=_ID)
-    tool: Name128 = Field(min_length=1, description="Name of the tool.")
-    call_id: Name256 | None = Field(None, description="Id of the call. Assigned if absent.")
+    id: str | None = _name("id", description=_ID)
+    tool: str = _name("tool", ..., min_length=1, description="Name of the tool.")
+    call_id: str | None = _name("call_id", description="Id of the call. Assigned if absent.")
     arguments: dict[str, Any] | str | None = Field(None, description=_ARGUMENTS)
-    cwd: Name1024 | None = Field(None, description=_CWD)
-    round: Name256 | None = Field(None, description=_ROUND)
+    cwd: str | None = _name("cwd", description=_CWD)
+    round: str | None = _name("round", description=_ROUND)
     usage: UsageSchema | None = Field(None, description="Tokens and cost of the model response.")
     occurred_at: datetime | None = Field(None, description=_OCCURRED_AT)
 
@@ -216,18 +222,18 @@ class GuardRequestSchema(Schema):
         }
     )
 
-    session: Name256 = Field(min_length=1, description=_SESSION)
-    run: Name256 | None = Field(None, description=_RUN)
-    round: Name256 | None = Field(None, description=_ROUND)
-    backend: Name128 | None = Field(None, description=_BACKEND)
-    model: Name200 | None = Field(None, description=_MODEL)
-    agent: Name128 | None = Field(None, description=_AGENT)
-    parent_session: Name256 | None = Field(None, description=_PARENT)
+    session: str = _name("session", ..., min_length=1, description=_SESSION)
+    run: str | None = _name("run", description=_RUN)
+    round: str | None = _name("round", description=_ROUND)
+    backend: str | None = _name("backend", description=_BACKEND)
+    model: str | None = _name("model", description=_MODEL)
+    agent: str | None = _name("agent", description=_AGENT)
+    parent_session: str | None = _name("parent_session", description=_PARENT)
     results: list[GuardResultSchema] = Field([], description="Results of earlier calls.")
     calls: list[GuardCallSchema] = Field([], description="Calls that the agent wants to make.")
     messages: list[dict[str, Any]] | None = Field(
         None,
-        max_length=event_parsing.MAX_MESSAGES,
+        max_length=MAX_MESSAGES,
         description="Instead of `results` and `calls`: the conversation as sent to the model server, up to and "
         "including the response with the calls.",
     )

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Generic, Literal, TypeVar
 from ninja import Field, Schema
 from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints, WithJsonSchema
 
-from detection.api import event_parsing
 from detection.engine.detectors import KINDS
 from detection.filtering import language
+from detection.services.events.event_records import EARLIEST_YEAR, LATEST_YEAR
 from detection.web import exports
 
 
@@ -21,10 +21,8 @@ def _printable(text: str) -> str:
 
 
 def _storable(moment: datetime) -> datetime:
-    if not event_parsing.EARLIEST_YEAR <= moment.year <= event_parsing.LATEST_YEAR:
-        raise ValueError(
-            f"must be between the years {event_parsing.EARLIEST_YEAR} and {event_parsing.LATEST_YEAR}"
-        )
+    if not EARLIEST_YEAR <= moment.year <= LATEST_YEAR:
+        raise ValueError(f"must be between the years {EARLIEST_YEAR} and {LATEST_YEAR}")
     # ISO 8601 allows offsets of sixteen hours and more, PostgreSQL does not.
     return moment.astimezone(UTC)
 
@@ -44,7 +42,6 @@ Note = Annotated[str, StringConstraints(max_length=1000)]
 Name128 = Annotated[str, StringConstraints(max_length=128)]
 Name200 = Annotated[str, StringConstraints(max_length=200)]
 Name256 = Annotated[str, StringConstraints(max_length=256)]
-Name1024 = Annotated[str, StringConstraints(max_length=1024)]
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Rung = Literal["observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
 Ending = Literal["finish", "reuse", "delay"]

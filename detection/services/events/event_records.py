@@ -6,19 +6,46 @@ selectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
 import orjson
 from django.db import connection
 
 from detection.engine.calls import Message
+from detection.engine.scopes import MAX_NAME_CHARACTERS
 from detection.integrations.people import Circumstances
 from detection.models.events import EventType, MessageRole
 from detection.sql.pipeline import Writes, fetch
 
+MAX_EVENTS: Final = 1_000
+"""Events of one request."""
+NAME_CHARACTERS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "id": 256,
+        "session": 256,
+        "parent_session": 256,
+        "run": 256,
+        "round": 256,
+        "call_id": 256,
+        "tool": 128,
+        "cwd": 1024,
+        "backend": MAX_NAME_CHARACTERS["backend"],
+        "model": MAX_NAME_CHARACTERS["model"],
+        "agent": MAX_NAME_CHARACTERS["agent"],
+    }
+)
+"""The names of an event with their longest values, as the columns hold them."""
+DIGEST_CHARACTERS: Final = 128
+"""Of a digest that a client sends with the beginning of a content; a keyed digest of it is stored."""
+MAX_INTEGER: Final = 2**31 - 1
+"""Of tokens and lengths, as the columns hold them."""
+MAX_COST_USD: Final = 100_000
+EARLIEST_YEAR, LATEST_YEAR = 1971, 9998
+"""The database can store these years in every time zone."""
 FEW_ROWS = 4
 """Up to this number, rows are sent with the other writes; more are copied, at a sixth of the cost of an insert."""
 _NOT_NUMBERED = datetime.min.replace(tzinfo=UTC)

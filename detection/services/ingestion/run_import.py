@@ -23,7 +23,13 @@ from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
 from detection.selectors.incidents import LOOP_CALLS, LOOP_COST
 from detection.selectors.prices import PriceList
-from detection.services.events.event_records import EventRecord
+from detection.services.events.event_records import (
+    EARLIEST_YEAR,
+    MAX_COST_USD,
+    MAX_INTEGER,
+    NAME_CHARACTERS,
+    EventRecord,
+)
 from detection.services.ingestion import ingest
 from detection.services.keys import Principal
 from detection.services.sessions.call_identity import CallIdentity
@@ -37,19 +43,9 @@ BATCH_EVENTS: Final = 500
 MAX_WAITING_CHARACTERS: Final = 16 * 1024**2
 """Of all runs of one file, whose lines may alternate."""
 MAX_ARGUMENTS_CHARACTERS: Final = 256 * 1024
-MAX_COST_USD: Final = 100_000
-EARLIEST_YEAR: Final = 1971
 WORST: Final = 5
-_NAME_LENGTHS: Final = {
-    "call_id": 256,
-    "tool": 128,
-    "cwd": 1024,
-    "round": 256,
-    "backend": 128,
-    "model": 200,
-    "agent": 128,
-    "parent_session": 256,
-}
+_NOT_READ: Final = frozenset(("session", "id", "run"))
+"""Names of a recorded event that its import does not take over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,8 +299,8 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
         content = compact(cleaner.value(content))
     names: dict[str, Any] = {
         key: bounded(event[key], length)
-        for key, length in _NAME_LENGTHS.items()
-        if isinstance(event.get(key), str)
+        for key, length in NAME_CHARACTERS.items()
+        if key not in _NOT_READ and isinstance(event.get(key), str)
     }
     is_error = event.get("is_error")
     return EventRecord(
@@ -315,7 +311,7 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
         role=event.get("role") or "",
         is_error=is_error if isinstance(is_error, bool) else None,
         occurred_at=_time(event.get("occurred_at")),
-        tokens=min(usage.get("input_tokens", 0) + usage.get("output_tokens", 0), 2**31 - 1),
+        tokens=min(usage.get("input_tokens", 0) + usage.get("output_tokens", 0), MAX_INTEGER),
         cost_usd=min(float(usage.get("cost_usd") or 0), MAX_COST_USD),
         altered=",".join(cleaner.marks)[:120],
         **names,
