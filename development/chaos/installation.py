@@ -33,7 +33,7 @@ CLOCK_SOURCE = Path(__file__).with_name("clock.c")
 KEPT_LOGS = ("up.log", "data/postgres/postgres.log", "data/valkey/valkey.log")
 _PROGRAMS = {
     "web": "loopguard_site.rsgi",
-    "live": "loopguard_site.asgi",
+    "live": "loopguard_site live",
     "worker": "loopguard_site worker",
     "beat": "loopguard_site beat",
     "valkey": "valkey-server",
