@@ -1,17 +1,18 @@
 """Coding agents and the bodies of their hooks, read into events of the API.
 
 The agents use different names for the same things, and rename them between versions. A field is therefore looked up
-under every name that an agent has used, and an unknown hook event is not an error.
+under every name that an agent has used, and an unknown hook event is not an error. The names are in the tables of the
+hosts, `detection/engine/tables/hosts`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from detection.engine import tables
 from detection.engine.wire_shapes import Shape, action_of
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
@@ -44,57 +45,27 @@ class Host:
         The form of its responses.
     settings_file
         Where its user's hooks are set; empty for one that has plugins instead.
-    hooks
-        The hook events that LoopGuard uses, by the host's names.
     """
 
     name: str
     title: str
     shape: Shape
     settings_file: str = ""
-    hooks: tuple[str, ...] = ()
+
+    @property
+    def hooks(self) -> tuple[str, ...]:
+        """The hook events that LoopGuard uses, by the host's names; none for one that has plugins instead."""
+        rows = tables.table(f"hosts/{self.shape}") if self.settings_file else []
+        return tuple(event for row in rows if "moment" in row for event in row.get("events", ()))
 
 
 HOSTS: Final[Mapping[str, Host]] = {
     host.name: host
     for host in (
-        Host(
-            "claude-code",
-            "Claude Code",
-            "claude_code",
-            "~/.claude/settings.json",
-            (
-                "PreToolUse",
-                "PostToolUse",
-                "PostToolUseFailure",
-                "UserPromptSubmit",
-                "Stop",
-                "PreCompact",
-                "SubagentStop",
-                "SessionEnd",
-            ),
-        ),
-        Host(
-            "codex",
-            "Codex CLI",
-            "codex",
-            "~/.codex/hooks.json",
-            ("PreToolUse", "PostToolUse", "UserPromptSubmit", "Stop"),
-        ),
-        Host(
-            "gemini-cli",
-            "Gemini CLI",
-            "gemini_cli",
-            "~/.gemini/settings.json",
-            ("BeforeTool", "AfterTool", "BeforeAgent", "AfterAgent", "PreCompress", "SessionEnd"),
-        ),
-        Host(
-            "copilot",
-            "Copilot CLI",
-            "copilot",
-            "~/.copilot/hooks/loopguard.json",
-            ("PreToolUse", "PostToolUse", "PostToolUseFailure", "UserPromptSubmit"),
-        ),
+        Host("claude-code", "Claude Code", "claude_code", "~/.claude/settings.json"),
+        Host("codex", "Codex CLI", "codex", "~/.codex/hooks.json"),
+        Host("gemini-cli", "Gemini CLI", "gemini_cli", "~/.gemini/settings.json"),
+        Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
         Host("opencode", "OpenCode", "opencode"),
     )
 }
@@ -165,31 +136,38 @@ class HookEvent:
     events: list[dict[str, Any]] = field(default_factory=list)
 
 
+_ROWS: Final = [row for name in tables.hosts() for row in tables.table(name)]
+
+
+def _form(event: str) -> str:
+    """Return the name of an event as names are compared."""
+    return event.replace("_", "").replace(".", "").lower()
+
+
+def _names() -> Mapping[str, tuple[str, ...]]:
+    """Return the names of each field of a body."""
+    found: dict[str, dict[str, None]] = {}
+    for row in _ROWS:
+        if "says" in row:
+            found.setdefault(row["says"], {}).update(dict.fromkeys(row["names"]))
+    return {field: tuple(names) for field, names in found.items()}
+
+
 _MOMENTS: Final[Mapping[str, HookMoment]] = {
-    "pretooluse": "before_tool",
-    "beforetool": "before_tool",
-    "toolexecutebefore": "before_tool",
-    "posttooluse": "after_tool",
-    "posttoolusefailure": "after_tool",
-    "aftertool": "after_tool",
-    "toolexecuteafter": "after_tool",
-    "userpromptsubmit": "prompt",
-    "userpromptsubmitted": "prompt",
-    "beforeagent": "prompt",
-    "chatmessage": "prompt",
-    "stop": "answer",
-    "afteragent": "answer",
-    "precompact": "compaction",
-    "precompress": "compaction",
-    "sessioncompacted": "compaction",
-    "subagentstop": "end",
-    "sessionend": "end",
-    "sessiondeleted": "end",
+    _form(event): row["moment"]
+    for row in _ROWS
+    if "moment" in row
+    for event in (*row.get("events", ()), *row.get("formerly", ()))
 }
-_SHELL_NUMBER: Final = re.compile(r"<shellId: \d+ (?=completed)")
-"""Copilot CLI numbers the shells below their output, so that no two results would be equal."""
-_PEOPLE: Final = frozenset(("", "user", "sdk", "prompt"))
-"""Sources of prompts that a person has written; others are wake-ups by the agent's own schedule."""
+_NAMES: Final = _names()
+_FAILED: Final = tuple(word for row in _ROWS if "failed" in row for word in row["failed"])
+_ERRORS: Final = [row for row in _ROWS if "error" in row]
+_CONTENTS: Final = sorted(
+    (row for row in _ROWS if "content" in row), key=lambda row: row.get("joined", False)
+)
+_REMOVED: Final = tuple(tables.compiled(row["removes"]) for row in _ROWS if "removes" in row)
+_PEOPLE: Final = frozenset(source for row in _ROWS if "people" in row for source in row["people"])
+"""Sources of prompts that a person has written."""
 
 
 class HookError(ValueError):
@@ -215,15 +193,15 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     """
     if not isinstance(body, dict):
         raise HookError("The body of a hook must be an object.")
-    name = _text(body, "hook_event_name", "hookEventName", "event") or name
+    name = _text(body, "event") or name
     if not name:
         raise HookError("`hook_event_name` is required.")
-    moment = _MOMENTS.get(name.replace("_", "").replace(".", "").lower(), "other")
-    conversation = _text(body, "session_id", "sessionId", "sessionID")
-    place = _text(body, "transcript_path", "cwd", "workingDirectory")
-    sub_agent = _text(body, "agent_id", "agentId")
+    moment = _MOMENTS.get(_form(name), "other")
+    conversation = _text(body, "session")
+    place = _text(body, "place")
+    sub_agent = _text(body, "sub_agent")
     main = session_name(conversation, program=host.name, place=place)
-    session, parent = main, bounded(_text(body, "parent_session"))
+    session, parent = main, bounded(_text(body, "parent"))
     if sub_agent and sub_agent != conversation:
         session, parent = session_name(main, sub_agent), main
     if moment == "prompt" and (sub_agent or _text(body, "source") not in _PEOPLE):
@@ -237,7 +215,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
         moment=moment,
         session=session,
         parent_session=parent,
-        agent=bounded(_text(body, "agent_type", "agentType") or host.name, 128),
+        agent=bounded(_text(body, "agent") or host.name, 128),
         model=bounded(_text(body, "model"), 200),
         events=_events(moment, name, body),
     )
@@ -256,36 +234,38 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[st
         return []
     call: dict[str, Any] = {
         "type": "call" if moment == "before_tool" else "result",
-        "tool": bounded(_text(body, "tool_name", "toolName", "tool"), 128),
-        "arguments": _arguments(_first(body, "tool_input", "toolArgs", "args")),
+        "tool": bounded(_text(body, "tool"), 128),
+        "arguments": _arguments(_first(body, "arguments")),
     }
-    if moment == "before_tool" and (cwd := _text(body, "cwd", "workingDirectory")):
+    if moment == "before_tool" and (cwd := _text(body, "directory")):
         call["cwd"] = bounded(cwd, 1024)
-    call_id = _text(body, "tool_use_id", "toolUseId", "toolCallId", "callID")
+    call_id = _text(body, "call_id")
     if call_id:
         call["call_id"] = bounded(call_id)
     if moment == "after_tool":
-        answer = _first(body, "tool_response", "tool_result", "toolResult", "output", "error")
+        answer = _first(body, "result")
         content, call["is_error"] = _result(answer)
-        call["content"] = _SHELL_NUMBER.sub("<", content) if content else content
-        if "failure" in name.lower():
+        for pattern in _REMOVED if content else ():
+            content = pattern.sub("", content or "")
+        call["content"] = content
+        if any(word in name.lower() for word in _FAILED):
             call["is_error"] = True
     return [call]
 
 
 def _answer(body: dict[str, Any]) -> str | None:
     """Return the text that a turn ends with, which may be empty; None if the hook does not tell it."""
-    text = _first(body, "last_assistant_message", "prompt_response")
+    text = _first(body, "answer")
     return text if isinstance(text, str) else None
 
 
 def _prompt(body: dict[str, Any]) -> dict[str, Any]:
     """Return the prompt of a hook. A host that repeats it gives the same id again; it then counts once."""
-    prompt, prompt_id = body.get("prompt"), _text(body, "prompt_id", "promptId")
+    prompt, prompt_id = body.get("prompt"), _text(body, "prompt_id")
     content = prompt if isinstance(prompt, str) else _text_of_parts(prompt) or None
     said: dict[str, Any] = {"type": "message", "content": content}
     if prompt_id:
-        place = compact([_text(body, "session_id", "sessionId", "sessionID"), prompt_id])
+        place = compact([_text(body, "session"), prompt_id])
         said["id"] = (
             f"prompt-{hashlib.blake2b(place.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
         )
@@ -324,28 +304,28 @@ def _result(answer: Any) -> tuple[str | None, bool | None]:
     if not isinstance(answer, dict):
         return _text_of_parts(answer) or compact(answer), None
     is_error = _is_error(answer)
-    for key in ("llmContent", "textResultForLlm", "text_result_for_llm", "content", "output"):
-        value = answer.get(key)
-        if isinstance(value, str) and value:
-            return value, is_error
-        if isinstance(value, list) and (text := _text_of_parts(value)):
-            return text, is_error
-    if "stdout" in answer or "stderr" in answer:
-        parts = [
-            part for part in (answer.get("stdout"), answer.get("stderr")) if isinstance(part, str) and part
-        ]
-        return "\n".join(parts), is_error
+    for row in _CONTENTS:
+        if row.get("joined") and any(name in answer for name in row["content"]):
+            parts = [answer.get(name) for name in row["content"]]
+            return "\n".join(part for part in parts if isinstance(part, str) and part), is_error
+        for name in row["content"]:
+            value = answer.get(name)
+            text = value if isinstance(value, str) else _text_of_parts(value)
+            if text:
+                return text, is_error
     return compact(answer), is_error
 
 
 def _is_error(answer: dict[str, Any]) -> bool | None:
-    for key in ("is_error", "isError"):
-        if isinstance(answer.get(key), bool):
-            return bool(answer[key])
-    kind = answer.get("resultType", answer.get("result_type"))
-    if isinstance(kind, str):
-        return kind != "success"
-    return True if answer.get("error") else None
+    """Return what an answer says of itself: by a Boolean, by a word, or by naming an error; None if nothing."""
+    for row in _ERRORS:
+        if "alone" not in row and isinstance(answer.get(row["error"]), bool):
+            return bool(answer[row["error"]])
+    for row in _ERRORS:
+        value = answer.get(row["error"])
+        if "success" in row and isinstance(value, str):
+            return value not in row["success"]
+    return True if any(answer.get(row["error"]) for row in _ERRORS if row.get("alone")) else None
 
 
 def _text_of_parts(value: Any) -> str:
@@ -357,9 +337,9 @@ def _text_of_parts(value: Any) -> str:
     return "\n".join(known) if len(known) == len(texts) else ""
 
 
-def _first(body: dict[str, Any], *names: str) -> Any:
-    return next((body[name] for name in names if body.get(name) is not None), None)
+def _first(body: dict[str, Any], field: str) -> Any:
+    return next((body[name] for name in _NAMES[field] if body.get(name) is not None), None)
 
 
-def _text(body: dict[str, Any], *names: str) -> str:
-    return next((body[name] for name in names if isinstance(body.get(name), str) and body[name]), "")
+def _text(body: dict[str, Any], field: str) -> str:
+    return next((body[name] for name in _NAMES[field] if isinstance(body.get(name), str) and body[name]), "")
