@@ -10,7 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from django.utils import timezone
 
-from detection.models import Approval, Incident, LimitNotice, Notification, TrackerState
+from detection.models import AlertEvent, Approval, Incident, LimitNotice, Notification, TrackerState
 from detection.services.alerting import delivery, rendering, routing
 
 
@@ -198,6 +198,23 @@ def test_an_approval_closed_before_sending_is_notified_as_closed(api, receiver, 
     assert body["data"]["events"][0]["approval"]["state"] == "decided"
 
 
+@pytest.mark.parametrize("event_type", ["opened", "approval.requested"])
+def test_a_held_call_is_one_event_for_routes_of_either_type(api, receiver, route_of, event_type):
+    route_of(event_type)
+    ask(api, repeat_warn_at="0")
+    (body,) = bodies(receiver)
+    assert (body["type"], body["data"]["event_count"]) == ("approval.requested", 1)
+    assert AlertEvent.objects.count() == 1
+
+
+def test_an_incident_that_was_open_before_its_approval_keeps_its_event(api, receiver, route_of):
+    route_of("opened", "approval.requested", group_by=[])
+    assert api.put("/overrides/openai", {"values": {"mode": ["block", "ask"]}}).status_code == 200
+    assert api.loop(times=5, backend="openai")["decision"] == "hold"
+    told = [one["type"] for body in bodies(receiver) for one in body["data"]["events"]]
+    assert told == ["opened", "approval.requested"]
+
+
 def all_day_quiet(**values):
     now = timezone.now()
     start, end = now - timedelta(hours=1), now + timedelta(hours=20)
@@ -209,7 +226,7 @@ def test_an_approval_is_not_gathered_past_its_deadline_nor_held_by_quiet_hours(a
     approval = ask(api, answer_timeout_seconds=200)
     delivery.run(5)
     (message,) = Notification.objects.all()
-    assert message.items.count() == 2  # what opened waits no longer than the approval
+    assert message.items.count() == 1
     left = datetime.fromisoformat(approval["deadline"]) - message.due_at
     assert timedelta(seconds=120) < left < timedelta(seconds=180)
 

@@ -33,7 +33,7 @@ _TYPE_OF_ACTION = {
     "ended": "ended",
     "reopened": "reopened",
 }
-_CALLS_FOR_ATTENTION = ("opened", "reopened", "woke", "escalated")
+CALLS_FOR_ATTENTION = ("opened", "reopened", "woke", "escalated")
 
 
 def record_incident_event(incident: Incident, action: str, actor: str = "system", note: str = "") -> None:
@@ -54,17 +54,22 @@ def record_incident_event(incident: Incident, action: str, actor: str = "system"
         )
 
 
-def record_activity(rows: Iterable[IncidentActivity]) -> None:
+def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
     """Record what detection did to incidents in one transaction; must run inside it.
 
-    What makes an incident worth a look is one event of each transaction, the first of `_CALLS_FOR_ATTENTION`: a loop
+    What makes an incident worth a look is one event of each transaction, the first of `CALLS_FOR_ATTENTION`: a loop
     that is detected and reacted to is opened, a snoozed one that gets worse is woken.
+
+    Returns
+    -------
+    list of AlertEvent
+        The events.
     """
     events: dict[tuple[str, str], IncidentActivity] = {}
     for row in rows:
         if row.action in _TYPE_OF_ACTION:
             events[row.incident.public_id, _TYPE_OF_ACTION[row.action]] = row
-    AlertEvent.objects.bulk_create(
+    return AlertEvent.objects.bulk_create(
         AlertEvent(
             project_id=row.incident.project_id,
             incident=row.incident,
@@ -73,10 +78,10 @@ def record_activity(rows: Iterable[IncidentActivity]) -> None:
             facts=event_facts.incident_facts(row.incident, row.note),
         )
         for (public_id, event_type), row in events.items()
-        if event_type not in _CALLS_FOR_ATTENTION
+        if event_type not in CALLS_FOR_ATTENTION
         or not any(
             (public_id, other) in events
-            for other in _CALLS_FOR_ATTENTION[: _CALLS_FOR_ATTENTION.index(event_type)]
+            for other in CALLS_FOR_ATTENTION[: CALLS_FOR_ATTENTION.index(event_type)]
         )
     )
 
@@ -91,12 +96,32 @@ def record_limit_notice(session: Session, notice: LimitNotice) -> None:
     )
 
 
-def record_approval(approval: Approval, session: Session, event_type: AlertEventType) -> None:
-    """Record that an approval was requested or closed; must run inside the transaction of the change."""
+def record_request(approval: Approval, session: Session, event: AlertEvent | None) -> None:
+    """Record that an approval was requested; must run inside the transaction of the change.
+
+    Parameters
+    ----------
+    event
+        What the transaction has recorded of the incident, if anything. It becomes part of the request, which is about
+        the same call, and routes of either type match it.
+    """
+    if event is not None:
+        event.delete()
     AlertEvent.objects.create(
         project_id=session.project_id,
         incident=approval.incident,
-        type=event_type,
+        type=AlertEventType.APPROVAL_REQUESTED,
+        actor="system",
+        facts=event_facts.approval_facts(approval, session) | {"also": [event.type] if event else []},
+    )
+
+
+def record_end(approval: Approval, session: Session) -> None:
+    """Record that an approval was closed; must run inside the transaction of the change."""
+    AlertEvent.objects.create(
+        project_id=session.project_id,
+        incident=approval.incident,
+        type=AlertEventType.APPROVAL_CLOSED,
         actor=approval.decided_by or "system",
         facts=event_facts.approval_facts(approval, session),
     )

@@ -146,9 +146,10 @@ def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
 
 
 def route_matches(route: AlertRoute, event_type: str, facts: dict[str, Any]) -> bool:
-    """Return whether a route matches an event."""
+    """Return whether a route matches an event, or one that is part of it."""
+    types = (event_type, *facts.get("also", ()))
     return (
-        (not route.event_types or event_type in route.event_types)
+        (not route.event_types or any(one in route.event_types for one in types))
         and (route.includes_demo or not facts["is_demo"])
         and matches(route, facts)
     )

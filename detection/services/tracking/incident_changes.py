@@ -13,6 +13,7 @@ from typing import Any
 from detection.engine.detectors import detector_for
 from detection.engine.pattern_identity import cycle_name
 from detection.models import (
+    AlertEvent,
     Event,
     EventType,
     Incident,
@@ -38,10 +39,13 @@ class IncidentChanges:
     ----------
     hints
         Hints for the live pages; the owner of the session sends them after the commit.
+    calls_for_attention
+        The alert events of the latest `save` that make an incident worth a look, by the incident's public id.
     """
 
     def __init__(self, session: Session) -> None:
         self.hints: set[Hint] = set()
+        self.calls_for_attention: dict[str, AlertEvent] = {}
         self._session = session
         self._new: set[str] = set()
         self._touched: dict[str, Incident] = {}
@@ -118,6 +122,7 @@ class IncidentChanges:
         up_to_seq
             The event that was evaluated last.
         """
+        self.calls_for_attention.clear()
         if self._notices:
             self._save_notices()
         if not self._touched:
@@ -136,7 +141,11 @@ class IncidentChanges:
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
         if not self._session.is_imported:
-            outbox.record_activity(self._activity)
+            self.calls_for_attention = {
+                event.incident.public_id: event
+                for event in outbox.record_activity(self._activity)
+                if event.incident is not None and event.type in outbox.CALLS_FOR_ATTENTION
+            }
         for pending in (
             self._new, self._touched, self._fields, self._activity, self._evidence_seqs, self._ended_at_seq,
             self._unpriced_calls,

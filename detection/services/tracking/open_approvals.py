@@ -19,7 +19,6 @@ from detection.engine.detectors import detector_for
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
-    AlertEventType,
     Approval,
     ApprovalState,
     Decider,
@@ -309,10 +308,12 @@ class OpenApprovals:
         """Record requests to people and their ends; an approval that is closed at once has no event."""
         for approval in self._new:
             if approval.is_open and approval.decider == Decider.PERSON:
-                outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_REQUESTED)
+                outbox.record_request(
+                    approval, self.session, self._incidents.take_alert_event(approval.incident)
+                )
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
-                outbox.record_approval(approval, self.session, AlertEventType.APPROVAL_CLOSED)
+                outbox.record_end(approval, self.session)
 
 
 def _await_retry(approval: Approval, event: EventRecord, *, awaits_retry: bool) -> None:

@@ -16,6 +16,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.models import (
+    AlertEvent,
     Approval,
     ApprovalState,
     Choice,
@@ -127,6 +128,10 @@ class IncidentTracker:
     def save(self) -> None:
         """Write what changed, in the caller's transaction; the events must be stored already."""
         self._changes.save(self._now[0])
+
+    def take_alert_event(self, incident: Incident | None) -> AlertEvent | None:
+        """Return the event of the latest `save` that makes an incident worth a look, once."""
+        return self._changes.calls_for_attention.pop(incident.public_id, None) if incident else None
 
     @property
     def has_unended(self) -> bool:
