@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import SplitResult, urlsplit
 
@@ -19,6 +20,7 @@ from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 _FREE_SPACE = re.compile(r"(\d{1,9}(?:\.\d{1,9})?) ?(%|MB|GB)", re.ASCII)
+_PREFIX = "LOOPGUARD_"
 MODES = ("embedded", "production", "test")
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 MIN_SECRET_LENGTH = 32
@@ -108,6 +110,17 @@ class Environment:
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     test_clock: str = ""
+
+
+def unknown_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that begin as LoopGuard's and are none, each with the known one whose name is nearest.
+
+    The nearest one is empty where no name resembles it.
+    """
+    lines = (Path(__file__).parent / "variables.txt").read_text("utf-8").splitlines()
+    known = [line for line in lines if line and not line.startswith("#")]
+    own = sorted(name for name in env if name.startswith(_PREFIX) and name not in known)
+    return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in own}
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:

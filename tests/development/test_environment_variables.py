@@ -4,9 +4,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
 import yaml
 
 from detection.engine.policy import environment_variables
+from loopguard_site.env import unknown_variables
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = re.compile(r"LOOPGUARD_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_COLOR")
@@ -45,6 +47,28 @@ def variables() -> set[str]:
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     return {text for text in literals if NAME.fullmatch(text)}
+
+
+def test_the_list_of_known_variables_has_every_one_that_is_read():
+    lines = (ROOT / "loopguard_site" / "variables.txt").read_text().splitlines()
+    read, beside = (part.splitlines() for part in "\n".join(lines).split("# What")[1:])
+    assert set(read[1:]) == {name for name in variables() if name.startswith("LOOPGUARD_")}
+    assert variables().isdisjoint(beside)
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("LOOPGUARD_ALOWED_HOSTS", "LOOPGUARD_ALLOWED_HOSTS"),
+        ("LOOPGUARD_LOGLEVEL", "LOOPGUARD_LOG_LEVEL"),
+        ("LOOPGUARD_JUDGE_COST", "LOOPGUARD_JUDGE_KEYS"),
+        ("LOOPGUARD_QWERTZUIOP_ASDFGHJKL_YXCVBNM", ""),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_nearest_known_one(name, nearest):
+    others = {"LOOPGUARD_LOG": "text", "LOOPGUARD_KEY": "lg_x", "HOME": "/", "MY_LOOPGUARD_URL": ""}
+    assert unknown_variables({**others, name: "1"}) == {name: nearest}
+    assert unknown_variables(others) == {}
 
 
 def test_the_operations_page_lists_every_variable_but_those_of_settings():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import redis
+import structlog
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
@@ -31,9 +32,10 @@ from detection.services.maintenance.first_start import (
 )
 from detection.services.maintenance.trial import trial
 from detection.services.storage import database_rights
-from loopguard_site.env import OWNER_VARIABLE
+from loopguard_site.env import OWNER_VARIABLE, unknown_variables
 from loopguard_site.supervisor.data_folder import write_private
 
+log = structlog.get_logger(__name__)
 OWNER = "owner"
 LOCK_SECONDS = 120.0
 
@@ -61,6 +63,8 @@ class Command(BaseCommand):
 
     def handle(self, *_: object, **options: Any) -> None:
         """Migrate, collect, then create login and key."""
+        for name, nearest in unknown_variables(os.environ).items():
+            log.warning("unknown_variable", variable=name, nearest=nearest or None)
         if options["static"]:
             self._collect_static_files()
             return

@@ -202,9 +202,13 @@ def test_calls_that_no_longer_count_have_a_line_at_debug_alone(project, agent, c
     for number in range(64):
         agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
     time.sleep(1.1)
-    agent.asks(agent.call("read_file", '{"path": "63"}'))
+    agent.asks(agent.call("read_file", '{"path": "another"}'))
+    agent.asks(agent.call("read_file", '{"path": "another one"}'))
     found = [record.msg for record in caplog.records if record.msg["event"] == "calls_pruned"]
     assert {line["reason"] for line in found} == ({"expired", "left_window"} if lines else set())
+    expired = [line["signature"] for line in found if line["reason"] == "expired"]
+    assert len(expired) == len(set(expired)), "each is noted once"
+    assert bool(expired) is lines
     assert {line["session"] for line in found} <= {"s-1"}
     assert {len(line["signature"]) for line in found} <= {12}
     assert "secret-name" not in str(found)
