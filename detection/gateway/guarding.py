@@ -82,10 +82,11 @@ class Speaker:
 
 @dataclass(frozen=True, slots=True)
 class ResultNotices:
-    """Findings about results: a message, and whether it ends the run."""
+    """Findings about results: a message, and whether it ends the run; and whether the conversation was known."""
 
     text: str = ""
     is_stop: bool = False
+    is_resent: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +160,37 @@ class Guarding:
         found = done.response.notices
         stop = next((notice.message for notice in found if notice.decision == "stop"), "")
         texts = dict.fromkeys(notice.message for notice in found if notice.message)
-        return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop))
+        return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop), is_resent=done.new.is_resent)
 
     async def report(
-        self, speaker: Speaker, messages: list[dict[str, Any]], answer: Answer, answered_at: float
+        self,
+        speaker: Speaker,
+        messages: list[dict[str, Any]],
+        answer: Answer,
+        answered_at: float,
+        *,
+        is_read: bool = False,
     ) -> None:
         """Record what is new in a conversation whose answer has no calls, and its usage. A failure is only logged.
 
-        `answered_at` is when the client got the answer, in Unix seconds; 0 is now.
+        Parameters
+        ----------
+        answered_at
+            When the client got the answer, in Unix seconds; 0 is now.
+        is_read
+            Whether `evaluate_results` has read the conversation before its answer came.
         """
         try:
             unnamed = replace(answer, id="")
             await self._workers.run(
                 lambda: _guard(
-                    speaker, messages, unnamed, has_said=True, is_answered=True, answered_at=answered_at
+                    speaker,
+                    messages,
+                    unnamed,
+                    has_said=True,
+                    is_answered=True,
+                    answered_at=answered_at,
+                    is_read=is_read,
                 ),
                 GUARD_SECONDS,
             )
@@ -250,6 +268,7 @@ def _guard(
     has_said: bool = False,
     is_answered: bool = False,
     answered_at: float = 0.0,
+    is_read: bool = False,
 ) -> MessageGuardResponse:
     """Evaluate the calls at the end of the messages, and the texts of the answer if it `has_said` any.
 
@@ -288,6 +307,7 @@ def _guard(
         is_retry=is_retry,
         is_answered=is_answered,
         answered_at=answered_at,
+        is_read=is_read,
         sent_at=speaker.asked_at,
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))

@@ -14,6 +14,7 @@ import orjson
 import structlog
 from django.db import DatabaseError
 
+from detection import clock
 from detection.gateway.access import while_granted
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
@@ -21,6 +22,7 @@ from detection.gateway.guarding import GuardUnavailable, Speaker
 from detection.gateway.loop_state import LoopState, ShownRequest
 from detection.gateway.memory import conversation_key
 from detection.gateway.protocols import sessions
+from detection.gateway.protocols.answer_text import AnswerText
 from detection.gateway.protocols.answers import (
     Answer,
     Message,
@@ -138,25 +140,28 @@ class GuardrailCall:
         name = sessions.given_name(self._header, {}) or sessions.derived_name(
             self._owner, system, messages, _first_call(messages)
         )
-        guard_messages = _CHAT.for_guard(messages)
+        shown = ShownRequest(name, system, _CHAT.for_guard(messages))
         if self._place[1]:
-            self.state.shown_requests.put(self._place, ShownRequest(name, system, guard_messages), size)
+            self.state.shown_requests.put(self._place, shown, size)
         if not name:
             return _PASSES
-        return await self._with_facts(name, rows, messages, guard_messages)
+        return await self._with_facts(shown, rows, messages)
 
     async def _with_facts(
-        self, name: str, rows: list[Message], messages: list[Message], guard_messages: list[Message]
+        self, shown: ShownRequest, rows: list[Message], messages: list[Message]
     ) -> dict[str, Any]:
+        name = shown.session
         project_id, about = self.principal.project_id, self._speaker(name)
         try:
             facts = await self.state.workers.run(
                 lambda: session_facts(project_id, name, about.agent, about.backend, about.model),
                 FACTS_SECONDS,
             )
+            shown.max_repeated_words = facts.max_repeated_words
             if facts.stopped:
                 return _blocked(facts.stopped)
-            notices = await self.state.guarding.evaluate_results(about, guard_messages)
+            notices = await self.state.guarding.evaluate_results(about, shown.messages)
+            shown.is_new = not notices.is_resent
         except (DatabaseError, GuardUnavailable) as error:
             log.warning("litellm_request_not_evaluated", session=name, error=str(error)[:200])
             return _PASSES
@@ -168,26 +173,34 @@ class GuardrailCall:
         return self._rewritten(rows, messages, rewrites)
 
     async def judge_answer(self) -> dict[str, Any]:
-        """Evaluate the calls of an answer; return what LiteLLM should do with it."""
+        """Evaluate the calls of an answer, or report its text; return what LiteLLM should do with it."""
         calls = [_tool_call(call, place) for place, call in enumerate(dicts(self._shown.get("tool_calls")))]
-        shown = self.state.shown_requests.get(self._place)
-        if not calls:
+        shown = self.state.shown_requests.get(self._place) or ShownRequest("", "", [])
+        messages = shown.messages
+        if not (calls or messages):
             return _PASSES
-        messages = shown.messages if shown else []
-        system = shown.system if shown else ""
         name = (
-            (shown.session if shown else "")
+            shown.session
             or sessions.given_name(self._header, {})
-            or sessions.derived_name(self._owner, system, messages, calls[0])
+            or sessions.derived_name(self._owner, shown.system, messages, calls[0] if calls else None)
         )
+        answer = Answer(
+            text_field(self._shown, "litellm_call_id"), self._model, calls=calls, said=self._said()
+        )
+        about = self._speaker(name, shown.max_repeated_words)
+        if not calls:
+            if name:
+                now = clock.now().timestamp()
+                report = self.state.guarding.report(about, messages, answer, now, is_read=shown.is_new)
+                self.state.run_later(report)
+            return _PASSES
         if calls[0].id.startswith(ITEM_ID):
             self.state.given_items.put(self._given_key(messages), tuple(calls))
-        answer = Answer(text_field(self._shown, "litellm_call_id"), self._model, calls=calls)
         documents = [_CHAT.call_document(call, call.arguments) for call in calls]
         conversation = [*messages, *_CHAT.for_guard(_CHAT.answer_messages(documents))]
         try:
             evaluation = await self.state.guarding.evaluate(
-                self._speaker(name), conversation, answer, None, is_retry=sessions.is_retry(self._header)
+                about, conversation, answer, None, is_retry=sessions.is_retry(self._header)
             )
         except GuardUnavailable:
             # What happens without a verdict is the setting `unreachable_fallback` of LiteLLM.
@@ -214,7 +227,13 @@ class GuardrailCall:
     def _model(self) -> str:
         return sessions.printable(self._shown.get("model") or "", 200)
 
-    def _speaker(self, name: str) -> Speaker:
+    def _said(self) -> AnswerText:
+        said, texts = AnswerText(), self._shown.get("texts")
+        for text in texts if isinstance(texts, list) else ():
+            said.text.add(text if isinstance(text, str) else "")
+        return said
+
+    def _speaker(self, name: str, max_repeated_words: int = 0) -> Speaker:
         more = self._shown.get("additional_provider_specific_params")
         return Speaker(
             principal=self.principal,
@@ -225,6 +244,7 @@ class GuardrailCall:
             agent=sessions.agent_name(self._header),
             parent_session=sessions.parent_name(self._header),
             integration=NAME,
+            max_repeated_words=max_repeated_words,
         )
 
     # Ids of calls

@@ -30,13 +30,23 @@ MAX_GIVEN_ITEMS: Final = 5_000
 MAX_ITEM_IDS: Final = 50_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ShownRequest:
-    """A request that LiteLLM has shown, until its answer comes: the conversation as the guard reads it."""
+    """A request that LiteLLM has shown, until its answer comes: the conversation as the guard reads it.
+
+    Attributes
+    ----------
+    max_repeated_words
+        The limit for repeated words in the answer; 0 if nobody looks for them.
+    is_new
+        Whether the conversation was read and had not been sent before.
+    """
 
     session: str
     system: str
     messages: list[Message]
+    max_repeated_words: int = 0
+    is_new: bool = False
 
 
 class LoopState:

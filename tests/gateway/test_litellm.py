@@ -55,7 +55,14 @@ class Proxy:
         assert answer.status_code == 200, answer.text
         return answer.json()
 
-    def turn(self, *calls, result="0 hits"):
+    def say(self, text):
+        """Answer a request with a text alone; the user asks to continue."""
+        self.turns += 1
+        self.show("request", structured_messages=self.messages)
+        assert self.show("response", texts=[text] if text else [])["action"] == "NONE"
+        self.messages = [*self.messages, {"role": "assistant", "content": text}, user("continue")]
+
+    def turn(self, *calls, result="0 hits", text="Let me see."):
         """Return what becomes of a request and of its answer; the calls run if nothing is rejected."""
         self.turns += 1
         texts = [one["content"] for one in self.messages if isinstance(one["content"], str)]
@@ -68,7 +75,7 @@ class Proxy:
             one | {"id": f"fc_{self.turns}_{place}"} if self.form == "responses" else one
             for place, one in enumerate(written)
         ]
-        after = self.show("response", texts=["Let me see."], tool_calls=in_answer or None)
+        after = self.show("response", texts=[text], tool_calls=in_answer or None)
         if after["action"] != "BLOCKED":
             self.messages = [*self.messages, {"role": "assistant", "content": None, "tool_calls": written}]
             self.messages += [
@@ -110,6 +117,53 @@ def test_a_stuck_run_is_warned_and_then_rejected(world: World, form, session):
     assert (row.integration, row.backend, row.model) == ("litellm", "litellm", "gpt-x")
     assert row.external_id == session or row.external_id.startswith("chat-")
     assert Incident.objects.get().kind == "repeat"
+
+
+def said():
+    return list(Event.objects.filter(type="message", role="assistant").values_list("content", flat=True))
+
+
+@pytest.mark.parametrize(
+    ("answers", "kinds"),
+    [
+        (["I will write it now."] * 3, ["talk"]),
+        ([""] * 3, ["talk"]),
+        (["The draft is ready.", "The tests pass.", "Nothing is left."], []),
+        (["I will write it now."] * 2, []),
+        (["so it goes on and on " * 60], ["degenerate"]),
+    ],
+)
+def test_answers_without_calls_are_recorded_and_judged_as_texts(world: World, answers, kinds):
+    proxy = Proxy(world, "s-1")
+    proxy.messages = [user("continue")]
+    for number, text in enumerate(answers, 1):
+        proxy.say(text)
+        wait_for(lambda number=number: len(said()) == number)
+    wait_for(lambda: Incident.objects.count() == len(kinds))
+    assert [one.kind for one in Incident.objects.all()] == kinds
+    assert [one.strip() for one in said()] == [one.strip() for one in answers]
+
+
+def test_a_request_that_is_sent_again_says_nothing_twice(world: World):
+    proxy = Proxy(world, "s-1")
+    asked = proxy.messages
+    for _ in range(4):
+        proxy.messages = asked
+        proxy.say("I will write it now.")
+    proxy.turn(call())
+    assert len(said()) == 1
+    assert not Incident.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"), [("round and round it goes " * 60, ["degenerate"]), ("Let me see.", [])]
+)
+def test_a_text_beside_calls_is_recorded_if_it_repeats_itself(world: World, text, kinds):
+    proxy = Proxy(world, "s-1")
+    for number in range(2):
+        proxy.turn(call(q=f"page {number}"), result=f"text of page {number}", text=text)
+    assert [one.kind for one in Incident.objects.all()] == kinds
+    assert len(said()) == 2 * len(kinds)
 
 
 def test_a_warning_is_in_every_later_request_in_the_same_words(world: World):

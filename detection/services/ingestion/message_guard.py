@@ -64,6 +64,7 @@ def guard_messages(
     reread: Reread | None = None,
     is_retry: bool = False,
     is_answered: bool = False,
+    is_read: bool = False,
     answered_at: float = 0.0,
     sent_at: float = 0.0,
 ) -> MessageGuardResponse:
@@ -94,6 +95,8 @@ def guard_messages(
         yet: an answer that is given again because the client did not get it has other ids, and counts once.
     is_retry
         Whether the client tells that it sends the request again.
+    is_read
+        Whether the list was read before its answer came, so that the answer is new although the list is known.
     is_answered
         Whether the list got an answer without calls, which it does not contain.
     answered_at
@@ -118,7 +121,8 @@ def guard_messages(
         now = clock.now().timestamp()
         new = find_new(read, known, name, is_continued=is_continued, at=sent_at or now)
         after = known.with_list(read, name, new.turn)
-        if is_answered and not new.is_resent:
+        is_resent = new.is_resent and not is_read
+        if is_answered and not is_resent:
             state: AnswerState = "blocked" if new.turn.answer == "blocked" else "answered"
             after = after.with_answer(state, answered_at or now)
         calls = tuple(_records(new.pending, to_record, ("call",), {"round": name or None}))
@@ -132,7 +136,7 @@ def guard_messages(
             history=(
                 *_history(new, to_record, max_events),
                 *spent,
-                *(() if new.is_resent else map(replace, said)),
+                *(() if is_resent else map(replace, said)),
             ),
             calls=calls,
             is_resent=new.is_resent,
