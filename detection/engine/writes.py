@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from detection.engine import tables
 from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, leads_on, words_of
@@ -40,30 +41,15 @@ _OF_SHELL: Mapping[str, Effect] = {
     "sleep": "poll",
 }
 
-# Arguments in which dispatching tools name what they are to do.
-_ACTION_FIELDS = (
-    "action_name",
-    "action",
-    "method",
-    "operation",
-    "command",
-    "tool_name",
-    "function",
-    "op",
-    "subcommand",
-)
+_ACTION_FIELDS = tables.words("actions", about="action")
 _ACTION_NAMES = frozenset(_ACTION_FIELDS)
-_HTTP_METHODS: Mapping[str, Effect] = {"post": "write", "put": "write", "patch": "write", "delete": "write"}
-# Actions that ask for a state which others change.
-_POLL_ACTIONS = frozenset(("poll", "status", "wait", "tail", "check_status", "get_status"))
-_HTTP_READS = frozenset(("get", "head", "options"))
-_STATEMENT_FIELDS = ("query", "sql", "statement", "command", "q")
+_STATEMENT_FIELDS = tables.words("actions", about="statement")
+_DOES: Mapping[str, Effect] = {"polls": "poll", "looks": "", "writes": "write"}
+_OF_ACTIONS = {word: effect for does, effect in _DOES.items() for word in tables.words("actions", does=does)}
 # Names of actions are shorter, and texts longer; a judgement, not measured.
 _MAX_ACTION_CHARS = 60
-_SQL_WRITE = re.compile(
-    r"(?is)\W{0,4}(?:with\b.{0,400}?\)\s*)?(?:insert\s+(?:or\s+\w+\s+)?into|replace\s+into|merge\s+into"
-    r"|update\s+\S+\s+set|delete\s+from|truncate|(?:create|alter|drop)\s+(?:or\s+replace\s+)?(?:temp\w*\s+"
-    r"|unique\s+)?(?:table|view|index|schema|database|function|trigger|type|sequence|role|user)|grant|revoke)\b"
+_SQL_WRITE = tables.compiled(
+    rf"(?is)\W{{0,4}}(?:with\b.{{0,400}}?\)\s*)?(?:{'|'.join(row['pattern'] for row in tables.table('sql'))})\b"
 )
 # Comments and white space before a statement say nothing about it.
 _LEADING_COMMENTS = re.compile(r"(?:\s|--[^\n]*+|#[^\n]*+|/\*[^*]*+(?:\*(?!/)[^*]*+)*+\*/)*+")
@@ -115,12 +101,8 @@ def _named_action(arguments: Mapping[str, object]) -> Effect | None:
         if not isinstance(value, str) or len(value) > _MAX_ACTION_CHARS or not _ACTION.fullmatch(value):
             continue
         lowered = value.lower()
-        if lowered in _POLL_ACTIONS:
-            return "poll"
-        if lowered in _HTTP_READS:
-            return ""
-        if lowered in _HTTP_METHODS:
-            return _HTTP_METHODS[lowered]
+        if lowered in _OF_ACTIONS:
+            return _OF_ACTIONS[lowered]
         intent = intent_of(words_of(value))
         if intent:
             return "write" if intent == "write" else ""
