@@ -233,6 +233,7 @@ def observe_result(
         policy = policy.as_poll()
     # Errors are compared by their cause: the same error for another argument is not new.
     record.status, record.result = outcome.status, _compared(record, outcome, policy)[:_RESULT_CHARACTERS]
+    run.note_limit(record.result, outcome.own_limit)
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
     says_something = outcome.is_evidence and not outcome.is_phrase

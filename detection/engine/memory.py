@@ -38,6 +38,8 @@ MAX_UNCOUNTED = 16
 MAX_TOTALS = 192
 # Loops with a place in a ladder, for all detectors; a judgement for the size of the state.
 MAX_LOOPS = 16
+# Errors that report a limit of the call itself, at a time; a judgement, because a loop has one or two.
+MAX_LIMITS = 4
 # Tools that people exempt by hand in one session; a judgement.
 MAX_EXEMPT = 32
 # Names of sessions and agents are shorter; a longer one keeps a hash, so that it stays one name.
@@ -278,6 +280,8 @@ class RunState:
         Call number and loop of the latest warning.
     round : tuple of three int
         Hash of the latest round, how many further requests have joined it, and the hash of the latest request.
+    limits : dict
+        Names of the limits of calls that errors have reported, by fingerprint of the error; the latest ones.
     family : FamilyState or None
         The family of the session, during one step; stored by itself.
     """
@@ -294,6 +298,7 @@ class RunState:
     detectors: dict[str, Any] = field(default_factory=dict)
     warned: tuple[int, str] = _NO_WARNING
     round: tuple[int, int, int] = (0, 0, 0)
+    limits: dict[str, str] = field(default_factory=dict)
     family: FamilyState | None = field(default=None, compare=False, repr=False)
 
     def recent(self, key: str, calls: int) -> Record | None:
@@ -332,6 +337,13 @@ class RunState:
         is_new = known.add_new(bytes.fromhex(fingerprint[: 2 * _HASH_BYTES]), MAX_BLOCKED_RESULTS)
         own["results"] = known.packed.hex()
         return is_new
+
+    def note_limit(self, result: str, limit: str) -> None:
+        """Remember the limit of the call itself that an error reports; empty for any other error."""
+        if limit:
+            self.limits.pop(result, None)
+            self.limits[result] = limit
+            drop_oldest(self.limits, MAX_LIMITS)
 
     def is_first_in_epoch(self, record: Record, *, same_call: bool) -> bool:
         """Return whether something was changed, or the user spoke, since this result was seen the last time.

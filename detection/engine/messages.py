@@ -14,6 +14,7 @@ from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import NAMES_ONLY, SMALLER_STEPS, calls_in_window
 from detection.engine.policy import Policy
+from detection.engine.provider_trouble import ADVICE
 from detection.engine.tool_classes import ToolClass
 
 MAX_TOOL_CHARACTERS = 128
@@ -128,6 +129,9 @@ _NEXT = {
 }
 """What the next detection does, by rung, for the agent."""
 
+OF_HOSTS_THAT_GO_ON: Mapping[str, str] = {"next_stop": "will get all further calls refused"}
+"""Beside the templates of a session whose host cannot end a run: what a stop does there."""
+
 
 def message(
     rung: str | None,
@@ -166,6 +170,9 @@ def message(
         Plain text.
     """
     detector = detector_for(finding.kind)
+    following = _NEXT.get(next_rung, "")
+    if next_rung == "stop" and templates and "next_stop" in templates:
+        following = _NEXT["block"] if detector.is_run_limit else templates["next_stop"]
     defaults = TEMPLATES
     tool_class = policy.traits.tool_class
     is_repeat = detector.is_exact and not detector.spans_tools
@@ -175,6 +182,9 @@ def message(
     elif is_repeat or (tool_class in _CLASSES_OF_ANY_LOOP and not detector.is_run_limit):
         of_class = _RESULT_TEMPLATES.get((tool_class, finding.results)) or CLASS_TEMPLATES.get(tool_class, {})
         defaults = {**TEMPLATES, **of_class}
+    advice = ADVICE.get(str(finding.detail.get("own_limit", "")), "")
+    if advice:
+        defaults = {**TEMPLATES, **_of_class(advice)}
     defaults = {**defaults, **detector.templates}
     template = (templates or {}).get(rung or "") or defaults.get(rung or "")
     if template is None:
@@ -188,9 +198,9 @@ def message(
         .safe_substitute(
             what=what,
             sentence=what[:1].upper() + what[1:],
-            advice=(finding.results == "errors" and detector.error_advice) or detector.advice,
-            next=f"{(names_only and detector.again_by_name) or detector.again} {_NEXT[next_rung]}."
-            if next_rung in _NEXT
+            advice=advice or (finding.results == "errors" and detector.error_advice) or detector.advice,
+            next=f"{(names_only and detector.again_by_name) or detector.again} {following}."
+            if following
             else "",
             tool=_shown(str(finding.detail.get("tool", ""))),
             count=finding.count,

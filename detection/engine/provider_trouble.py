@@ -21,6 +21,10 @@ _MAX_CHARS = 400
 _TROUBLES = tuple(
     (row["trouble"], tuple(row["parts"]), tables.pattern([row])) for row in tables.table("provider")
 )
+_OWN = tables.rows("provider", trouble="own")
+_OWN_LIMITS = tuple((row["limit"], tuple(row["parts"]), tables.pattern([row])) for row in _OWN)
+ADVICE = {row["limit"]: row["advice"] for row in _OWN if "advice" in row}
+"""Advice to agents about a limit of the call itself, by its name."""
 
 
 def trouble_of(text: str) -> Trouble:
@@ -33,4 +37,14 @@ def trouble_of(text: str) -> Trouble:
     for name, parts, pattern in _TROUBLES:
         if has_part(lowered, parts) and pattern.search(head):
             return "" if name == "own" else cast("Trouble", name)
+    return ""
+
+
+def own_limit(text: str) -> str:
+    """Return the name of the limit of the call itself that an error reports; a key of `ADVICE`, or empty."""
+    head = text[:_MAX_CHARS]
+    lowered = lower(head)
+    for name, parts, pattern in _OWN_LIMITS:
+        if has_part(lowered, parts) and pattern.search(head):
+            return str(name)
     return ""

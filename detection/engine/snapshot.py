@@ -18,7 +18,7 @@ from detection.engine.detectors import DETECTORS
 from detection.engine.memory import Kept, KeptReaction, Loop, RecentHashes, Record, RunState, State
 
 # Counts the forms of the state; a state of another version is rebuilt from its events.
-VERSION = 13
+VERSION = 14
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""
@@ -135,13 +135,14 @@ def _pack_run(run: RunState) -> list[Any]:
         run.allowances,
         run.warned,
         run.round,
+        run.limits,
         list(map(_RECORD_FIELDS, run.records)),
     ]
 
 
 def _run(packed: list[Any]) -> RunState:
     (ordinal, results, new_results, detections, epoch, *rest) = packed
-    seen, detectors, loops, allowances, warned, latest_round, records = rest
+    seen, detectors, loops, allowances, warned, latest_round, limits, records = rest
     for kind, own_type in _KEPT_TYPES:
         if kind in detectors:
             detectors[kind] = own_type.of_row(detectors[kind])
@@ -158,6 +159,7 @@ def _run(packed: list[Any]) -> RunState:
         detectors=detectors,
         warned=(warned[0], warned[1]),
         round=(latest_round[0], latest_round[1], latest_round[2]),
+        limits=limits,
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from detection.engine import messages
 from detection.engine.calls import Decision, Finding, Message, Meter, Overrule, Rung, Verdict
 from detection.engine.detectors import BY_KIND, detector_for
-from detection.engine.memory import BLOCKING, EMPTY, OK, KeptReaction, Record, RunState, State
+from detection.engine.memory import BLOCKING, EMPTY, ERROR, OK, KeptReaction, Record, RunState, State
 from detection.engine.policy import Policy
 from detection.engine.reactions import (
     DECISION_OF,
@@ -38,6 +39,8 @@ def decide(
     after_result: bool = False,
 ) -> Verdict:
     """Return the verdict: the strictest reaction to the findings."""
+    if run.limits:
+        findings = [_with_limit(run, one) for one in findings]
     # Where all detections share one ladder, a loop takes one step of it.
     has_own_ladders = not policy.reads_plainly and policy.values["escalation_scope"] == "loop"
     warned = run.warned if has_own_ladders else None
@@ -88,6 +91,15 @@ def decide(
         record.reaction = _kept(verdict, decisive.rung, finding, is_guided=guided)
         reset_after(run, _owner(state, run, finding), decisive, policy)
     return verdict
+
+
+def _with_limit(run: RunState, finding: Finding) -> Finding:
+    """Return a finding about errors with the limit of the call itself that the latest one reports, if it does."""
+    if finding.results != "errors":
+        return finding
+    errors = (one for one in reversed(run.records) if one.status == ERROR and one.key in finding.call_keys)
+    limit = next((run.limits.get(one.result) for one in errors), None)
+    return replace(finding, detail={**finding.detail, "own_limit": limit}) if limit else finding
 
 
 def decide_text(

@@ -155,6 +155,40 @@ class Api:
         call = {"call_id": f"call-{next(self._ids)}", "tool": tool, "arguments": arguments or {"q": "reset"}}
         return self.post("/guard", {"session": session, "calls": [call], **about})
 
+    def run(self, steps, session="s-1", **more):
+        """Make calls, each with its result, and let a person speak; the reactions other than `allow`, by call from 1.
+
+        A step is a tool, its arguments, its result and, if known, whether that is an error; or the text of a person.
+        A notice about a result counts at its call. What is blocked does not run, and nothing follows a stop.
+        """
+        found, results, number = {}, [], 0
+        for step in [*steps, None]:
+            calls = []
+            if isinstance(step, tuple):
+                calls = [{"call_id": f"{session}-{number + 1}", "tool": step[0], "arguments": step[1]}]
+            body, answer = {"session": session, "results": results, "calls": calls, **more}, {"notices": []}
+            if results or calls:
+                answer = self.post("/guard", body).json()
+            for notice in answer["notices"]:
+                found.setdefault(number, (notice["decision"], notice["message"]))
+            results = []
+            if isinstance(step, str):
+                said = {"session": session, "type": "message", "role": "user", "content": step}
+                assert self.post("/events", said).status_code < 300
+            if not calls:
+                continue
+            number += 1
+            (verdict,) = answer["verdicts"]
+            if verdict["decision"] != "allow":
+                found[number] = (verdict["decision"], verdict["message"])
+            if verdict["decision"] == "stop":
+                break
+            if verdict["decision"] in ("allow", "warn"):
+                _, _, content, *is_error = step
+                results = [{"call_id": calls[0]["call_id"], "content": content}]
+                results[0] |= {"is_error": is_error[0]} if is_error else {}
+        return found
+
     def loop(self, session="s-1", times=4, **about):
         """Repeat one call until the guard blocks it, or more often; the last answer."""
         return [self.call(session, **about) for _ in range(times)][-1].json()

@@ -54,6 +54,21 @@ def test_every_call_is_refused_and_no_message_says_that_the_session_is_stopped(a
     assert api.get("/sessions", state="stopped").json()["items"] == []
 
 
+@pytest.mark.parametrize("host", [*CANNOT_END, *CAN_END])
+def test_a_block_before_the_stop_says_what_the_stop_does_at_this_host(api, host):
+    agent, said = HookedAgent(api, host), ""
+    for _ in range(12):
+        answer = agent.before()
+        if Session.objects.filter(state__in=STOPPED_STATES).exists():
+            break
+        if is_denied(host, answer):
+            said += str(answer)
+        else:
+            agent.after()
+    assert ("will end the session" in said) is (host in CAN_END)
+    assert ("will get all further calls refused" in said) is (host in CANNOT_END)
+
+
 @pytest.mark.parametrize(("host", "state"), [("codex", "calls_blocked"), ("claude-code", "stopped")])
 def test_a_session_that_a_person_stops_is_called_stopped_only_where_its_host_ends_the_run(api, host, state):
     HookedAgent(api, host).before()

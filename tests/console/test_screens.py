@@ -323,7 +323,7 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
         ask(world.project, "spending", number, tool=f"tool_{number}", model="gpt-5-mini")
     incident = Incident.objects.get(session_name="spending")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
-    assert "3 counted, limit 3 calls" in shown
+    assert "2 counted, limit 2 calls" in shown
     assert "At the limit 1 call," in shown
 
 

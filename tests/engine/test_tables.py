@@ -26,6 +26,7 @@ from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import shipped_traits
 from detection.engine.tool_verbs import intent_of, leads_on, moves_on, opens_file, what_was_made, words_of
+from detection.engine.writes import effect_of
 from tests.engine.play import Player
 
 ALL = sorted(str(path.relative_to(tables.FOLDER))[:-5] for path in tables.FOLDER.rglob("*.toml"))
@@ -66,6 +67,7 @@ SAYS = {
     "begins_failed": lambda pattern, text: pattern.match(text),
     "failure": lambda pattern, text: pattern.match(text),
     "refusal": lambda pattern, text: pattern.match(text),
+    "rejection": lambda pattern, text: pattern.match(text),
     "pending": lambda pattern, text: pattern.search(text.lower()),
     "begins_pending": lambda pattern, text: pattern.match(text.lower()),
     "acknowledged": lambda pattern, text: pattern.fullmatch(text),
@@ -306,3 +308,24 @@ def test_spawns_match_their_examples(row):
         assert starts_agents(one["tool"]), one
     for one in row["no_match"]:
         assert prompts_of(one["tool"], one["arguments"]) == [], one
+
+
+@pytest.mark.parametrize("row", tables.table("sql"))
+def test_statements_that_change_something_match_their_examples(row):
+    def is_write(statement):
+        return effect_of(shipped_traits("run_sql"), {"sql": statement}) == "write"
+
+    assert [one for one in row["match"] if not is_write(one)] == []
+    assert [one for one in row["no_match"] if is_write(one)] == []
+
+
+@pytest.mark.parametrize("row", tables.table("actions"))
+def test_actions_in_arguments_match_their_examples(row):
+    wanted = {"polls": "poll", "looks": ""}.get(row.get("does"), "write")
+    tool = shipped_traits("create_issue" if row.get("does") == "looks" else "do_things")
+
+    def has_effect(text):
+        return effect_of(tool, json.loads(text)) == wanted
+
+    assert [one for one in row["match"] if not has_effect(one)] == []
+    assert [one for one in row["no_match"] if has_effect(one)] == []

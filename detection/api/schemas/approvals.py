@@ -36,7 +36,10 @@ class ApprovalSchema(Schema):
     held_calls: int = Field(description="Number of calls that wait for this decision.")
     kind: str = Field(description="Detector.")
     count: int = Field(description="How often the call, lap or unit was counted.")
-    limit: int = Field(description="The count at which the detector fires.")
+    limit: int = Field(
+        description="The count at which the detector fires; of a budget, what it allows: of rounds and calls, one less "
+        "than the setting."
+    )
     summary: str = Field(description="What was detected, as a sentence.")
     incident: str | None = Field(description="Id of the incident.")
     requested_at: datetime = Field(description="When the call was held.")

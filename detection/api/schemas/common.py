@@ -134,7 +134,10 @@ class FindingSchema(Schema):
 
     kind: FindingKind = Field(description="The detector.")
     count: int = Field(description="How often the call, lap or unit was counted.")
-    limit: int = Field(description="The count at which the detector fires.")
+    limit: int = Field(
+        description="The count at which the detector fires; of a budget, what it allows: of rounds and calls, one less "
+        "than the setting."
+    )
     window_seconds: float | None = Field(
         description="Length of the time window in seconds, if the detector has one."
     )

@@ -74,7 +74,10 @@ class MeterSchema(Schema):
 
     kind: str = Field(description="Detector.")
     count: int = Field(description="Current count.")
-    limit: int = Field(description="The count at which the detector fires.")
+    limit: int = Field(
+        description="The count at which the detector fires; of a budget, what it allows: of rounds and calls, one less "
+        "than the setting."
+    )
 
 
 class SessionStopSchema(Schema):

@@ -322,6 +322,10 @@ class BaseDetector:
         """Return the setting that an operator raises where findings count this unit."""
         return self.limit_setting
 
+    def setting_of(self, limit: int, unit: str) -> int:
+        """Return the value of `raised_setting` under which findings have this limit."""
+        return limit
+
     def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
         """Return the finding in words, without arguments.
 

@@ -25,7 +25,7 @@ _ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens":
 """Names of the accounts by unit; that of the time has its beginning."""
 
 _WHOLE = ("rounds", "calls")
-"""Units whose limit fires on the n-th: one less is allowed."""
+"""Units whose setting names the n-th that is too many: the limit is one less."""
 
 Limit = tuple[str, str, float, int]
 """Unit, account and value, and what had been used when it was granted."""
@@ -114,7 +114,8 @@ class LimitDetector(BaseDetector):
                 # Only the reported limit counts as noticed: if two come close on one call, the other follows on the
                 # next.
                 noticed[unit] = limit
-        return Reading(int(amount), max(1, int(limit)), finding)
+        allowed = _allowed(limit, unit)
+        return Reading(min(int(amount), allowed) if unit in _WHOLE else int(amount), allowed, finding)
 
     def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
         """Return whether the limit of this unit applies now."""
@@ -129,16 +130,22 @@ class LimitDetector(BaseDetector):
         name = "cost_usd" if unit == COST else unit
         return f"{self.kind}_max_{name}" if name else self.limit_setting
 
+    def setting_of(self, limit: int, unit: str) -> int:
+        """Return the value of `raised_setting` under which findings have this limit."""
+        return limit + (unit in _WHOLE)
+
     def _finding(
         self, run: RunState, record: Record, unit: str, amount: float, limit: float, final: bool
     ) -> Finding:
         """Return the finding that a limit is spent or, below the limit, the notice to operators that it nearly is."""
         is_spent = amount >= limit
+        if is_spent and unit in _WHOLE:
+            amount -= 1  # The call in hand has not run.
         recent = run.records[-_MAX_EVIDENCE:]
         return Finding(
             kind=self.kind,
             count=int(amount),
-            limit=max(1, int(limit)),
+            limit=_allowed(limit, unit),
             loop_id=loop_identity(self.kind, (unit, "" if is_spent else "notice")),
             call_keys=(record.key,),
             seqs=evidence(recent),
@@ -146,13 +153,18 @@ class LimitDetector(BaseDetector):
             detail=detail(
                 record.tool,
                 unit=unit,
-                used=round(amount, _SHOWN_DECIMALS),
-                allowed=limit - (unit in _WHOLE),
+                used=min(amount, limit - 1) if unit in _WHOLE else round(amount, _SHOWN_DECIMALS),
+                allowed=limit - 1 if unit in _WHOLE else limit,
                 notice=not is_spent,
                 advisory=not is_spent,
                 final=is_spent and final,
             ),
         )
+
+
+def _allowed(limit: float, unit: str) -> int:
+    """Return what a setting allows, as a whole number."""
+    return int(limit) - 1 if unit in _WHOLE else max(1, int(limit))
 
 
 def limit_settings(

@@ -14,7 +14,8 @@ until two responses have met the same error. A different result of the tool, a s
 new results of other tools end the series; what a shell only looks at neither ends nor continues the series of what it
 runs. A message of the user ends a series without errors, and one of errors where the next call of a tool that reads is
 new: the person has corrected something. What the host refuses to run is one series, whichever tools are called, and
-escalates for a shell, too: the command never ran. One error of several tools, such as those of a server that is not
+escalates for a shell, too: the command never ran. Where the person rejects a call, says something, and rejects another
+one, the series begins again. One error of several tools, such as those of a server that is not
 connected, is one series as well and fires at `outcome_max_results`. One and the same call with other work in between is
 a scattered repeat and only advised against; it is left to `repeat` below `max_repeats`.
 
@@ -284,13 +285,19 @@ def _end_series_of(own: dict[str, Any], mine: str) -> None:
 
 
 def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> bool:
-    """Return whether a person has spoken since the last error, and something is now looked up for the first time.
+    """Return whether a person has spoken since the last error, and what is now tried answers that.
 
-    "User not found" for what the person corrects step by step is no loop.
+    "User not found" for what the person corrects step by step is no loop where something is looked up for the first
+    time, and neither are plans that the person rejects one after another where the next one differs from the last.
     """
+    if policy.reads_plainly:
+        return False
+    if "rejected" in series:
+        last = series.get("last", series["result"])
+        before = (one for one in reversed(run.records) if one is not record and one.result == last)
+        return next((one.key != record.key for one in before), False)
     return (
-        not policy.reads_plainly
-        and policy.traits.reads
+        policy.traits.reads
         and "refusal" not in series
         and not any(one.key == record.key and one is not record for one in run.records)
     )
@@ -313,6 +320,8 @@ def _begun(
         series["found_nothing"] = True
     if outcome.is_refused:
         series["refusal"] = True
+    if outcome.is_rejected:
+        series["rejected"] = True
     if outcome.is_phrase:
         series["phrase"] = True
     return series

@@ -13,7 +13,7 @@ import orjson
 
 from detection.engine.identity import Keyer, encoded
 from detection.engine.memory import EMPTY, ERROR, OK
-from detection.engine.provider_trouble import Trouble, trouble_of
+from detection.engine.provider_trouble import Trouble, own_limit, trouble_of
 from detection.engine.results import answers
 from detection.engine.results.echo import phrases_of, without_echo
 from detection.engine.results.json_text import JsonText
@@ -76,6 +76,8 @@ class ResultOutcome:
         as a shell.
     is_refused : bool
         Whether the host refused to run the call, so that the error is none of the tool.
+    is_rejected : bool
+        Whether it was a person at the host who refused it.
     is_receipt : bool
         Whether it says that a piece of work is done: many pieces have the same receipt.
     is_value : bool
@@ -101,6 +103,7 @@ class ResultOutcome:
     keyer: Keyer
     trouble: Trouble = ""
     is_refused: bool = False
+    is_rejected: bool = False
     is_receipt: bool = False
     is_value: bool = False
     is_phrase: bool = False
@@ -128,6 +131,11 @@ class ResultOutcome:
             return False
         # The columns of a table are kept apart by tabs, which the masked text has lost.
         return answers.is_pending(self.text) or ("\t" in self.raw and answers.is_pending(self.raw))
+
+    @property
+    def own_limit(self) -> str:
+        """The name of the limit of the call itself that an error reports, or empty; see `provider_trouble`."""
+        return own_limit(self.text) if self.status == ERROR and not self.is_plain else ""
 
     @property
     def receipt_digest(self) -> str:
@@ -202,6 +210,8 @@ def evaluate_result(
 
 def _read_short(outcome: ResultOutcome, text: str, parsed: JsonText, *, plain: bool) -> None:
     """Note what only a short text can be: a picture, empty, a receipt without words of its own, or a value."""
+    if not plain:
+        text = answers.without_frame(text)
     if len(text) > answers.MAX_WRAPPED_CHARS:
         if answers.is_empty(text, parsed, plain=plain):
             outcome.status, outcome.is_evidence = EMPTY, False
@@ -243,6 +253,7 @@ def _read_error(
         keyer,
         trouble,
         is_refused,
+        is_refused and answers.is_rejected(raw),
         is_plain=plain,
     )
 

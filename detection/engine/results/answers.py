@@ -40,6 +40,7 @@ _NOT_OF_PROGRAMS = tables.pattern(
     (row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"), at_start=True
 )
 _FAILURE, _REFUSAL = _pattern("failure", at_start=True), _pattern("refusal", at_start=True)
+_REJECTION = _pattern("rejection", at_start=True)
 _BEGINS_FAILED = tables.pattern(
     (row for says in ("begins_failed", "failure") for row in tables.rows("answers", says=says)), at_start=True
 )
@@ -186,6 +187,11 @@ def is_refused(text: str) -> bool:
     return _REFUSAL.match(text[:MAX_HEAD_CHARS]) is not None
 
 
+def is_rejected(text: str) -> bool:
+    """Return whether a refusal says that a person refused."""
+    return _REJECTION.match(text[:MAX_HEAD_CHARS]) is not None
+
+
 def is_pending(text: str) -> bool:
     """Return whether a result says at its beginning or its end that what was asked for is not there yet."""
     if len(text) > MAX_HEAD_CHARS + MAX_TAIL_CHARS:
@@ -204,9 +210,7 @@ def is_empty(text: str, parsed: JsonText, *, plain: bool) -> bool:
     if len(text) > (MAX_WRAPPED_CHARS if plain else MAX_SHORT_CHARS):
         return False
     if not plain:
-        for first, others, frame in _FRAMES:
-            if first in text and all(part in text for part in others):
-                text = frame.sub("", text).strip()
+        text = without_frame(text)
     if len(text) > MAX_WRAPPED_CHARS and text[:1] != "{":
         return False
     if text.lower() in _NOTHING or (not plain and _EMPTY.fullmatch(text)):
@@ -226,6 +230,14 @@ def is_empty(text: str, parsed: JsonText, *, plain: bool) -> bool:
         text[:1] in ("<erER" if plain else "<erER[(")
         and _TAGGED.sub("", text).strip(" []()").lower() in _NOTHING
     )
+
+
+def without_frame(text: str) -> str:
+    """Return the output of a command without what its host writes around it."""
+    for first, others, frame in _FRAMES:
+        if first in text and all(part in text for part in others):
+            text = frame.sub("", text).strip()
+    return text
 
 
 def is_hollow(value: Any) -> bool:

@@ -18,6 +18,7 @@ from detection.engine import fold, interventions, messages, silence
 from detection.engine.calls import Step
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
+from detection.integrations.hosts import can_end_run
 from detection.models import Event, EventType, call_flags
 from detection.models.session_state import clear_stop, note_verdict
 from detection.models.sessions import OTLP, cost_with
@@ -195,7 +196,10 @@ class Folding:
 
     def _observe(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
-        return fold.observe(locked.tracker, event, policy, locked.keyer, self.templates.by_rung)
+        templates = self.templates.by_rung
+        if not can_end_run(locked.session.integration):
+            templates = {**messages.OF_HOSTS_THAT_GO_ON, **templates}
+        return fold.observe(locked.tracker, event, policy, locked.keyer, templates)
 
     def _observe_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
@@ -204,7 +208,7 @@ class Folding:
             locked.enter_family(1, event.tokens, event.cost_usd, starts=grows)
         before = None
         if log.is_enabled_for(logging.DEBUG):
-            before = pruning.remembered(locked.tracker, event, policy, locked.keyer)
+            before = pruning.remembered(locked.tracker, event, policy)
         step = self._observe(event, policy)
         for one in before.pruned(locked.tracker) if before else ():
             log.debug(

@@ -152,13 +152,14 @@ def apply_outcome(
 def _raise_limit(approval: Approval, raise_by: int, session: Session, state: State | None) -> None:
     detector = detector_for(approval.kind)
     setting = detector.raised_setting(approval.unit)
+    limit = detector.setting_of(approval.limit, approval.unit or "rounds")
     if detector.is_run_limit and approval.unit not in ("", "rounds"):
-        _override(session, setting, max(approval.limit, approval.count) + raise_by)
+        _override(session, setting, max(limit, detector.setting_of(approval.count, approval.unit)) + raise_by)
     elif detector.is_run_limit and state is not None:
         interventions.grant_rounds(state, raise_by)
     elif state is None or not interventions.apply_choice(state, approval.loop_id, "raise", raise_by):
         # The loop was reset when it was detected; only the limit of the session can be raised.
-        _override(session, setting, approval.limit + raise_by)
+        _override(session, setting, limit + raise_by)
 
 
 def _override(session: Session, field: str, value: float) -> None:

@@ -28,5 +28,9 @@ def session_budget(run: History, policy: Policy, observations: Sequence[Observat
     ]
     if not spent:
         return None
-    amount, limit = accounts[-max(spent)[1]]
+    place = -max(spent)[1]
+    amount, limit = accounts[place]
+    # Of rounds and calls, the n-th is too many.
+    if place == 0:
+        return Expected("session_budget", amount - 1, limit - 1)
     return Expected("session_budget", int(amount), max(1, int(limit)))

@@ -195,7 +195,7 @@ def test_the_texts_of_calls_that_are_not_approved_can_be_edited(judged, agent, s
     message_templates.save_template(judged.pk, "denied", "", "No $tool after $count of $limit.", OPERATOR)
     public_id = held(agent)
     judge_consultation.consult_judge(public_id)
-    assert told(public_id).message == f"No read_file after {LIMIT} of {LIMIT}."
+    assert told(public_id).message == f"No read_file after {LIMIT - 1} of {LIMIT - 1}."
     for rung, shape, text in (("denied", "openai", "No."), ("skipped", "", "Not within $window.")):
         with pytest.raises(Invalid):
             message_templates.save_template(judged.pk, rung, shape, text, OPERATOR)
@@ -681,8 +681,8 @@ def test_a_wrong_environment_ends_the_start(env):
 
 
 def test_a_run_close_to_its_limit_is_listed_before_anybody_is_asked(judged, agent):
-    rounds(agent, LIMIT - 2)
+    rounds(agent, LIMIT - 3)
     assert near_limit(judged.pk) == []
-    rounds(agent, 1, first=LIMIT - 2)
+    rounds(agent, 1, first=LIMIT - 3)
     assert [session.external_id for session in near_limit(judged.pk)] == ["s-1"]
     assert not Incident.objects.exists()
