@@ -23,7 +23,7 @@ PAUSE_SECONDS = 8.0
 """Between two cases, so that each begins with all processes."""
 PROGRAMS = {
     "web": "loopguard_site.rsgi",
-    "live": "loopguard_site.asgi",
+    "live": "loopguard_site live",
     "beat": "loopguard_site beat",
     "worker": "loopguard_site worker",
     "Valkey": "valkey-server",

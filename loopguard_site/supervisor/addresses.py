@@ -1,6 +1,7 @@
 """Hosts and ports: free ports, URLs and reachability."""
 
 import errno
+import ipaddress
 import os
 import random
 import socket
@@ -32,11 +33,15 @@ def address_of(host: str) -> str:
         It is neither.
     """
     try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        found = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+        is_usable = not ipaddress.ip_address(found).is_multicast
     except (OSError, ValueError):
+        found, is_usable = "", False
+    if not is_usable:
         raise SupervisorError(
             f"--host {host!r} is no address of this machine; 127.0.0.1 and 0.0.0.0 are possible."
-        ) from None
+        )
+    return found
 
 
 def two_free_ports(host: str, port: int, account: str = "") -> int:

@@ -8,6 +8,8 @@ from pathlib import Path
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _OF_THE_DISK = FULL | {errno.EROFS, errno.EIO, errno.EACCES, errno.EPERM}
 _MEGABYTE = 1024**2
+_ENOUGH_MEGABYTES = 200
+"""More than a first start takes: an error of a full disk is then one of the number of its files."""
 
 
 class SupervisorError(RuntimeError):
@@ -21,6 +23,8 @@ class AlreadyRunning(SupervisorError):
 def full_disk(folder: Path) -> str:
     """Return the sentences about a disk without enough space."""
     free = shutil.disk_usage(folder).free // _MEGABYTE
+    if free > _ENOUGH_MEGABYTES:
+        return f"The disk of {folder} can hold no more files, although {free} MB are free. Remove some and start again."
     return f"The disk of {folder} is full ({free} MB free). Free some space and start again."
 
 

@@ -4,6 +4,7 @@ Does not belong here: what the servers store.
 """
 
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -59,5 +60,8 @@ def process_environment(code: CodeAccess | None, runtime: Path) -> dict[str, str
     """Return the variables of the processes that differ from those of the supervisor."""
     if code is None:
         return {}
-    # They cannot write compiled modules where the code is.
-    return {**code.account.environment(), "PYTHONPYCACHEPREFIX": str(runtime / _BYTECODE)}
+    environment = code.account.environment()
+    if not sys.dont_write_bytecode:
+        # They cannot write compiled modules where the code is.
+        environment["PYTHONPYCACHEPREFIX"] = str(runtime / _BYTECODE)
+    return environment

@@ -322,6 +322,8 @@ class Supervisor:
                 )
 
     def _end(self) -> None:
+        if self._fleet is None and not self._servers:
+            return
         asked_before = max(self._stops_asked, 1)
         self._console.say("Finishing work in flight, then stopping. Press Ctrl-C again to stop now.")
         if self._fleet is not None:

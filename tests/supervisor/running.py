@@ -123,10 +123,18 @@ def running_in(prefix: str) -> Iterator[Run]:
 
 
 @contextlib.contextmanager
-def volume(megabytes: int) -> Iterator[Path]:
+def volume(megabytes: int, *options: str) -> Iterator[Path]:
     """A file system of its own in memory; the test is skipped where none may be mounted."""
     folder = Path(tempfile.mkdtemp(prefix="lg-volume-"))
-    command = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=711", "none", folder]
+    command = [
+        "mount",
+        "-t",
+        "tmpfs",
+        "-o",
+        ",".join((f"size={megabytes}m,mode=711", *options)),
+        "none",
+        folder,
+    ]
     try:
         if subprocess.run(command, timeout=10, capture_output=True, check=False).returncode:
             pytest.skip("this account may not mount a volume")

@@ -52,6 +52,15 @@ def test_a_first_start_without_space_says_so_at_once(run, leave_bytes):
 
 
 @as_root
+def test_a_disk_that_can_hold_no_more_files_says_so(run):
+    with volume(400, "nr_inodes=40") as folder:
+        run.data = folder / "data"
+        said = run.refused()
+    assert f"The disk of {folder}/data" in said
+    assert "can hold no more files" in said
+
+
+@as_root
 def test_a_disk_that_fills_up_while_the_database_is_set_up_is_named(run):
     with volume(300) as folder:
         run.data = folder / "data"
@@ -94,6 +103,7 @@ def test_a_port_or_an_address_that_cannot_be_had_is_one_sentence(run):
     with socket.create_server(("127.0.0.1", port)):
         said = run.refused("--port", str(port), "--host", "0.0.0.0")
         assert said.startswith(f"Port {port} of 0.0.0.0 is in use.")
+    assert "'224.0.0.1' is no address of this machine" in run.refused("--host", "224.0.0.1")
     assert "'nowhere.invalid' is no address of this machine" in run.refused("--host", "nowhere.invalid")
     assert "192.0.2.7 is no address of this machine" in run.refused(
         "--host", "192.0.2.7", "--port", str(port)
