@@ -83,10 +83,10 @@ class WordHashes(dict[bytes, str]):
         size = len(word)
         # Long numbers rarely come twice.
         if size <= _MAX_MEMO_BYTES and (size < _LONG or not word.isdigit()):
-            self[word] = hashed
-            if len(self) > _MAX_MEMO_WORDS:
+            if len(self) >= _MAX_MEMO_WORDS:
                 # Words of sessions that have ended give way to those of today's.
                 self.clear()
+            self[word] = hashed
         return hashed
 
 

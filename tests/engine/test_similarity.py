@@ -8,6 +8,7 @@ from detection.engine import Guard
 from detection.engine.identity import Keyer, parse
 from detection.engine.similarity import (
     changed_words,
+    hashed_words,
     literal_arguments,
     literal_result,
     literal_result_similarity,
@@ -59,6 +60,16 @@ def test_a_sketch_is_short_and_holds_no_text():
 
     assert len(made) <= 192
     assert "secret" not in made
+
+
+def test_the_words_of_today_are_cached_however_many_came_before():
+    keyer = Keyer(b"project")
+    for n in range(5_000):
+        sketch({"q": f"word{n} other{n}"}, keyer)
+        hashed_words(f"said{n} told{n}", keyer)
+    assert sketch({"q": "reset password"}, keyer) == sketch({"q": "reset password"}, Keyer(b"project"))
+    assert {b"reset", b"password"} < keyer.word_hashes.keys()
+    assert len(keyer.word_hashes) < 5_000
 
 
 def test_sketches_differ_between_projects():
