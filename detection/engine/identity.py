@@ -44,11 +44,12 @@ _NUMBER_KINDS = bytes.maketrans(b"0123456789E", b"0" * 10 + b"e")
 # More combining marks on one letter than any script uses; ordering them would take quadratic time. Three letters
 # decompose into combining marks; beyond the first plane, whole blocks are precise enough.
 _COMBINING = "".join(char for char in map(chr, range(0x300, 0x10000)) if unicodedata.combining(char))
-_COMBINING_IN_A_ROW = re.compile(
+_MARK = (
     f"[{_COMBINING}\u0f73\u0f75\u0f81\U000101fd\U000102e0\U00010376-\U0001037a\U00010a00-\U00011fff"
-    f"\U00016a00-\U00016fff\U0001bc00-\U0001bcff\U0001d165-\U0001d244"
-    f"\U0001e000-\U0001e94f]{{{_MAX_COMBINING_IN_A_ROW},}}"
+    "\U00016a00-\U00016fff\U0001bc00-\U0001bcff\U0001d165-\U0001d244\U0001e000-\U0001e94f]"
 )
+_COMBINING_MARK = re.compile(_MARK)
+_COMBINING_IN_A_ROW = re.compile(f"{_MARK}{{{_MAX_COMBINING_IN_A_ROW},}}")
 
 
 class WordHashes(dict[bytes, str]):
@@ -249,7 +250,11 @@ def dump(value: Any) -> bytes:
 
 
 def _composed(text: str) -> str:
-    return text if _COMBINING_IN_A_ROW.search(text) else unicodedata.normalize("NFC", text)
+    # So many marks in a row cover one of the characters at this distance: in most texts, looking at these is enough.
+    sample = text[_MAX_COMBINING_IN_A_ROW - 1 :: _MAX_COMBINING_IN_A_ROW]
+    if _COMBINING_MARK.search(sample) and _COMBINING_IN_A_ROW.search(text):
+        return text
+    return unicodedata.normalize("NFC", text)
 
 
 def _dump(value: Any, *, sort: bool) -> bytes:

@@ -95,3 +95,11 @@ def test_a_cycle_has_one_identity_wherever_one_looks():
     assert smallest_rotation(["c", "a", "b"]) == ("a", "b", "c")
     assert smallest_rotation(["a", "c", "b"]) != smallest_rotation(["a", "b", "c"])
     assert loop_identity("cycle", "ab") != loop_identity("repeat", "ab")
+
+
+@pytest.mark.parametrize("before", range(0, 70, 3))
+def test_letters_with_more_marks_than_any_script_has_are_compared_as_they_are(before):
+    start = "–" * before
+    few, many = (start + "e" + "\u0301" * count + " ok" for count in (31, 33))
+    assert canonical({"q": few}) == canonical({"q": start + "\u00e9" + "\u0301" * 30 + " ok"})
+    assert canonical({"q": many}) != canonical({"q": start + "\u00e9" + "\u0301" * 32 + " ok"})
