@@ -69,7 +69,7 @@ def place_of(arguments: object, names: tuple[str, ...], cwd: str) -> str:
         return cwd
     place = cwd
     for name in (FIELD, *names):
-        if isinstance(arguments.get(name), str):
+        if name in arguments and isinstance(arguments[name], str):
             place = arguments[name]
             break
     command = arguments.get("command")
