@@ -105,11 +105,16 @@ _SERVER_OPTIONS = (
 )
 
 
-# Of a standby and its primary, or of several hosts, only the one that can be written to is of use.
+# Of a standby and its primary, or of several hosts, only the one that can be written to is of use. A server that has
+# vanished without closing its connections is noticed after half a minute at most; workers have no deadline.
 _CONNECTION_DEFAULTS = {
-    "connect_timeout": 5,
-    "target_session_attrs": "read-write",
     "application_name": "loopguard",
+    "connect_timeout": 5,
+    "keepalives_count": 3,
+    "keepalives_idle": 10,
+    "keepalives_interval": 5,
+    "target_session_attrs": "read-write",
+    "tcp_user_timeout": 25_000,
 }
 
 

@@ -52,8 +52,9 @@ class Injector:
         return missed
 
     def undo(self) -> None:
-        """Continue frozen processes, free the disk, set the clock right."""
+        """Continue frozen processes, let the database take writes, free the disk, set the clock right."""
         self._continue()
+        self._installation.set_read_only(is_read_only=False)
         self._filler.unlink(missing_ok=True)
         self._installation.set_clock(0)
 
@@ -70,6 +71,8 @@ class Injector:
         if fault.action == "clock":
             move = self._installation.set_clock
             return lambda: move(fault.jump_seconds), lambda: move(0)
+        if fault.action == "read-only":
+            return lambda: self._make_read_only(fault, missed), self._make_writable
         if fault.action == "freeze":
             return lambda: self._freeze(fault, missed), self._continue
         return lambda: self._kill(fault, missed), None
@@ -84,6 +87,13 @@ class Injector:
             children.send(pids[0], signal.SIGKILL)
         if fault.target == "supervisor":
             self._installation.start()
+
+    def _make_read_only(self, fault: Fault, missed: list[str]) -> None:
+        if not self._installation.set_read_only(is_read_only=True):
+            missed.append(fault.kind)
+
+    def _make_writable(self) -> None:
+        self._installation.set_read_only(is_read_only=False)
 
     def _freeze(self, fault: Fault, missed: list[str]) -> None:
         pids = self._installation.pids(fault.target)

@@ -39,6 +39,7 @@ _PROGRAMS = {
     "valkey": "valkey-server",
     "postgres": "postgres -D",
 }
+_READ_ONLY = "default_transaction_read_only"
 _NOT_INHERITED = ("DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "LOOPGUARD_", "TOOL_LOOP_")
 _CLONE_NEWNS = 0x00020000
 _CREATE_PROJECTS = """
@@ -82,6 +83,7 @@ class Installation:
         self._clock, self._clock_library = self.folder / "clock", self.folder / "clock.so"
         self.has_clock = _built(self._clock_library)
         self._ready = self.folder / "ready.json"
+        self._cluster: Path | None = None
         self._up: subprocess.Popen[bytes] | None = None
         self._port = addresses.two_free_ports("127.0.0.1", 0)
         self.url, self.live_url = f"http://127.0.0.1:{self._port}", f"http://127.0.0.1:{self._port + 1}"
@@ -192,6 +194,25 @@ class Installation:
         if name == "postgres backend":
             return [pid for pid in started if "loopguard_app" in _command(pid)]
         return parents if part or program != "postgres" else [*parents, *started]
+
+    def set_read_only(self, *, is_read_only: bool) -> bool:
+        """Let PostgreSQL reject all writes, as after a failover, or accept them again; False if it has never run.
+
+        The setting is written into its file, because it may be frozen or about to start.
+        """
+        servers = self.pids("postgres")[:1]
+        for pid in servers:
+            words = _command(pid).split()
+            self._cluster = Path(words[words.index("-D") + 1])
+        if self._cluster is None:
+            return False
+        file = self._cluster / "postgresql.auto.conf"
+        lines = [line for line in file.read_text(encoding="utf-8").splitlines() if _READ_ONLY not in line]
+        lines += [f"{_READ_ONLY} = on"] if is_read_only else []
+        file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        for pid in servers:
+            children.send(pid, signal.SIGHUP)
+        return True
 
     def set_clock(self, seconds: int) -> None:
         """Move the clock of all processes by this much from the true time, at once."""

@@ -19,6 +19,7 @@ KILLED = (
     "supervisor",
 )
 FROZEN = ("web worker", "live", "worker", "beat", "postgres", "valkey", "supervisor")
+READ_ONLY = ("postgres",)
 DISK = ("nearly full", "full")
 CLOCK = ("ahead", "behind")
 LONGEST_JUMP_SECONDS = 120
@@ -31,9 +32,9 @@ class Fault:
     Attributes
     ----------
     action
-        ``kill``, ``freeze``, ``disk`` or ``clock``.
+        ``kill``, ``freeze``, ``read-only``, ``disk`` or ``clock``.
     target
-        What is killed or frozen, how full the disk is, or where the clock goes.
+        What is killed, frozen or takes no writes, how full the disk is, or where the clock goes.
     after_seconds
         From the beginning of the strike.
     seconds
@@ -65,6 +66,7 @@ class Strike:
 def kinds(*, with_disk: bool, with_clock: bool) -> list[tuple[str, str]]:
     """Return every fault that can be done here, as action and target."""
     found = [("kill", name) for name in KILLED] + [("freeze", name) for name in FROZEN]
+    found += [("read-only", name) for name in READ_ONLY]
     found += [("disk", name) for name in DISK] if with_disk else []
     return found + ([("clock", name) for name in CLOCK] if with_clock else [])
 
