@@ -13,6 +13,7 @@ from benchmarks import (
     beside_what_if,
     detectors,
     engine,
+    exposure,
     fairness,
     families,
     freezes,
@@ -45,6 +46,7 @@ PARTS = (
     "revocation",
     "what-if",
     "families",
+    "exposure",
 )
 MORE_PARTS = ("scaling",)
 """Measured only when they are named."""
@@ -98,6 +100,7 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         ("start", start.run),
         ("kills", kills.run),
         ("revocation", revocation.run),
+        ("exposure", exposure.run),
     ):
         if part in parts:
             missed += show(measure())

@@ -9,11 +9,11 @@ from typing import Any, Final
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size
 from detection.api.guard_parsing import altered_body, altered_item, request_about, shared_names
 from detection.api.problems import Problem
-from detection.api.schemas.agents import MAX_MESSAGES
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MESSAGE_SHAPES, MessageShape
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest
+from detection.services.ingestion.message_guard import MAX_MESSAGES
 from detection.strict_json import join
 
 _ROLES: Final[Mapping[str, frozenset[str]]] = {

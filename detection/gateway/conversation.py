@@ -79,6 +79,10 @@ class Conversation:
         self.previous_response = protocol.previous_response(request)
         self._continued = self.previous_response or sessions.kept_conversation(request)
         self.given_name = sessions.given_name(client.headers.text, request)
+        # Now, in the thread that reads the request: the name may be needed only after the answer.
+        self._beginning = sessions.beginning_of(
+            grant.principal.public_id, protocol.system_text(request), messages
+        )
         self.session = self._session_name(None)
 
     @property
@@ -118,8 +122,7 @@ class Conversation:
         first = self._first_call()
         if first is None and answer is not None and answer.calls:
             first = answer.calls[0]
-        system = self.protocol.system_text(self.request)
-        return sessions.derived_name(self.grant.principal.public_id, system, self.messages, first)
+        return sessions.derived_name(self._beginning, first)
 
     def _first_call(self) -> ToolCall | None:
         for message in self.messages:

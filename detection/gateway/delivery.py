@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Final
+from typing import Any, Final
 
 import httpcore
 import orjson
@@ -13,6 +13,7 @@ import structlog
 from detection.gateway.conversation import Conversation
 from detection.gateway.errors import GatewayError, StreamCut
 from detection.gateway.headers import response_headers
+from detection.gateway.json_size import has_too_many_values
 from detection.gateway.protocols.answer_text import CUT
 from detection.gateway.protocols.answers import Answer, Resolution
 from detection.gateway.protocols.stream import StreamReader
@@ -150,8 +151,7 @@ class Delivery:
         body = await self._read(response)
         protocol = self.conversation.protocol
         try:
-            document = orjson.loads(body)
-            answer = protocol.answer(document)
+            document, answer = await self.conversation.state.off_loop(len(body), lambda: self._parsed(body))
         except Exception as error:
             log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
             self.conversation.meter.count_error("unreadable")
@@ -176,6 +176,12 @@ class Delivery:
         await self.client.respond(response.status, headers, body)
         self.verdicts.delivered(answer)
         return None
+
+    def _parsed(self, body: bytes) -> tuple[Any, Answer]:
+        if has_too_many_values(body):
+            raise ValueError("too many values")
+        document = orjson.loads(body)
+        return document, self.conversation.protocol.answer(document)
 
     async def _read(self, response: httpcore.Response) -> bytes:
         data = bytearray()

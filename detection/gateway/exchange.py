@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Any, Final
 
 import httpcore
@@ -17,7 +18,7 @@ from detection.gateway.protocols.answers import MAX_REASKS, Answer, Message
 from detection.gateway.protocols.prompt_commands import lead_of
 from detection.gateway.protocols.stream import StreamReader
 from detection.gateway.relaying import BegunBody, kind_of, relay
-from detection.gateway.request_body import request_body
+from detection.gateway.request_body import check_number, parsed_request, request_body
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
 from detection.services.gateway.conversations import SessionFacts
@@ -53,7 +54,7 @@ class Exchange:
                 self.meter.close()
 
     async def _serve(self, body: bytes) -> None:
-        conversation = self._conversation(body)
+        conversation = await self.state.off_loop(len(body), lambda: self._conversation(body))
         if conversation is None:
             # The model server has its own error for what is no conversation.
             async with self._upstream(body) as response:
@@ -61,7 +62,7 @@ class Exchange:
             return
         delivery = Delivery(conversation)
         facts = await conversation.facts()
-        body, messages = conversation.rewrite(body, facts)
+        body, messages = await self.state.off_loop(len(body), lambda: conversation.rewrite(body, facts))
         if facts.stopped:
             await delivery.respond_text(facts.stopped, ends_in_error=facts.ends_in_error)
         elif conversation.ends_with_commands_only:
@@ -86,13 +87,11 @@ class Exchange:
         )
 
     def _conversation(self, body: bytes) -> Conversation | None:
-        try:
-            request = orjson.loads(body)
-        except ValueError:
-            return None
+        request = parsed_request(body)
         messages = self.protocol.messages(request) if isinstance(request, dict) else None
         if messages is None:
             return None
+        check_number(messages)
         return Conversation(self.state, self.client, self.grant, self.protocol, self.meter, request, messages)
 
     def _upstream(self, body: bytes) -> AbstractAsyncContextManager[httpcore.Response]:
@@ -125,7 +124,7 @@ class Exchange:
             again = self.protocol.continued(request, messages, blocked)
             if delivery.verdicts.without_tools and request.get("tools"):
                 again |= {"tool_choice": self.protocol.no_tools}
-            body = orjson.dumps(again)
+            body = await self.state.off_loop(len(body), partial(orjson.dumps, again))
             reader = reader.next_reader()
             if facts.cuts:
                 reader.answer.said.watch(facts.max_repeated_words)
@@ -148,7 +147,7 @@ class Exchange:
             The answer before, if this is such a try.
         """
         conversation = delivery.conversation
-        asking = conversation.with_usage(body)
+        asking = await self.state.off_loop(len(body), lambda: conversation.with_usage(body))
         reader.hides_usage = asking is not body
         try:
             async with self._upstream(asking) as response:

@@ -34,7 +34,7 @@ from detection.gateway.protocols.answers import (
 )
 from detection.gateway.protocols.chat import Chat
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites, occurrence_of
-from detection.gateway.request_body import request_body
+from detection.gateway.request_body import check_number, parsed_request, request_body
 from detection.models import KeyScope
 from detection.services import keys
 from detection.services.gateway.conversations import session_facts, store_rewrite
@@ -69,11 +69,11 @@ class LiteLLMGuardrail:
     async def _verdict(self, principal: Principal) -> dict[str, Any]:
         owner = principal.public_id
         async with request_body(self.client, self.state.unfinished, self.state.memory_budget, owner) as body:
-            shown = self._read(body)
+            shown = await self.state.off_loop(len(body), lambda: self._read(body))
             call = GuardrailCall(self.state, principal, shown)
             async with while_granted(principal, self.client):
                 if shown.get("input_type") == "response":
-                    return await call.judge_answer()
+                    return await call.judge_answer(len(body))
                 return await call.judge_request(len(body))
 
     async def _principal(self) -> Principal:
@@ -95,10 +95,7 @@ class LiteLLMGuardrail:
         return principal
 
     def _read(self, body: bytes) -> dict[str, Any]:
-        try:
-            shown = orjson.loads(body)
-        except ValueError:
-            shown = None
+        shown = parsed_request(body)
         if not isinstance(shown, dict) or shown.get("input_type") not in ("request", "response"):
             detail = "The body must be an object with `input_type` `request` or `response`."
             raise GatewayError(400, "invalid_body", detail)
@@ -134,18 +131,23 @@ class GuardrailCall:
         rows = dicts(self._shown.get("structured_messages"))
         if not rows:
             return _PASSES
+        check_number(rows)
+        messages, request = await self.state.off_loop(size, lambda: self._read_conversation(rows, size))
+        if self._place[1]:
+            self.state.shown_requests.put(self._place, request, size)
+        if not request.session:
+            return _PASSES
+        return await self._with_facts(request, rows, messages)
+
+    def _read_conversation(self, rows: list[Message], size: int) -> tuple[list[Message], ShownRequest]:
+        """Return the messages with the ids that their calls were evaluated with, and what the guard reads."""
         self._learn_ids(rows)
         messages = [self._renamed(row) for row in rows]
-        system = _CHAT.system_text({"messages": messages})
+        beginning = sessions.beginning_of(self._owner, _CHAT.system_text({"messages": messages}), messages)
         name = sessions.given_name(self._header, {}) or sessions.derived_name(
-            self._owner, system, messages, _first_call(messages)
+            beginning, _first_call(messages)
         )
-        shown = ShownRequest(name, system, _CHAT.for_guard(messages))
-        if self._place[1]:
-            self.state.shown_requests.put(self._place, shown, size)
-        if not name:
-            return _PASSES
-        return await self._with_facts(shown, rows, messages)
+        return messages, ShownRequest(name, beginning, _CHAT.for_guard(messages), size)
 
     async def _with_facts(
         self, shown: ShownRequest, rows: list[Message], messages: list[Message]
@@ -172,17 +174,22 @@ class GuardrailCall:
             rewrites = await self._noted(name, rewrites, messages, notices.text)
         return self._rewritten(rows, messages, rewrites)
 
-    async def judge_answer(self) -> dict[str, Any]:
-        """Evaluate the calls of an answer, or report its text; return what LiteLLM should do with it."""
+    async def judge_answer(self, size: int) -> dict[str, Any]:
+        """Evaluate the calls of an answer, or report its text; return what LiteLLM should do with it.
+
+        See `judge_request`.
+        """
         calls = [_tool_call(call, place) for place, call in enumerate(dicts(self._shown.get("tool_calls")))]
-        shown = self.state.shown_requests.get(self._place) or ShownRequest("", "", [])
+        shown = self.state.shown_requests.get(self._place) or ShownRequest("", None, [])
         messages = shown.messages
         if not (calls or messages):
             return _PASSES
         name = (
             shown.session
             or sessions.given_name(self._header, {})
-            or sessions.derived_name(self._owner, shown.system, messages, calls[0] if calls else None)
+            or sessions.derived_name(
+                shown.beginning or sessions.beginning_of(self._owner, "", []), calls[0] if calls else None
+            )
         )
         answer = Answer(
             text_field(self._shown, "litellm_call_id"), self._model, calls=calls, said=self._said()
@@ -195,7 +202,8 @@ class GuardrailCall:
                 self.state.run_later(report)
             return _PASSES
         if calls[0].id.startswith(ITEM_ID):
-            self.state.given_items.put(self._given_key(messages), tuple(calls))
+            key = await self.state.off_loop(size + shown.size, lambda: self._given_key(messages))
+            self.state.given_items.put(key, tuple(calls))
         documents = [_CHAT.call_document(call, call.arguments) for call in calls]
         conversation = [*messages, *_CHAT.for_guard(_CHAT.answer_messages(documents))]
         try:

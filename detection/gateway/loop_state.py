@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+import hashlib
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from detection.gateway.access import Access
 from detection.gateway.client import Client
@@ -21,10 +23,15 @@ from detection.gateway.workers import DatabaseWorkers
 from detection.web.known_keys import MAX_UNTRUSTED
 from detection.web.unfinished_bodies import UnfinishedBodies
 
+Result = TypeVar("Result")
 MAX_EXCHANGES: Final = 2_000
 """Requests with a right that are served at a time."""
 UNTRUSTED_THREADS: Final = 2
 """For look-ups of keys that are not known to be valid."""
+LARGE_BYTES: Final = 128 * 1024
+"""Work on a smaller document takes the event loop less than 2 ms."""
+HUGE_BYTES: Final = 4 * 1024 * 1024
+"""Larger documents wait for one another, and smaller ones do not wait for them."""
 MAX_SHOWN_BYTES: Final = 64 * 1024 * 1024
 MAX_GIVEN_ITEMS: Final = 5_000
 MAX_ITEM_IDS: Final = 50_000
@@ -36,6 +43,10 @@ class ShownRequest:
 
     Attributes
     ----------
+    beginning
+        Of the conversation, for the name of a session that has none yet; None if it was not shown.
+    size
+        Of the request, in bytes.
     max_repeated_words
         The limit for repeated words in the answer; 0 if nobody looks for them.
     is_new
@@ -43,8 +54,9 @@ class ShownRequest:
     """
 
     session: str
-    system: str
+    beginning: hashlib.blake2b | None
     messages: list[Message]
+    size: int = 0
     max_repeated_words: int = 0
     is_new: bool = False
 
@@ -76,6 +88,8 @@ class LoopState:
         self.given_items: Recent[tuple[ToolCall, ...]] = Recent(MAX_GIVEN_ITEMS)
         self.item_ids: Recent[str] = Recent(MAX_ITEM_IDS)
         self._exchanges = 0
+        self._large = ThreadPoolExecutor(2, thread_name_prefix="gateway-large")
+        self._huge = ThreadPoolExecutor(1, thread_name_prefix="gateway-huge")
 
     @contextmanager
     def exchange(self, client: Client) -> Iterator[None]:
@@ -95,6 +109,16 @@ class LoopState:
             yield
         finally:
             self._exchanges -= 1
+
+    async def off_loop(self, size: int, work: Callable[[], Result]) -> Result:
+        """Return the result of work on a document of so many bytes. For a large one, it runs in a thread.
+
+        The work must be pure, or use only what may be used in several threads.
+        """
+        if size < LARGE_BYTES:
+            return work()
+        pool = self._large if size < HUGE_BYTES else self._huge
+        return await asyncio.get_running_loop().run_in_executor(pool, work)
 
     def run_later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run work that no request waits for."""

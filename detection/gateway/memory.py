@@ -6,6 +6,7 @@ All bounded.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
@@ -25,24 +26,27 @@ MAX_BACKENDS: Final = 1_000
 
 
 class Recent(Generic[Value]):
-    """The most recently used values."""
+    """The most recently used values. May be used in several threads."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
+        self._lock = threading.Lock()
 
     def get(self, key: Hashable) -> Value | None:
         """Return a value, which becomes the newest."""
-        if key in self._values:
-            self._values.move_to_end(key)
-        return self._values.get(key)
+        with self._lock:
+            if key in self._values:
+                self._values.move_to_end(key)
+            return self._values.get(key)
 
     def put(self, key: Hashable, value: Value) -> None:
         """Remember a value."""
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > self._size:
-            self._values.popitem(last=False)
+        with self._lock:
+            self._values[key] = value
+            self._values.move_to_end(key)
+            if len(self._values) > self._size:
+                self._values.popitem(last=False)
 
 
 class RecentBySize(Generic[Value]):
@@ -89,7 +93,7 @@ class Memory:
         """Return the rewrites of a session: the stored ones, and those that only this process has."""
         known = self.rewrites.get(key) or {}
         loaded = [Rewrite.load(text) for text in stored]
-        return [*({one.key: one for one in loaded} | known).values()]
+        return [*({one.key: one for one in loaded} | known.copy()).values()]
 
     def add_rewrite(self, key: tuple[int, str], rewrite: Rewrite) -> None:
         """Remember a rewrite."""

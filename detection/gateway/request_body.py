@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
+
+import orjson
 
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
+from detection.gateway.json_size import MAX_VALUES, has_too_many_values
+from detection.services.ingestion.message_guard import MAX_MESSAGES
 from detection.web.unfinished_bodies import UnfinishedBodies
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
@@ -50,6 +54,25 @@ class BodyBudget:
             self._changed.notify_all()
 
 
+class _Taken:
+    """What one request has taken of the budget."""
+
+    def __init__(self, budget: BodyBudget) -> None:
+        self._budget, self._size = budget, 0
+
+    async def cover(self, size: int) -> None:
+        """Take memory until so many bytes are covered, in growing steps."""
+        if size > self._size:
+            step = max(size - self._size, min(self._size, _LARGEST_STEP) or _FIRST_STEP)
+            await self._budget.take(step)
+            self._size += step
+
+    async def give_back(self) -> None:
+        """Free it."""
+        if self._size:
+            await self._budget.give_back(self._size)
+
+
 @asynccontextmanager
 async def request_body(
     client: Client, bodies: UnfinishedBodies, budget: BodyBudget, owner: str
@@ -61,38 +84,73 @@ async def request_body(
     GatewayError
         400, 413 or 415 for a body that is not accepted, 408 and 503 for one that waits too long.
     """
-    body = bytearray()
-    taken = 0
+    parts: list[bytes] = []
+    size = 0
+    taken = _Taken(budget)
     try:
         async for part in client.body(bodies, owner, is_held=True):
-            if len(body) + len(part) > taken:
-                step = max(len(part), min(taken, _LARGEST_STEP) or _FIRST_STEP)
-                await budget.take(step)
-                taken += step
-            body += part
-            if len(body) > MAX_BODY_BYTES:
+            size += len(part)
+            await taken.cover(size)
+            parts.append(part)
+            if size > MAX_BODY_BYTES:
                 raise _too_large()
-        yield _unpacked(bytes(body), client.headers.text("content-encoding").lower())
+        yield await _unpacked(b"".join(parts), client.headers.text("content-encoding").lower(), taken)
     finally:
-        if taken:
-            await budget.give_back(taken)
+        await taken.give_back()
 
 
-def _unpacked(body: bytes, encoding: str) -> bytes:
+async def _unpacked(body: bytes, encoding: str, taken: _Taken) -> bytes:
     if encoding in ("", "identity"):
         return body
     if encoding != "gzip":
         raise GatewayError(415, "unsupported_encoding", "`Content-Encoding` must be `gzip` or absent.")
     unpacker = zlib.decompressobj(31)
+    unpacked, rest = bytearray(), body
+    while not unpacker.eof:
+        # In steps, because other requests wait for each of them; and a small body may become a large one.
+        await taken.cover(len(body) + len(unpacked) + _LARGEST_STEP)
+        try:
+            part = unpacker.decompress(rest, _LARGEST_STEP)
+        except zlib.error:
+            raise GatewayError(400, "invalid_body", "The body is not valid gzip.") from None
+        rest = unpacker.unconsumed_tail
+        if not part and not rest and not unpacker.eof:
+            raise GatewayError(400, "invalid_body", "The gzip body ends early.")
+        unpacked += part
+        if len(unpacked) > MAX_BODY_BYTES:
+            raise _too_large()
+        await asyncio.sleep(0)
+    return bytes(unpacked)
+
+
+def parsed_request(body: bytes) -> Any:
+    """Return the document in a body; None if it is not JSON.
+
+    Raises
+    ------
+    GatewayError
+        413 if it has too many values.
+    """
+    if has_too_many_values(body):
+        detail = f"The body must have at most {MAX_VALUES:,} JSON values and keys."
+        raise GatewayError(413, "too_many_values", detail)
     try:
-        unpacked = unpacker.decompress(body, MAX_BODY_BYTES)
-    except zlib.error:
-        raise GatewayError(400, "invalid_body", "The body is not valid gzip.") from None
-    if unpacker.unconsumed_tail:
-        raise _too_large()
-    if not unpacker.eof:
-        raise GatewayError(400, "invalid_body", "The gzip body ends early.")
-    return unpacked
+        return orjson.loads(body)
+    except ValueError:
+        return None
+
+
+def check_number(messages: Sequence[Any]) -> None:
+    """Check how many messages a conversation has.
+
+    Raises
+    ------
+    GatewayError
+        413 for too many.
+    """
+    if len(messages) > MAX_MESSAGES:
+        detail = f"A request can have at most {MAX_MESSAGES:,} messages."
+        raise GatewayError(413, "too_many_messages", detail)
 
 
 def _too_large() -> GatewayError:

@@ -27,6 +27,7 @@ WRITE_SECONDS: Final = 60.0
 SILENCE_SECONDS: Final = 900.0
 """Longer than any client waits by default, so a silent model server looks the same as without the gateway."""
 MAX_POOLS: Final = 50
+MAX_STATUS: Final = 599
 
 
 class Upstreams:
@@ -122,6 +123,12 @@ class Upstreams:
             counts.requests += 1
             counts.abandoned += not client.is_denied
             raise
+        if not 200 <= response.status <= MAX_STATUS:
+            await response.aclose()
+            self._count_failure(backend, "unreachable")
+            raise GatewayError(
+                502, "upstream_unreachable", "The model server responded with an invalid status."
+            )
         self._traffic.count_request(backend, model, response.status)
         known_model = model if response.status == 200 else ""
         try:

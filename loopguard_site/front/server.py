@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import queue
 import random
-import sys
 import threading
 import time
 from functools import partial
@@ -21,6 +19,7 @@ from detection.api.problems import Problem
 from detection.api.request_bodies import MAX_BODY_BYTES, MAX_TELEMETRY_BYTES
 from detection.services.keys import Principal
 from detection.web.unfinished_bodies import BodyTimeout
+from loopguard_site import interpreter
 from loopguard_site.front import traffic, uploads
 from loopguard_site.front.bodies import BodyIncomplete, BodyReader
 from loopguard_site.front.guard_use import GuardUse
@@ -34,10 +33,6 @@ log = structlog.get_logger(__name__)
 MARGIN_SECONDS: Final = 0.05
 """How much earlier the thread's deadline is, so that its own response, which knows the reason, arrives in time."""
 MAX_PAYERS: Final = 10_000
-SWITCH_SECONDS: Final = 0.0005
-"""How long a thread may keep the interpreter while others wait for it."""
-YOUNG_OBJECTS: Final = 20_000
-"""Number of new objects after which the garbage collector runs."""
 HOOKS: Final = "/api/v1/hooks/"
 """Long strings in bodies to these paths are cut as they arrive."""
 _HEALTHY: Final = b'{"status":"ok"}'
@@ -150,15 +145,7 @@ class Front:
     def __rsgi_init__(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start the threads; called once in the process that serves."""
         self.loop = loop
-        # A guard request takes the interpreter's lock some ten times; behind a batch that is parsed, each would take 5
-        # ms.
-        sys.setswitchinterval(SWITCH_SECONDS)
-        # A full collection holds that lock as well: 80 ms for the modules, of which none ever becomes garbage.
-        gc.collect()
-        gc.freeze()
-        # Nearly everything that a request leaves behind is freed at once; what is not may wait until it amounts to a
-        # few megabytes.
-        gc.set_threshold(YOUNG_OBJECTS)
+        interpreter.prepare()
         self._bodies = BodyReader()
         self._uploads = UploadReader(loop)
         for number in range(self._threads):

@@ -157,6 +157,14 @@ class LiveConnection(HttpToolsProtocol):
 class LiveSocket(WebSocketsSansIOProtocol):
     """A socket. What its client sends is read only once the application has accepted it."""
 
+    def data_received(self, data: bytes) -> None:
+        """Take a part; the first one is the whole head, which the library may find too large without an answer."""
+        super().data_received(data)
+        if not self.handshake_initiated and not self.transport.is_closing():
+            self.handshake_complete = self.close_sent = True
+            self.transport.write(_HEAD_TOO_LARGE)
+            self.transport.close()
+
     def handle_connect(self, event: Request) -> None:
         """Begin the handshake, and stop reading."""
         super().handle_connect(event)

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import uvicorn
 
+from loopguard_site import interpreter
 from loopguard_site.layout import program
 from loopguard_site.live.connections import LiveConnection, LiveSocket, WaitingConnections
 
@@ -30,8 +32,15 @@ def live(arguments: Sequence[str]) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port (default %(default)s)")
     chosen = parser.parse_args(arguments)
+    from detection.services import outgoing_http
+    from loopguard_site.asgi import application
+
+    # What the first request to a model server would load, in the event loop.
+    outgoing_http.tls_context()
+    anyio.run(anyio.sleep, 0)
+    interpreter.prepare()
     options = server_options(min(MAX_WAITING, raise_file_limit() // SHARE_OF_WAITING))
-    uvicorn.run("loopguard_site.asgi:application", host=chosen.host, port=chosen.port, **options)
+    uvicorn.run(application, host=chosen.host, port=chosen.port, **options)
 
 
 def server_options(most_waiting: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ ENDLESS = {
     "detection/consumers/frame_queue.py": "a task that ends with its socket",
     "detection/consumers/live.py": "inside `asyncio.timeout`, or a task that ends with its socket",
     "detection/gateway/client.py": "a task that ends with its request",
+    "detection/gateway/loop_state.py": "work on documents of bounded size",
     "detection/gateway/upstream.py": "look-ups of names, which the resolver ends",
     "detection/gateway/workers.py": "all work in its threads has a deadline",
     "detection/tasks/evaluation_queue.py": "daemon threads that wait for work; `stop` wakes them",

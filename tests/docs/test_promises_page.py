@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
-PROMISES = {"REL": 39, "SEC": 39, "J": 9}
+PROMISES = {"REL": 39, "SEC": 40, "J": 9}
 ROWS = re.findall(r"^\| ([A-Z]+-\d{2}) \|.*\| ([^|]+) \|$", PAGE, re.MULTILINE)
 
 

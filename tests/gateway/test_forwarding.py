@@ -160,6 +160,13 @@ def test_no_response_has_a_media_type_that_a_browser_runs(world: World, given, s
     assert (answer.headers["content-type"], answer.content) == (shown, b"<script>alert(1)</script>")
 
 
+def test_a_status_that_does_not_exist_is_an_error_of_the_gateway(world: World):
+    for status in (600, 999):
+        world.model.script = lambda asked, status=status: Answer([b"x"], status)
+        answer = world.http().get("/files")
+        assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
+
+
 def test_a_response_is_the_same_bytes_with_its_harmless_headers(world: World):
     packed = gzip.compress(b'{"id": "x"}')
     headers = {

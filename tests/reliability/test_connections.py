@@ -147,6 +147,17 @@ def test_a_head_above_32_kib_gets_431(live, start):
     assert exchange(live, start).startswith(b"HTTP/1.1 431 ")
 
 
+@pytest.mark.parametrize(
+    "more",
+    [b"Cookie: " + b"a" * 9_000, b"\r\n".join(b"X-%d: a" % number for number in range(200))],
+    ids=["value", "many"],
+)
+def test_a_handshake_with_a_head_that_is_too_large_for_a_socket_gets_431(live, more):
+    head = HANDSHAKE + b"Connection: Upgrade\r\nHost: localhost\r\n"
+    assert exchange(live, head + b"\r\n").startswith(b"HTTP/1.1 401 ")
+    assert exchange(live, head + more + b"\r\n\r\n").startswith(b"HTTP/1.1 431 ")
+
+
 def test_more_requests_than_may_wait_on_one_connection_get_400(live):
     """All in one segment: the server reads them before the first one is answered."""
     assert b"HTTP/1.1 400 " in exchange(live, GET * 50)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
 from ninja import Field, Schema
 from pydantic import ConfigDict
@@ -17,9 +17,8 @@ from detection.services.events.event_records import (
     MAX_INTEGER,
     NAME_CHARACTERS,
 )
+from detection.services.ingestion.message_guard import MAX_MESSAGES
 
-MAX_MESSAGES: Final = 10_000
-"""Messages of one guard request."""
 EventTypeName = Literal["call", "result", "message", "end", "compaction", "usage", "heartbeat"]
 OutcomeName = Literal["completed", "failed", "cancelled"]
 RoleName = Literal["user", "assistant", "system", "program"]

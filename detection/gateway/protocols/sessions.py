@@ -88,7 +88,16 @@ def _of_body(request: Mapping[str, Any]) -> str:
     return user.rpartition("_session_")[2] if "_session_" in user else ""
 
 
-def derived_name(key: str, system: str, messages: list[dict[str, Any]], first_call: ToolCall | None) -> str:
+def beginning_of(key: str, system: str, messages: list[dict[str, Any]]) -> hashlib.blake2b:
+    """Return the digest of how a conversation begins. Its first prompt may be as large as the request."""
+    prompt = next((m for m in messages if m.get("role") == "user"), {})
+    digest = hashlib.blake2b(digest_size=12)
+    for part in (key, system, _text(prompt)):
+        _add(digest, part)
+    return digest
+
+
+def derived_name(beginning: hashlib.blake2b, first_call: ToolCall | None) -> str:
     """Return a name from the beginning of a conversation; empty as long as it has no call.
 
     The first call distinguishes two conversations that begin with the same prompt, because model servers give it a
@@ -96,12 +105,15 @@ def derived_name(key: str, system: str, messages: list[dict[str, Any]], first_ca
     """
     if first_call is None:
         return ""
-    prompt = next((m for m in messages if m.get("role") == "user"), {})
-    digest = hashlib.blake2b(digest_size=12)
-    arguments = canonical_arguments(first_call.arguments)
-    for part in (key, system, _text(prompt), first_call.id, first_call.name, arguments):
-        digest.update(part.encode("utf-8", "surrogatepass") + b"\x00")
+    digest = beginning.copy()
+    for part in (first_call.id, first_call.name, canonical_arguments(first_call.arguments)):
+        _add(digest, part)
     return f"chat-{digest.hexdigest()}"
+
+
+def _add(digest: hashlib.blake2b, part: str) -> None:
+    digest.update(part.encode("utf-8", "surrogatepass"))
+    digest.update(b"\x00")
 
 
 def _text(message: Mapping[str, Any]) -> str:

@@ -22,6 +22,8 @@ from detection.services.ingestion.guard import GuardRequest, GuardResponse, Mess
 from detection.services.keys import Principal
 from detection.services.sessions import read_messages
 
+MAX_MESSAGES: Final = 10_000
+"""Of one conversation, at every entry point."""
 MAX_ATTEMPTS: Final = 8
 """Maximum number of concurrent requests with lists of one session; normally an agent sends one after another."""
 Reread = Callable[[Mapping[str, str]], Sequence[ReadMessage]]
