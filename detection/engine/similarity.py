@@ -167,10 +167,7 @@ def may_contain(words: list[bytes], phrases: list[str], keyer: Keyer) -> bool:
     Each different word is hashed once, and numbers, which rarely come twice, are not: at least half of the words of a
     phrase must be there.
     """
-    hashes = keyer.word_hashes
-    known: set[Any] = set(map(hashes.get, filterfalse(bytes.isdigit, set(words))))
-    if None in known:
-        known = set(hashes.of([*filterfalse(bytes.isdigit, set(words))]))
+    known = set(keyer.word_hashes.of([*filterfalse(bytes.isdigit, set(words))]))
     for phrase in phrases:
         if not known.isdisjoint(phrase) and sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase):
             return True

@@ -50,16 +50,15 @@ _PLAIN_VOLATILE_DIGITS, _VOLATILE_DIGITS = (
 )
 _ASCII = bytes(range(128))
 _DIGIT = re.compile(r"\d")
-_MICRO = "µ"
-# Text in kinds of characters: digits, separators of dates and decimals, units of time with the x of an address, line
-# ends as spaces, and any other white space of ASCII.
+_MICROS = ("\N{MICRO SIGN}", "\N{GREEK SMALL LETTER MU}")
+# Text in kinds of characters: digits, separators of dates, units of time with the x of an address, line ends as spaces,
+# and any other white space of ASCII.
 _OTHER_SPACES = b"\t\v\f\r\x1c\x1d\x1e\x1f"
 _KINDS = bytes.maketrans(
-    b"0123456789/:.mhdwyunx\n" + _OTHER_SPACES,
-    b"0" * 10 + b"-" * 3 + b"s" * 8 + b" " + b"\t" * len(_OTHER_SPACES),
+    b"0123456789/mhdwyunx\n" + _OTHER_SPACES, b"0" * 10 + b"-" + b"s" * 8 + b" " + b"\t" * len(_OTHER_SPACES)
 )
-# Whatever `_VOLATILE_ASCII` matches contains one of these; the last one is what has passed since.
-_VOLATILE_KINDS = re.compile(rb"0(?:-0|s|0{9}| s(?:s|\S{0,6} ago))")
+# Whatever `_VOLATILE_ASCII` matches contains a date, a clock, a duration, seconds since 1970 or what has passed since.
+_VOLATILE_KINDS = re.compile(rb"0(?:-00-00|:00|\.0++ ?s|s|0{9}| s(?:s|\S{0,6} ago))")
 # By definition: 8-4-4-4-12.
 _DASHES_OF_UUID = 4
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
@@ -206,7 +205,7 @@ def _without_times(text: str, kinds: bytes, *, plain: bool) -> str:
             return (_PLAIN_VOLATILE_ASCII if plain else _VOLATILE_ASCII).sub("~", text)
     elif _has_other_digits(text):
         return (_PLAIN_VOLATILE if plain else _VOLATILE).sub("~", text)
-    elif _VOLATILE_KINDS.search(kinds) or _MICRO in text:
+    elif _VOLATILE_KINDS.search(kinds) or has_part(text, _MICROS):
         return (_PLAIN_VOLATILE_DIGITS if plain else _VOLATILE_DIGITS).sub("~", text)
     return text
 
