@@ -23,7 +23,7 @@ from detection.models import Incident, StoppedByKind
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
-from detection.selectors.incidents import IncidentRow
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
 from detection.services.exceptions import exceptions

@@ -21,7 +21,7 @@ from detection.engine.detectors.base import NAMES_ONLY, identical, placeholders
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
-from detection.selectors.incidents import IncidentRow
+from detection.selectors.incident_rows import IncidentRow
 from detection.services.exceptions.exceptions import uncounted_calls
 from detection.services.tracking.tracker import QUIET_CALLS
 

@@ -21,6 +21,7 @@ from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
 from detection.selectors import approvals, bulk_actions, sessions
 from detection.selectors import incidents as selector
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS
 from detection.services.incidents import triage as service
 
@@ -93,7 +94,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/incidents.html", context)
 
 
-def _other_detectors(row: selector.IncidentRow, group: Mapping[str, int]) -> str:
+def _other_detectors(row: IncidentRow, group: Mapping[str, int]) -> str:
     """Return the detectors of the other incidents of a row's loop."""
     return ", ".join(detector_for(kind).label for kind in sorted(group) if kind != row.kind)
 

@@ -176,6 +176,16 @@ def like_pattern(text: str) -> str:
     return escaped.replace("*", "%")
 
 
+def flag_field(name: str, help: str, yes: Q) -> FilterField:  # noqa: A002
+    """Return a field with the values yes and no."""
+
+    def always(condition: Q) -> Callable[[datetime], Q]:
+        return lambda _: condition
+
+    choices = (FieldChoice("yes", "", always(yes)), FieldChoice("no", "", always(~yes)))
+    return FilterField(name=name, type="choice", help=help, choices=choices)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpec:
     """The fields and orders of a list.

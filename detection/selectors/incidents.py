@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
@@ -21,19 +20,21 @@ from django.db.models import (
     Subquery,
     Sum,
 )
+from django.db.models.expressions import Combinable
 
 from detection.engine.detectors import DETECTORS
 from detection.models import Incident, IncidentActivity
 from detection.models.incidents import EXCEPTED, EXCEPTION_ACTIONS, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
+from detection.selectors.incident_rows import STATUSES, IncidentRow
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import Page, cut
+from detection.selectors.row_fields import columns_of
 
 MAX_RELATED = 20
 MAX_READ_PER_NEIGHBOUR = 10
 """Incidents to read for each session to list, because one session may have the loop several times."""
 COUNTED_INCIDENTS = 10_000
-STATUSES = tuple(IncidentStatus.values)
 _AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value, IncidentStatus.SNOOZED.value)
 
 
@@ -41,75 +42,7 @@ ALL_INCIDENTS = list_query(INCIDENTS)
 """Every incident, those seen last first."""
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentRow:
-    """An incident as lists and exports show it."""
-
-    id: int
-    public_id: str
-    session_name: str
-    agent: str
-    backend: str
-    model: str
-    is_demo: bool
-    loop_id: str
-    group_id: str
-    pattern_id: str | None
-    kind: str
-    tool: str
-    program: str | None
-    count: int
-    limit: int
-    window_seconds: float | None
-    confidence: float
-    detections: int
-    was_guarded: bool
-    calls_blocked: int
-    calls_in_loop: int
-    counted_calls: int
-    cost_usd: Decimal
-    decision: str
-    rung: str
-    first_call_number: int
-    last_call_number: int
-    first_seq: int
-    last_seq: int
-    status: str
-    label: str
-    label_reason: str
-    labelled_at: datetime | None
-    needs_acknowledgement: bool
-    snoozed_until: datetime | None
-    snoozed_until_worse: bool
-    acknowledged_by: str | None
-    recovered: bool | None
-    opened_at: datetime
-    last_seen_at: datetime
-    ended_at: datetime | None
-    resolved_at: datetime | None
-
-    @property
-    def is_active(self) -> bool:
-        """Whether the loop continues, and nobody labelled it "not a loop"."""
-        return self.ended_at is None and self.status != IncidentStatus.ENDED
-
-    @property
-    def loop_cost_usd(self) -> Decimal:
-        """The cost in lists with one row for each loop, by which these are sorted."""
-        return self.cost_usd
-
-    @property
-    def cost_note(self) -> str:
-        """Why it has no cost of its own: ``shared``, if other incidents found all its calls first; empty for others."""
-        return "shared" if self.calls_in_loop and not self.counted_calls else ""
-
-
-_ELSEWHERE = {
-    "acknowledged_by": "acknowledged_by__username",
-    "pattern_id": "pattern__public_id",
-    "program": "pattern__program",
-}
-_COLUMNS = {field.name: F(_ELSEWHERE.get(field.name, field.name)) for field in fields(IncidentRow)}
+_COLUMNS = columns_of(IncidentRow)
 _SAME_LOOP = Incident.objects.filter(
     group_id=OuterRef("group_id"), project_id=OuterRef("project_id")
 ).order_by()
@@ -148,7 +81,9 @@ def list_incidents(
     return cut(_fetch(order.page(rows, cursor), limit + 1, columns), limit, order.cursor)
 
 
-def _fetch(rows: QuerySet[Incident], limit: int, columns: Mapping[str, F] = _COLUMNS) -> list[IncidentRow]:
+def _fetch(
+    rows: QuerySet[Incident], limit: int, columns: Mapping[str, Combinable] = _COLUMNS
+) -> list[IncidentRow]:
     return [IncidentRow(*row) for row in rows.values_list(*columns.values())[:limit]]
 
 

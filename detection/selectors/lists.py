@@ -30,19 +30,11 @@ from detection.models import (
 from detection.models.approvals import Decider
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.models.session_state import STOPPED_STATES, state_condition
-from detection.selectors.filters import FieldChoice, FilterField, ListSpec
+from detection.selectors.filters import FieldChoice, FilterField, ListSpec, flag_field
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.pages import SortKey
 from detection.selectors.pattern_state import has_state, is_muted_but_firing
-
-
-def _flag(name: str, help: str, yes: Q) -> FilterField:  # noqa: A002
-    """Return a field with the values yes and no."""
-
-    def always(condition: Q) -> Callable[[datetime], Q]:
-        return lambda _: condition
-
-    choices = (FieldChoice("yes", "", always(yes)), FieldChoice("no", "", always(~yes)))
-    return FilterField(name=name, type="choice", help=help, choices=choices)
+from detection.selectors.row_fields import filters_of, sorts_of
 
 
 def _text(name: str, help: str, column: str = "", *, completes: bool = True) -> FilterField:  # noqa: A002
@@ -128,20 +120,8 @@ INCIDENTS: Final = ListSpec(
             ),
         ),
         _KIND,
-        _text("tool", "Tool, or the tools of a cycle"),
-        _AGENT,
-        _text("session", "Session", "session_name"),
-        _BACKEND,
-        _MODEL,
-        _text(
-            "pattern",
-            "Id of the pattern: the same loop in other sessions",
-            "pattern__public_id",
-            completes=False,
-        ),
-        _text("loop", "Identity of the loop: the same calls in other sessions", "loop_id", completes=False),
-        _text("group", "Group: the incidents of one loop in one session", "group_id", completes=False),
-        _flag(
+        *filters_of(IncidentRow),
+        flag_field(
             "first",
             "Whether it is the first incident of its loop; lists then show the cost of the whole loop",
             Q(group_id=F("public_id")),
@@ -208,34 +188,16 @@ INCIDENTS: Final = ListSpec(
             column="decision",
             choices=tuple(FieldChoice(one, "") for one in ("allow", "warn", "block", "hold", "stop")),
         ),
-        _flag("active", "Whether the loop continues", Q(ended_at=None) & ~Q(status=IncidentStatus.ENDED)),
-        _flag("recovered", "Whether the agent recovered after the last reaction", RECOVERED),
-        _flag("guarded", "Whether calls were sent to the guard", Q(was_guarded=True)),
-        _flag("demo", "Whether the demo created it", Q(is_demo=True)),
-        _number("count", "Highest count"),
-        _number("calls", "Calls in the loop", "calls_in_loop"),
-        _number("blocked", "Blocked calls", "calls_blocked"),
-        _number(
-            "cost", "Cost of the calls that the incident counts, in US dollars", "cost_usd", is_whole=False
+        flag_field(
+            "active", "Whether the loop continues", Q(ended_at=None) & ~Q(status=IncidentStatus.ENDED)
         ),
-        _number("confidence", "Confidence, 0 to 1", is_whole=False),
-        _time("opened", "When it was opened", "opened_at"),
-        _time("seen", "When the loop was last detected", "last_seen_at"),
+        flag_field("recovered", "Whether the agent recovered after the last reaction", RECOVERED),
     ),
     search=("tool", "session_name", "agent"),
     time="opened_at",
     time_words="Opened",
     also_since="last_seen_at",
-    sorts=(
-        SortKey("seen", "last_seen_at"),
-        SortKey("opened", "opened_at"),
-        SortKey("count", "count", "number"),
-        SortKey("blocked", "calls_blocked", "number"),
-        SortKey("cost", "cost_usd", "number"),
-        SortKey("tool", "tool", "text"),
-        SortKey("session", "session_name", "text"),
-        SortKey("status", "status", "text"),
-    ),
+    sorts=sorts_of(IncidentRow, first="seen"),
     default_text="is:open",
     example="detector:cycle agent:browser -tool:bash cost:>0.1",
 )
@@ -300,7 +262,7 @@ SESSIONS: Final = ListSpec(
             column="outcome",
             choices=tuple(FieldChoice(one, "") for one in ("completed", "failed", "cancelled")),
         ),
-        _flag("demo", "Whether the demo created it", Q(is_demo=True)),
+        flag_field("demo", "Whether the demo created it", Q(is_demo=True)),
         _number("calls", "Calls", "call_count"),
         _number("blocked", "Blocked calls", "blocked_count"),
         _number("warned", "Calls with a warning", "warned_count"),
@@ -425,7 +387,7 @@ NOTIFICATIONS: Final = ListSpec(
         FilterField(
             name="incident", type="text", help="Id of an incident", completes=False, match=_of_incident
         ),
-        _flag("test", "Whether it is a test", Q(is_test=True)),
+        flag_field("test", "Whether it is a test", Q(is_test=True)),
         _number("attempts", "Attempts", "attempt_count"),
         _time("created", "When it was created", "created_at"),
     ),
@@ -478,7 +440,7 @@ CALL_COUNTS: Final = ListSpec(
         _text("tool", "Tool"),
         _BACKEND,
         _MODEL,
-        _flag("demo", "Whether the demo made them", Q(is_demo=True)),
+        flag_field("demo", "Whether the demo made them", Q(is_demo=True)),
     ),
     search=(),
     time="hour",
@@ -504,7 +466,7 @@ PATTERNS: Final = ListSpec(
             ),
         ),
         _text("owner", "Who it is assigned to", "pattern__assignee__username", completes=False),
-        _flag("assigned", "Whether it is assigned to someone", Q(pattern__assignee__isnull=False)),
+        flag_field("assigned", "Whether it is assigned to someone", Q(pattern__assignee__isnull=False)),
         *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_PATTERNS),
     ),
     search=INCIDENTS.search,

@@ -11,11 +11,11 @@ from urllib.parse import quote
 from django.conf import settings
 
 from detection.models import Incident, Notification, Session
-from detection.models.incidents import shown_end
 from detection.models.session_state import shown_state
 from detection.selectors import alerts, incidents
-from detection.selectors.incidents import IncidentRow
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.patterns import PatternRow
+from detection.selectors.row_fields import document_of
 from detection.selectors.sessions import SessionRow
 from detection.selectors.statistics import Numbers, Row
 
@@ -83,46 +83,7 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, An
     if isinstance(row, Incident):
         row = incidents.row_of(row)
     return {
-        "id": row.public_id,
-        "session": row.session_name,
-        "agent": row.agent,
-        "backend": row.backend,
-        "model": row.model,
-        "is_demo": row.is_demo,
-        "loop": row.loop_id,
-        "group": row.group_id,
-        "pattern_id": row.pattern_id,
-        "kind": row.kind,
-        "tool": row.tool,
-        "count": row.count,
-        "limit": row.limit,
-        "window_seconds": row.window_seconds,
-        "confidence": row.confidence,
-        "decision": row.decision,
-        "rung": row.rung or None,
-        "detections": row.detections,
-        "was_guarded": row.was_guarded,
-        "calls_blocked": row.calls_blocked,
-        "calls_in_loop": row.calls_in_loop,
-        "counted_calls": row.counted_calls,
-        "cost_usd": float(row.cost_usd),
-        "first_call_number": row.first_call_number,
-        "last_call_number": row.last_call_number,
-        "first_seq": row.first_seq,
-        "last_seq": row.last_seq,
-        "status": row.status,
-        "label": row.label or None,
-        "label_reason": row.label_reason or None,
-        "needs_acknowledgement": row.needs_acknowledgement,
-        "is_active": row.is_active,
-        "recovered": row.recovered,
-        "acknowledged_by": row.acknowledged_by,
-        "snoozed_until": as_time(row.snoozed_until),
-        "snoozed_until_worse": row.snoozed_until_worse,
-        "opened_at": as_time(row.opened_at),
-        "last_seen_at": as_time(row.last_seen_at),
-        "ended_at": as_time(shown_end(row)),
-        "resolved_at": as_time(row.resolved_at),
+        **document_of(row),
         "links": {
             "incident": incident_link(project, row.public_id),
             "session": session_link(project, row.session_name),

@@ -14,10 +14,11 @@ from django.utils import timezone
 from detection.models import AuditEntry
 from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
 from detection.selectors.filters import ListQuery
-from detection.selectors.incidents import IncidentRow
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.pages import Page, all_rows
 from detection.selectors.patterns import PatternRow
 from detection.selectors.prices import known_cost
+from detection.selectors.row_fields import shown_fields
 from detection.selectors.sessions import SessionRow
 from detection.services.tracking.documents import approval_document
 from detection.web.documents import (
@@ -96,11 +97,7 @@ EXPORTED_LISTS: Final = {
     "incidents": ExportedList(
         incidents.list_incidents,
         _with_known_cost(incident_document),
-        "id session agent backend model is_demo loop group pattern_id kind tool count limit "
-        "window_seconds confidence decision rung detections was_guarded calls_blocked calls_in_loop "
-        "counted_calls cost_usd first_call_number last_call_number first_seq last_seq status label "
-        "label_reason needs_acknowledgement is_active recovered acknowledged_by snoozed_until "
-        "snoozed_until_worse opened_at last_seen_at ended_at resolved_at",
+        " ".join(field.name for field in shown_fields(IncidentRow)),
     ),
     "patterns": ExportedList(
         patterns.list_patterns,

@@ -6,10 +6,18 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from ninja import Field, Schema
-from pydantic import AfterValidator, AwareDatetime, ConfigDict, StringConstraints, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    ConfigDict,
+    StringConstraints,
+    WithJsonSchema,
+    create_model,
+)
 
 from detection.engine.detectors import KINDS
 from detection.filtering import language
+from detection.selectors.row_fields import shown_fields
 from detection.services.events.event_records import EARLIEST_YEAR, LATEST_YEAR
 from detection.web import exports
 
@@ -62,6 +70,15 @@ class StrictSchema(Schema):
     """A request body that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+def schema_of(row: Any) -> type[Schema]:
+    """Return the schema of the documents of a kind of rows."""
+    described: dict[str, Any] = {
+        field.name: (field.document_type, Field(description=field.shown.description))
+        for field in shown_fields(row)
+    }
+    return create_model(f"{row.__name__}Fields", __base__=Schema, **described)
 
 
 class PageQuerySchema(Schema):

@@ -16,11 +16,12 @@ from detection.api.schemas.common import (
     Note,
     PageQuerySchema,
     Reason,
-    Rung,
     ShortText,
     StrictSchema,
     Timestamp,
+    schema_of,
 )
+from detection.selectors.incident_rows import IncidentRow
 
 Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
@@ -56,77 +57,12 @@ class IncidentExportQuerySchema(FileQuerySchema, IncidentFiltersSchema):
     """Filters of the incident export."""
 
 
-class IncidentSchema(Schema):
+_IncidentFields: Any = schema_of(IncidentRow)
+
+
+class IncidentSchema(_IncidentFields):  # type: ignore[misc]
     """An incident."""
 
-    id: str = Field(description="Id of the incident.")
-    session: str = Field(description="Your name for the session.")
-    agent: str = Field(description="Agent.")
-    backend: str = Field(description="LLM backend.")
-    model: str = Field(description="Model.")
-    is_demo: bool = Field(description="Whether the demo created it.")
-    loop: str = Field(
-        description="Identity of the loop. Incidents of the same calls in other sessions share it."
-    )
-    group: str = Field(
-        description="Id of the first incident about the same calls. Incidents of several detectors share it."
-    )
-    pattern_id: str | None = Field(
-        description="Id of the pattern: the same loop in other sessions, whatever the "
-        "arguments. Null for a few seconds after an update from a version without patterns."
-    )
-    kind: str = Field(description="Detector.")
-    tool: str = Field(description="The tool, or the tools of a cycle.")
-    count: int = Field(description="The highest count so far.")
-    limit: int = Field(description="The count at which the detector fires.")
-    window_seconds: float | None = Field(description="Length of the time window in seconds, if any.")
-    confidence: float = Field(description="Confidence of the finding, 0 to 1.")
-    decision: str = Field(description="The strictest decision so far.")
-    rung: Rung | None = Field(
-        description="The escalation ladder's reaction behind that decision, if there was one."
-    )
-    detections: int = Field(description="How often the loop was detected.")
-    was_guarded: bool = Field(
-        description="Whether calls were sent to the guard. If not, nothing was blocked."
-    )
-    calls_blocked: int = Field(description="Blocked calls.")
-    calls_in_loop: int = Field(description="Calls that belong to the loop.")
-    counted_calls: int = Field(
-        description="Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once."
-    )
-    cost_usd: float = Field(
-        description="Cost of the counted calls, in US dollars; in lists with `first:yes`, of the whole loop."
-    )
-    first_call_number: int = Field(
-        description="Number of the call in the session at which the loop began, from 1."
-    )
-    last_call_number: int = Field(
-        description="Number of the call in the session at which the last finding was made."
-    )
-    first_seq: int = Field(description="Sequence number of the first event of the loop.")
-    last_seq: int = Field(description="Sequence number of the last event of the loop.")
-    status: Status = Field(description="Status.")
-    label: str | None = Field(description="`true_loop` or `false_alarm`, if a person labelled it.")
-    label_reason: str | None = Field(description="Why it is not a loop, if a person gave a reason.")
-    needs_acknowledgement: bool = Field(
-        description="Whether it stays open until someone acknowledges it because it led to a stop, its approval "
-        "was not answered, "
-        "or someone reopened it."
-    )
-    is_active: bool = Field(
-        description="Whether the loop continues. False for the status `ended`, also while a loop that was labelled "
-        "`false_alarm` continues."
-    )
-    recovered: bool | None = Field(description="Whether the agent recovered. Null while unknown.")
-    acknowledged_by: str | None = Field(description="User name of the person who acknowledged it.")
-    snoozed_until: datetime | None = Field(description="End of the snooze.")
-    snoozed_until_worse: bool = Field(description="Whether a stricter reaction ends the snooze.")
-    opened_at: datetime = Field(description="When it was opened.")
-    last_seen_at: datetime = Field(description="When the loop was last detected.")
-    ended_at: datetime | None = Field(
-        description="When the loop ended, or the incident by the label `false_alarm`, whichever came first."
-    )
-    resolved_at: datetime | None = Field(description="When it was resolved.")
     links: dict[str, str] = Field(description="Console pages of the incident and its session.")
 
 

@@ -1,0 +1,114 @@
+"""The row of an incident: what lists, exports, the API and filters have of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Annotated, Final
+
+from django.db.models import BooleanField, ExpressionWrapper, Q
+
+from detection.engine.field import RUNGS
+from detection.models.incidents import IncidentStatus, shown_end
+from detection.selectors.row_fields import Shown
+
+STATUSES: Final = tuple(IncidentStatus.values)
+_IS_ACTIVE = ExpressionWrapper(Q(ended_at=None) & ~Q(status=IncidentStatus.ENDED), BooleanField())
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRow:
+    """An incident as lists and exports show it."""
+
+    # fmt: off
+    id: int
+    public_id: Annotated[str, Shown("Id of the incident.", name="id")]
+    session_name: Annotated[str, Shown(
+        "Your name for the session.", name="session", filter="session", help="Session", sort="session",
+    )]
+    agent: Annotated[str, Shown("Agent.", filter="agent")]
+    backend: Annotated[str, Shown("LLM backend.", filter="backend")]
+    model: Annotated[str, Shown("Model.", filter="model")]
+    is_demo: Annotated[bool, Shown("Whether the demo created it.", filter="demo")]
+    loop_id: Annotated[str, Shown(
+        "Identity of the loop. Incidents of the same calls in other sessions share it.", name="loop", filter="loop",
+        help="Identity of the loop: the same calls in other sessions", completes=False,
+    )]
+    group_id: Annotated[str, Shown(
+        "Id of the first incident about the same calls. Incidents of several detectors share it.", name="group",
+        filter="group", help="Group: the incidents of one loop in one session", completes=False,
+    )]
+    pattern_id: Annotated[str | None, Shown(
+        "Id of the pattern: the same loop in other sessions, whatever the arguments. Null for a few seconds after an "
+        "update from a version without patterns.", column="pattern__public_id", filter="pattern",
+        help="Id of the pattern: the same loop in other sessions", completes=False,
+    )]
+    kind: Annotated[str, Shown("Detector.")]
+    tool: Annotated[str, Shown(
+        "The tool, or the tools of a cycle.", filter="tool", help="Tool, or the tools of a cycle", sort="tool",
+    )]
+    count: Annotated[int, Shown("The highest count so far.", filter="count", help="Highest count", sort="count")]
+    limit: Annotated[int, Shown("The count at which the detector fires.")]
+    window_seconds: Annotated[float | None, Shown("Length of the time window in seconds, if any.")]
+    confidence: Annotated[float, Shown(
+        "Confidence of the finding, 0 to 1.", filter="confidence", help="Confidence, 0 to 1",
+    )]
+    decision: Annotated[str, Shown("The strictest decision so far.")]
+    rung: Annotated[str, Shown(
+        "The escalation ladder's reaction behind that decision, if there was one.", choices=RUNGS, is_optional=True,
+    )]
+    detections: Annotated[int, Shown("How often the loop was detected.")]
+    was_guarded: Annotated[bool, Shown(
+        "Whether calls were sent to the guard. If not, nothing was blocked.", filter="guarded",
+        help="Whether calls were sent to the guard",
+    )]
+    calls_blocked: Annotated[int, Shown("Blocked calls.", filter="blocked", sort="blocked")]
+    calls_in_loop: Annotated[int, Shown("Calls that belong to the loop.", filter="calls", help="Calls in the loop")]
+    counted_calls: Annotated[int, Shown(
+        "Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once.",
+    )]
+    cost_usd: Annotated[Decimal, Shown(
+        "Cost of the counted calls, in US dollars; in lists with `first:yes`, of the whole loop.", filter="cost",
+        help="Cost of the calls that the incident counts, in US dollars", sort="cost",
+    )]
+    first_call_number: Annotated[int, Shown("Number of the call in the session at which the loop began, from 1.")]
+    last_call_number: Annotated[int, Shown("Number of the call in the session at which the last finding was made.")]
+    first_seq: Annotated[int, Shown("Sequence number of the first event of the loop.")]
+    last_seq: Annotated[int, Shown("Sequence number of the last event of the loop.")]
+    status: Annotated[str, Shown("Status.", choices=STATUSES, sort="status")]
+    label: Annotated[str, Shown("`true_loop` or `false_alarm`, if a person labelled it.", is_optional=True)]
+    label_reason: Annotated[str, Shown("Why it is not a loop, if a person gave a reason.", is_optional=True)]
+    needs_acknowledgement: Annotated[bool, Shown(
+        "Whether it stays open until someone acknowledges it because it led to a stop, its approval was not answered, "
+        "or someone reopened it.",
+    )]
+    is_active: Annotated[bool, Shown(
+        "Whether the loop continues. False for the status `ended`, also while a loop that was labelled `false_alarm` "
+        "continues.", column=_IS_ACTIVE,
+    )]
+    recovered: Annotated[bool | None, Shown("Whether the agent recovered. Null while unknown.")]
+    acknowledged_by: Annotated[str | None, Shown(
+        "User name of the person who acknowledged it.", column="acknowledged_by__username",
+    )]
+    snoozed_until: Annotated[datetime | None, Shown("End of the snooze.")]
+    snoozed_until_worse: Annotated[bool, Shown("Whether a stricter reaction ends the snooze.")]
+    opened_at: Annotated[datetime, Shown("When it was opened.", filter="opened", sort="opened")]
+    last_seen_at: Annotated[datetime, Shown("When the loop was last detected.", filter="seen", sort="seen")]
+    ended_at: Annotated[datetime | None, Shown(
+        "When the loop ended, or the incident by the label `false_alarm`, whichever came first.", show=shown_end,
+    )]
+    resolved_at: Annotated[datetime | None, Shown("When it was resolved.")]
+    program: Annotated[str | None, Shown(column="pattern__program")]
+    labelled_at: datetime | None
+    # fmt: on
+
+    @property
+    def loop_cost_usd(self) -> Decimal:
+        """The cost in lists with one row for each loop, by which these are sorted."""
+        return self.cost_usd
+
+    @property
+    def cost_note(self) -> str:
+        """Why it has no cost of its own: ``shared``, if other incidents found all its calls first; empty for others."""
+        return "shared" if self.calls_in_loop and not self.counted_calls else ""
