@@ -4,6 +4,8 @@ import itertools
 import random
 
 import pytest
+from django.db import connection
+from django.db.models import F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -199,3 +201,34 @@ def test_a_backlog_of_more_than_one_transaction_keeps_the_order(api, monkeypatch
     for _ in range(40):
         family.catch_up()
     assert [incident[1] for incident in family.outcome()[1]] == ["handoff"]
+
+
+@pytest.fixture
+def database_rejects(db):
+    """Have PostgreSQL reject what evaluation writes on the sessions whose name ends in 3."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "CREATE FUNCTION reject() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+            " IF NEW.external_id LIKE '%-3' AND NEW.evaluated_seq > OLD.evaluated_seq THEN"
+            " RAISE EXCEPTION 'numeric field overflow' USING ERRCODE = '22003'; END IF; RETURN NEW; END $$"
+        )
+        cursor.execute(
+            "CREATE TRIGGER reject BEFORE UPDATE ON detection_session FOR EACH ROW EXECUTE FUNCTION reject()"
+        )
+
+
+@pytest.mark.usefixtures("database_rejects")
+@pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "reported"])
+def test_a_session_that_cannot_be_evaluated_stops_no_other_one_of_its_family(api, guarded):
+    api.put("/overrides", {"values": ALONE | {"handoff_enabled": True, "spawns_enabled": False}})
+    family = Family(api)
+    family.call(3, "find", "legal", guarded=False)
+    for number in range(14):
+        call_id = family.call(1 + number % 2, "find", ("triage", "billing")[number % 2], guarded=guarded)
+        family.result(1 + number % 2, call_id, "not my department")
+    for session in Session.objects.exclude(external_id__endswith="-3"):
+        evaluate(session.pk)
+    assert {decision for decision, _ in family.verdicts} <= {"allow", "warn"}
+    assert [one.kind for one in Incident.objects.all()] == ["handoff"]
+    behind = Session.objects.filter(evaluated_seq__lt=F("last_seq"))
+    assert [one.external_id for one in behind] == [family.session(3)]

@@ -8,7 +8,7 @@ from math import ceil
 from typing import Any
 
 import structlog
-from django.db import DataError
+from django.db import DatabaseError, DataError, OperationalError
 
 from detection import clock
 from detection.engine import interventions, messages, silence
@@ -182,7 +182,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
             # Once: other sessions may receive events without an end.
             waits_for_family = waits_for_family and not error.is_of_family
             for session_id in error.session_ids:
-                evaluate(session_id)
+                _evaluate_waiting(session_id, is_of_family=error.is_of_family)
         except (DataError, UnicodeError):
             log.exception("request_not_storable", session=request.session)
             raise NotStorable from None
@@ -231,6 +231,16 @@ class _LaggingError(Exception):
     def __init__(self, session_ids: list[int], *, is_of_family: bool = False) -> None:
         super().__init__(session_ids)
         self.session_ids, self.is_of_family = session_ids, is_of_family
+
+
+def _evaluate_waiting(session_id: int, *, is_of_family: bool) -> None:
+    """Fold the stored events of a session; that of another one in the family which fails rejects no request."""
+    try:
+        evaluate(session_id)
+    except DatabaseError as error:
+        if not is_of_family or isinstance(error, OperationalError):
+            raise
+        log.exception("family_not_evaluated", session_id=session_id)
 
 
 def _check_family(folding: Folding, request: GuardRequest) -> None:

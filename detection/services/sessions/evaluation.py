@@ -5,11 +5,12 @@ Evaluating twice changes nothing: the cursor moves in the transaction that store
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import timedelta
 from typing import NamedTuple
 
 import structlog
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, OperationalError, connection
 
 from detection import jobs
 from detection.services.errors import NotFound
@@ -47,8 +48,17 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
         Number of events folded. The rest beyond one batch is enqueued again.
     """
     total, current, has_moved = 0, session_id, True
+    failed: set[int] = set()
     while True:
-        done = _evaluate_one(current, wait=wait)
+        try:
+            done = _evaluate_one(current, failed, wait=wait)
+        except DatabaseError as error:
+            if current == session_id or isinstance(error, OperationalError):
+                raise
+            log.exception("family_not_evaluated", session_id=current)
+            failed.add(current)  # The rest of the family continues without it.
+            current = session_id
+            continue
         total += done.events
         if done.earlier is None and current == session_id:
             return total
@@ -76,13 +86,13 @@ class _Evaluated(NamedTuple):
 
 
 @retry_conflicts
-def _evaluate_one(session_id: int, *, wait: bool) -> _Evaluated:
+def _evaluate_one(session_id: int, failed: Collection[int], *, wait: bool) -> _Evaluated:
     quarantine, limit, evaluated, project_id = Quarantine(), folding.BATCH_EVENTS, 0, 0
     while True:
         before = 0
         try:
             with locked_session(session_id, wait=wait) as locked:
-                session, own = locked.session, Folding(locked, quarantine)
+                session, own = locked.session, Folding(locked, quarantine, failed)
                 before, project_id = session.evaluated_seq, session.project_id
                 is_left = before < session.last_seq and own.catch_up(limit)
                 evaluated += session.evaluated_seq - before

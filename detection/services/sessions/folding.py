@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -83,7 +83,7 @@ class Quarantine:
 
 
 class Folding:
-    """Folds events of one locked session.
+    """Folds events of one locked session, of whose family the `ignored` ones are not waited for.
 
     When an event raises `EventEvaluationError`, leave the session's block by that exception, so that nothing is
     written, and start again with the event in `quarantine`.
@@ -96,9 +96,10 @@ class Folding:
         The sessions of the family that have to be evaluated before the event at which catching up has ended.
     """
 
-    def __init__(self, locked: LockedSession, quarantine: Quarantine) -> None:
+    def __init__(self, locked: LockedSession, quarantine: Quarantine, ignored: Collection[int] = ()) -> None:
         self.locked = locked
         self.quarantine = quarantine
+        self._ignored = ignored
         self.templates = message_templates.templates_of(locked.session.project)
         self.answer: KnownAnswer | None = None
         self.earlier: list[int] = []
@@ -129,7 +130,9 @@ class Folding:
         if not policy.values["enabled"]:
             return []
         grows = event.type == EventType.CALL and families.grows(locked.session, event.tool, policy)
-        return locked.earlier_in_family(at, starts=grows) if grows or families.is_watched(policy) else []
+        if not grows and not families.is_watched(policy):
+            return []
+        return [one for one in locked.earlier_in_family(at, starts=grows) if one not in self._ignored]
 
     def fold(self, event: EventRecord) -> Step | None:
         """Fold one event.
