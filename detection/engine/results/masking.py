@@ -62,24 +62,41 @@ _VOLATILE_KINDS = re.compile(rb"0(?:-00-00|:00|\.0++ ?s|s|0{9}| s(?:s|\S{0,6} ag
 # By definition: 8-4-4-4-12.
 _DASHES_OF_UUID = 4
 _UUID = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}(?!\w)")
-_MONTHS = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"]
 _DAY_OF_MONTH = r"[a-z]{0,6} {1,2}\d{1,2}(?:,? \d{4})?\b(?: (?:[A-Z]{3,4} )?\d{4}\b)?"
-_DATE_WORDS = re.compile(
-    "|".join(
-        [
-            f"{day}[a-z]{{0,6}},? (?:{'|'.join(_MONTHS)}){_DAY_OF_MONTH}"
-            for day in ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"]
-        ]
-        + [month + _DAY_OF_MONTH for month in _MONTHS]
-    )
-)
-# `request_id=`, `Process Group PGID:`, with what stands between label and id.
-_LABELLED_ID = re.compile(
-    r"([rtscpRTSCPſ](?<!\w.)(?i:(?:(?<=r)eq(?:uest)?|(?<=t)race|(?<=s)pan|(?<=c)orrelation|(?<=p)rocess)[ _-]?id"
-    r"|(?<=p)g?id))(\W{1,4})(?=\w*\d)[\w-]+"
-)
-# In text of `lower`, each of these labels ends in this way, with an id after it.
-_END_OF_LABEL = re.compile(r"id(?:(?<=[tqens][ _-]id)|(?<=[tqenspg]id))\W{1,4}\w*\d")
+
+
+def _words_of(column: str) -> tuple[str, ...]:
+    return tuple(word for row in tables.table("volatile") for word in row.get(column, ()))
+
+
+def _date_words() -> re.Pattern[str]:
+    """Return the pattern of a date in words: `Sat Nov 21`, `March 3, 2026`."""
+    days, months = _words_of("days"), _words_of("months")
+    after_days = (f"{day}[a-z]{{0,6}},? (?:{'|'.join(months)}){_DAY_OF_MONTH}" for day in days)
+    return tables.compiled("|".join([*after_days, *(month + _DAY_OF_MONTH for month in months)]))
+
+
+def _labelled_id() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    """Return the pattern of `request_id=7` and the like, with what stands between, and a fast check before it.
+
+    The pattern begins with the first letters of the labels. In text of `lower`, each label ends as the check says, with
+    an id after it.
+    """
+    labels, marks = _words_of("labels"), _words_of("marks")
+    firsts = dict.fromkeys(word[0] for word in (*labels, *marks))
+    # Upper and lower case are the same, and for one of the letters that means a third one.
+    first = "".join(f"{letter}{letter.upper()}{'ſ' if letter == 's' else ''}" for letter in firsts)
+    rests = ("|".join(f"(?<={word[0]}){word[1:]}" for word in words) for words in (labels, marks))
+    label, mark = rests
+    pattern = rf"([{first}](?<!\w.)(?i:(?:{label})[ _-]?id|{mark}))(\W{{1,4}})(?=\w*\d)[\w-]+"
+    last = "".join(dict.fromkeys(word[-1] for word in labels))
+    before = last + "".join(word[-len("id") - 1] for word in marks)
+    check = rf"id(?:(?<=[{last}][ _-]id)|(?<=[{before}]id))\W{{1,4}}\w*\d"
+    return tables.compiled(pattern), tables.compiled(check)
+
+
+_DATE_WORDS = _date_words()
+_LABELLED_ID, _END_OF_LABEL = _labelled_id()
 _REQUEST_ID = re.compile(r"[rR](?<!\w.)(?i:eq_[A-Za-z0-9]{8,})")
 
 
