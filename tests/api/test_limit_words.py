@@ -8,6 +8,8 @@ from detection.engine.fields import RUNGS
 from detection.engine.wire_shapes import SHAPES
 from detection.models import AlertEvent, Approval, Session
 from detection.services.alerting import rendering
+from detection.services.audit import SYSTEM
+from detection.services.policies.message_templates import save_template
 
 UNTRUE = re.compile(r"\bloop|inputs|different tool|Reflect|why did the earlier calls", re.IGNORECASE)
 LIMITS = {
@@ -133,6 +135,33 @@ def test_the_session_is_shown_at_its_limit(api):
     for number in range(1, 4):
         ask(api, number)
     assert Session.objects.get(external_id="s-1").meter_kind == "session_budget"
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "meters", "reading", "used"),
+    [
+        ("budget_max_calls", 3, [(1, 2), (2, 2), (2, 2), (2, 2)], (2, 2), "2 used"),
+        ("session_budget_max_calls", 3, [(1, 2), (2, 2), (2, 2), (2, 2)], (2, 2), "2 used"),
+        ("budget_max_rounds", 3, [(1, 2), (2, 2), (2, 2), (2, 2)], (2, 2), "2 used"),
+        ("session_budget_max_tokens", 2500, [(1000, 2500), (2000, 2500), (3000, 2500), (4000, 2500)],
+         (3000, 2500), "3,000 used"),
+    ],
+)  # fmt: skip
+def test_one_limit_is_read_alike_everywhere(api, project, setting, value, meters, reading, used):
+    set_limit(api, setting, value, ["block"])
+    save_template(project.pk, "block", "", "No $tool after $count of $limit.", SYSTEM)
+    found, said = [], []
+    for number in range(1, 5):
+        said.append(ask(api, number)["message"])
+        meter = api.get("/sessions/s-1").json()["meter"]
+        found.append((meter["count"], meter["limit"]))
+    assert found == meters
+    assert said[2] == "No read_page after {} of {}.".format(*reading)
+    (event,) = AlertEvent.objects.filter(type="opened")
+    assert (event.facts["count"], event.facts["limit"]) == reading
+    assert used in rendering.sentence(event.type, event.actor, event.facts)
+    (incident,) = api.get("/incidents").json()["items"]
+    assert incident["limit"] == reading[1]
 
 
 def test_a_limit_of_one_call_refuses_all_sessions_of_an_agent_and_no_others(api):
