@@ -24,6 +24,7 @@ Row = TypeVar("Row")
 
 
 def query_of(
+    request: ApiRequest,
     spec: ListSpec,
     query: FilterSchema,
     names: Mapping[str, str],
@@ -48,7 +49,8 @@ def query_of(
     if sort.removeprefix("-") not in {"", *(key.name for key in spec.sorts)}:
         allowed = ", ".join(f"`{key.name}`" for key in spec.sorts)
         raise Problem(422, "invalid_value", f"`sort` must be one of {allowed}.", path="sort")
-    return list_query(spec, query.q, terms=(*given_terms(given), *terms), range=range, sort=sort)
+    wanted = list_query(spec, query.q, terms=(*given_terms(given), *terms), range=range, sort=sort)
+    return wanted.with_names(request.principal.redactor.name)
 
 
 def page_response(

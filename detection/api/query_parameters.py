@@ -11,6 +11,7 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.engine import wire_shapes
 from detection.services.audit import Actor
 from detection.services.errors import NotFound
+from detection.services.sessions.session_names import stored_session_name
 from detection.strict_json import shorten
 
 Row = TypeVar("Row")
@@ -66,6 +67,12 @@ def existing(row: Row | None) -> Row:
     if row is None:
         raise NotFound
     return row
+
+
+def session_name(request: ApiRequest, name: str) -> str:
+    """Return the name of a session as it is stored; a name that cannot exist is not found."""
+    principal = request.principal
+    return stored_session_name(principal.project_id, principal.redactor, existing_name(name))
 
 
 def target(request: ApiRequest, name: str) -> tuple[int, str, Actor]:

@@ -12,7 +12,9 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Erasure, ErasureOf, Role
 from detection.selectors.erasures import as_document
 from detection.services.errors import ServiceError
+from detection.services.redaction.redaction import Redactor
 from detection.services.retention import erasure
+from detection.services.sessions.session_names import stored_session_name
 
 MAX_SHOWN = 100
 _WORDS = {"what_ifs": "what-ifs"}
@@ -28,6 +30,9 @@ def page(request: ProjectRequest) -> HttpResponse:
     of, name = given.get("of", ErasureOf.SESSION), given.get("name", "")
     if of not in ErasureOf.values:
         of = ErasureOf.SESSION
+    redactor = Redactor.of_project(request.project)
+    is_session = of == ErasureOf.SESSION
+    name = stored_session_name(project_id, redactor, name) if is_session else redactor.name(name)
     error: ServiceError | None = None
     if request.method == "POST":
         try:

@@ -27,6 +27,7 @@ from detection.models import SavedView
 from detection.selectors.filters import ListQuery, ListSpec, list_query
 from detection.selectors.pages import BadCursor, Page
 from detection.selectors.saved_views import list_views
+from detection.services.redaction.redaction import Redactor
 from detection.web.exports import EXPORTED_LISTS, MAX_ROWS
 
 Row = TypeVar("Row")
@@ -102,6 +103,7 @@ class Listing:
         self.text = given.get("q", spec.default_text).strip()
         self.is_first_page, self.cursor = "cursor" not in given, given.get("cursor", "")
         self.zone = preferences.zone(request)
+        self._stored_name = Redactor.of_project(request.project).name
         self.ends = given.get("from", "")[:40], given.get("to", "")[:40]
         self.error = self.range_error = self.moved = ""
         self.range = self._range(given)
@@ -140,6 +142,7 @@ class Listing:
         except FilterError as error:
             self.error = _in_quotes(error.detail)
             found = self._without_invalid(sort)
+        found = found.with_names(self._stored_name)
         return replace(found, is_empty=True) if self.range_error else found
 
     def _without_invalid(self, sort: str) -> ListQuery:

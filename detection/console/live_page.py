@@ -21,6 +21,7 @@ from detection.selectors import sessions as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
 from detection.services.retention import removal
 from detection.services.sessions import actions as service
+from detection.services.sessions.session_names import find_session
 
 PAGE_ROWS = (50, 200, 500)
 """Rows that a page can have; the first is the default."""
@@ -107,7 +108,8 @@ def stop(request: ProjectRequest) -> HttpResponse:
         messages.error(request, "No session was selected.")
     else:
         reason = request.POST.get("reason", "")[:300]
-        known = None if everything else [n for n in names if selector.get_session(request.project.pk, n)]
+        sessions = [find_session(request.project, name) for name in names]
+        known = None if everything else [session.external_id for session in sessions if session is not None]
         count = service.stop_many(request.project.pk, known, actor_of(request), reason)
         messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped.")
     return HttpResponseRedirect(next_page(request, reverse("console:live", args=[request.project.slug])))

@@ -45,6 +45,7 @@ from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
 from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
+from detection.services.sessions.session_names import find_session
 from detection.web.forms import OverrideForm, form_settings
 
 MAX_ROWS = {"timeline": 200, "table": 100}
@@ -61,7 +62,7 @@ TABS = ("timeline", "table", "settings")
 def by_name(request: ProjectRequest) -> HttpResponse:
     """Show a session whose name does not fit into a path or was typed; `or=search` searches for an unknown name."""
     name = request.GET.get("name", "")
-    if request.GET.get("or") == "search" and name and selector.get_session(request.project.pk, name) is None:
+    if request.GET.get("or") == "search" and name and find_session(request.project, name) is None:
         messages.info(request, f"No session is named “{formatting.visible(name)}”.")
         query = urlencode({"q": language.write([language.Term("", (language.exact(name),))])})
         return redirect(f"{reverse('console:live', args=[request.project.slug])}?{query}")
@@ -166,7 +167,7 @@ def _refreshed(run: Navigator) -> list[str]:
 
 
 def _session(request: ProjectRequest, name: str) -> Session:
-    session = selector.get_session(request.project.pk, name) if name else None
+    session = find_session(request.project, name) if name else None
     if session is None:
         raise Http404
     return session
@@ -326,6 +327,7 @@ def act(request: ProjectRequest) -> HttpResponse:
     project, actor = request.project, actor_of(request)
     name, action = request.POST.get("name", ""), request.POST.get("action", "")
     session = _session(request, name)
+    name = session.external_id
     url = permalinks.session_url(project.slug, name)
     try:
         if action == "stop":

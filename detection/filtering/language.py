@@ -7,8 +7,8 @@ field with a colon and its values, of which one must match. A minus before a ter
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final
 
@@ -68,6 +68,14 @@ class Term:
     values: tuple[Value, ...]
     operator: str = ""
     is_negated: bool = False
+
+    def with_values(self, change: Callable[[str], str]) -> Term:
+        """Return the term with changed values, in which no character has a special meaning."""
+        texts = [change(value.text) for value in self.values]
+        if all(value.text == text for value, text in zip(self.values, texts, strict=True)):
+            return self
+        values = zip(self.values, texts, strict=True)
+        return replace(self, values=tuple(one if one.text == text else exact(text) for one, text in values))
 
     def __str__(self) -> str:
         field = f"{self.field}:{self.operator}" if self.field else ""

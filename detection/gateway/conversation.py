@@ -68,7 +68,7 @@ class Conversation:
         messages: list[Message],
     ) -> None:
         self.state, self.client, self.grant, self.protocol, self.meter = state, client, grant, protocol, meter
-        meter.model = sessions.printable(request.get("model") or "", 200)
+        meter.model = grant.principal.redactor.name(sessions.printable(request.get("model") or "", 200))
         self.request, self.messages = request, messages
         self._asked_at = clock.now().timestamp()
         self.before: list[Message] = []
@@ -78,7 +78,8 @@ class Conversation:
         self._prompt: tuple[Message, str] | None = None
         self.previous_response = protocol.previous_response(request)
         self._continued = self.previous_response or sessions.kept_conversation(request)
-        self.given_name = sessions.given_name(client.headers.text, request)
+        given_name = sessions.given_name(client.headers.text, request)
+        self.given_name = grant.principal.redactor.name(given_name)
         # Now, in the thread that reads the request: the name may be needed only after the answer.
         self._beginning = sessions.beginning_of(
             grant.principal.public_id, protocol.system_text(request), messages

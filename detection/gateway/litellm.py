@@ -120,6 +120,9 @@ class GuardrailCall:
     def _header(self, name: str) -> str:
         return self._headers.get(name, "")
 
+    def _given_name(self) -> str:
+        return self.principal.redactor.name(sessions.given_name(self._header, {}))
+
     async def judge_request(self, size: int) -> dict[str, Any]:
         """Process the results of a request; return what LiteLLM should do with it.
 
@@ -144,9 +147,7 @@ class GuardrailCall:
         self._learn_ids(rows)
         messages = [self._renamed(row) for row in rows]
         beginning = sessions.beginning_of(self._owner, _CHAT.system_text({"messages": messages}), messages)
-        name = sessions.given_name(self._header, {}) or sessions.derived_name(
-            beginning, _first_call(messages)
-        )
+        name = self._given_name() or sessions.derived_name(beginning, _first_call(messages))
         return messages, ShownRequest(name, beginning, _CHAT.for_guard(messages), size)
 
     async def _with_facts(
@@ -186,7 +187,7 @@ class GuardrailCall:
             return _PASSES
         name = (
             shown.session
-            or sessions.given_name(self._header, {})
+            or self._given_name()
             or sessions.derived_name(
                 shown.beginning or sessions.beginning_of(self._owner, "", []), calls[0] if calls else None
             )

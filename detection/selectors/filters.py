@@ -306,6 +306,10 @@ class ListQuery:
             found |= Q(**{f"{column}__icontains": term.values[0].text})
         return ~found if term.is_negated else found
 
+    def with_names(self, stored: Callable[[str], str]) -> ListQuery:
+        """Return the query with each value as `stored` returns it: a name with a secret is stored without it."""
+        return replace(self, terms=tuple(term.with_values(stored) for term in self.terms))
+
     def narrowed(self, *terms: Term) -> ListQuery:
         """Return the query with more terms."""
         return replace(self, terms=(*self.terms, *terms))

@@ -306,3 +306,33 @@ def test_two_sessions_do_not_disturb_each_other(world: World):
         assert first.turn().calls
         assert second.turn().calls
     assert decisions_of("a") == decisions_of("b") == ["allow", "allow"]
+
+
+def test_a_token_as_a_name_is_stored_of_neither_the_session_nor_its_calls(world: World):
+    token = "ghp_" + "0a1B2c3D4e5F6g7H8j9K" * 2
+    world.model.script = lambda asked: answered(asked, "openai", "", [call(token[:40])])
+    names = {"LoopGuard-Agent": token, "LoopGuard-Parent-Session": token}
+    agent = Agent(world, session=token, headers=names, more={"model": token})
+    agent.run()
+    assert agent.runs == 3, "the loop of a session so named is found"
+    session = Session.objects.get()
+    assert session.external_id.startswith("[redacted:github-token:")
+    fields = (
+        session.agent,
+        session.model,
+        session.parent_external_id,
+        *calls_of(session.external_id)[0].tool.split(),
+    )
+    assert [name for name in fields if not name.startswith("[redacted:github-token:")] == []
+    rows = [
+        *Session.objects.values(),
+        *Event.objects.values(),
+        *Incident.objects.values(),
+        *GatewayRewrite.objects.values(),
+    ]
+    assert token not in str(rows)
+    # What is stored of the session is found by the next request: it stays stopped.
+    actions.resume(world.project.pk, session.external_id, SYSTEM)
+    actions.stop(world.project.pk, session.external_id, SYSTEM, "enough")
+    agent.ask()
+    assert agent.runs == 3

@@ -193,7 +193,8 @@ def _guard_messages(
         max_events=MAX_EVENTS,
     )
     _count_guard(principal, done.response, len(parsed.altered), time.perf_counter() - started)
-    document = guard_document(request, principal, done.request, done.response, shape, parsed.altered)
+    sent = replace(done.request, session=parsed.about.session)
+    document = guard_document(request, principal, sent, done.response, shape, parsed.altered)
     read = {
         "messages": parsed.count,
         "new": done.new.count,
@@ -237,7 +238,7 @@ def guard_document(
     if incident:
         links["incident"] = incident_link(principal.project_slug, incident)
     document: dict[str, Any] = {
-        "session": out.session,
+        "session": guard_request.session,
         "decision": out.decision,
         "verdicts": verdicts,
         "notices": notices,

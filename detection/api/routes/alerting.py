@@ -299,7 +299,7 @@ def end_silence(request: ApiRequest, silence_id: str) -> HttpResponse:
 def list_notifications(request: ApiRequest, query: Query[NotificationQuerySchema]) -> HttpResponse:
     """List notifications, newest first."""
     names = {"state": "is", "destination": "destination_id", "incident": "incident"}
-    filters = query_of(NOTIFICATIONS, query, names)
+    filters = query_of(request, NOTIFICATIONS, query, names)
     return page_response(request, query, filters, selector.list_notifications, notification_document)
 
 

@@ -46,7 +46,7 @@ _wait = ApiKeyAuth(KeyScope.GUARD)
 def list_approvals(request: ApiRequest, query: Query[ApprovalQuerySchema]) -> HttpResponse:
     """List approvals, newest first."""
     names = {"state": "is", "session": "session", "tool": "tool", "agent": "agent"}
-    filters = query_of(APPROVALS, query, names)
+    filters = query_of(request, APPROVALS, query, names)
     return page_response(request, query, filters, selector.list_approvals, approval_document)
 
 

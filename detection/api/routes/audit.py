@@ -27,10 +27,10 @@ from detection.web import exports
 router = Router(tags=["audit"])
 
 
-def _query(query: AuditFiltersSchema) -> ListQuery:
+def _query(request: ApiRequest, query: AuditFiltersSchema) -> ListQuery:
     action = (Term("action", (exact(query.action), Value(f"{query.action}.*"))),) if query.action else ()
     span = TimeRange("", query.start, query.end)
-    return query_of(AUDIT, query, {"actor": "actor", "subject": "subject"}, *action, range=span)
+    return query_of(request, AUDIT, query, {"actor": "actor", "subject": "subject"}, *action, range=span)
 
 
 @router.get(
@@ -41,7 +41,7 @@ def _query(query: AuditFiltersSchema) -> ListQuery:
 )
 def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> HttpResponse:
     """List changes in the project, newest first."""
-    return page_response(request, query, _query(query), audit.list_entries, exports.audit_document)
+    return page_response(request, query, _query(request, query), audit.list_entries, exports.audit_document)
 
 
 @router.get(
@@ -52,4 +52,4 @@ def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> H
 )
 def export_audit_entries(request: ApiRequest, query: Query[AuditExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 changes as JSON lines or CSV."""
-    return export_response(request, query, _query(query))
+    return export_response(request, query, _query(request, query))

@@ -7,7 +7,7 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response
-from detection.api.query_parameters import existing, existing_name
+from detection.api.query_parameters import existing, existing_name, session_name
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
@@ -26,16 +26,19 @@ def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> Htt
     tried again.
     """
     of = "session" if body.session else "agent"
-    row = erasure.request_erasure(
-        request.principal.project_id, of, body.session or body.agent, actor_of(request)
+    name = (
+        session_name(request, body.session) if body.session else request.principal.redactor.name(body.agent)
     )
+    row = erasure.request_erasure(request.principal.project_id, of, name, actor_of(request))
     return json_response(selector.as_document(row), 202)
 
 
 @router.get("/erasures", auth=READ, response={200: PageSchema[ErasureSchema]}, summary="List erasures")
 def list_erasures(request: ApiRequest, query: Query[ErasureQuerySchema]) -> HttpResponse:
     """List the erasures of the project, newest first. Anyone who knows an erased name can find its receipt."""
-    named = ("session", query.session) if query.session else ("agent", query.agent) if query.agent else None
+    of = "session" if query.session else "agent"
+    name = request.principal.redactor.name(query.session or query.agent)
+    named = (of, name) if name else None
     return page_response(request, query, named, selector.list_erasures, selector.as_document)
 
 

@@ -47,8 +47,8 @@ _PARAMETERS = {"status": "is", "pattern_id": "pattern", "kind": "detector"} | {
 """Typed parameters and the fields of the filter language that they select values of."""
 
 
-def _query(query: IncidentFiltersSchema) -> ListQuery:
-    return query_of(INCIDENTS, query, _PARAMETERS)
+def _query(request: ApiRequest, query: IncidentFiltersSchema) -> ListQuery:
+    return query_of(request, INCIDENTS, query, _PARAMETERS)
 
 
 def _incident(request: ApiRequest, public_id: str) -> Incident:
@@ -68,7 +68,7 @@ def _changed(request: ApiRequest, incident: Incident) -> HttpResponse:
 def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> HttpResponse:
     """List incidents, most recently detected first."""
     document = partial(incident_document, project=request.principal.project_slug)
-    return page_response(request, query, _query(query), incidents.list_incidents, document)
+    return page_response(request, query, _query(request, query), incidents.list_incidents, document)
 
 
 @router.get(
@@ -79,7 +79,7 @@ def list_incidents(request: ApiRequest, query: Query[IncidentQuerySchema]) -> Ht
 )
 def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 incidents as JSON lines or CSV."""
-    return export_response(request, query, _query(query))
+    return export_response(request, query, _query(request, query))
 
 
 @router.post(

@@ -52,8 +52,8 @@ _PARAMETERS = {"state": "is", "assignee": "owner", "kind": "detector"} | {
 """Typed parameters and the fields of the filter language that they select values of."""
 
 
-def _query(query: PatternFiltersSchema) -> ListQuery:
-    return query_of(PATTERNS, query, _PARAMETERS)
+def _query(request: ApiRequest, query: PatternFiltersSchema) -> ListQuery:
+    return query_of(request, PATTERNS, query, _PARAMETERS)
 
 
 def _changed(request: ApiRequest, pattern: Pattern) -> HttpResponse:
@@ -69,7 +69,7 @@ def _changed(request: ApiRequest, pattern: Pattern) -> HttpResponse:
 def list_patterns(request: ApiRequest, query: Query[PatternQuerySchema]) -> HttpResponse:
     """List patterns, most recently detected first."""
     document = partial(pattern_document, project=request.principal.project_slug)
-    return page_response(request, query, _query(query), patterns.list_patterns, document)
+    return page_response(request, query, _query(request, query), patterns.list_patterns, document)
 
 
 @router.get(
@@ -80,7 +80,7 @@ def list_patterns(request: ApiRequest, query: Query[PatternQuerySchema]) -> Http
 )
 def export_patterns(request: ApiRequest, query: Query[PatternExportQuerySchema]) -> HttpResponseBase:
     """Export up to 100,000 patterns as JSON lines or CSV."""
-    return export_response(request, query, _query(query))
+    return export_response(request, query, _query(request, query))
 
 
 @router.post(

@@ -18,7 +18,7 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.problems import Problem
-from detection.api.query_parameters import check_parameters, existing, existing_name
+from detection.api.query_parameters import check_parameters, existing, existing_name, session_name
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
     empty_response,
@@ -362,7 +362,7 @@ def get_policy(request: ApiRequest, query: Query[PolicyQuerySchema]) -> HttpResp
     principal = request.principal
     session = None
     if query.session:
-        session = existing(sessions.get_session(principal.project_id, query.session))
+        session = existing(sessions.get_session(principal.project_id, session_name(request, query.session)))
     project = session.project if session else Project.objects.get(pk=principal.project_id)
     policy = policies.effective(project, query.agent, query.backend, query.model, query.tool, session)
     return json_response(

@@ -15,7 +15,7 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ, ApiKeyAuth
 from detection.api.pages import page_response, query_of
-from detection.api.query_parameters import check_parameters, existing, existing_name, target
+from detection.api.query_parameters import check_parameters, existing, session_name, target
 from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import (
@@ -57,7 +57,7 @@ SHOWN_QUARANTINED = 100
 
 
 def _session(request: ApiRequest, name: str) -> Session:
-    return existing(sessions.get_session(request.principal.project_id, existing_name(name)))
+    return existing(sessions.get_session(request.principal.project_id, session_name(request, name)))
 
 
 @router.get(
@@ -68,7 +68,7 @@ def _session(request: ApiRequest, name: str) -> Session:
 )
 def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> HttpResponse:
     """List sessions, most recently active first."""
-    wanted = query_of(SESSIONS, query, _PARAMETERS | {"state": "is"})
+    wanted = query_of(request, SESSIONS, query, _PARAMETERS | {"state": "is"})
     document = partial(session_document, project=request.principal.project_slug)
     return page_response(request, query, wanted, sessions.list_sessions, document)
 
@@ -82,7 +82,9 @@ def list_sessions(request: ApiRequest, query: Query[SessionQuerySchema]) -> Http
 def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -> HttpResponse:
     """Get the number of sessions by state, under the same filters as the list."""
     check_parameters(request, SessionFilterSchema)
-    counts = dashboard.state_counts(request.principal.project_id, query_of(SESSIONS, query, _PARAMETERS))
+    counts = dashboard.state_counts(
+        request.principal.project_id, query_of(request, SESSIONS, query, _PARAMETERS)
+    )
     return json_response(asdict(counts))
 
 
@@ -94,7 +96,7 @@ def get_session_counts(request: ApiRequest, query: Query[SessionFilterSchema]) -
 )
 def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema]) -> HttpResponse:
     """List calls in order, each with its verdict and its result, and the replies to in-chat commands between them."""
-    found = sessions.get_session(request.principal.project_id, existing_name(session))
+    found = sessions.get_session(request.principal.project_id, session_name(request, session))
     if found is None:
         return _detail(request, _session(request, f"{session}/calls"))
     check_parameters(request, CallQuerySchema)
@@ -120,7 +122,7 @@ def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema])
 def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSchema]) -> HttpResponse:
     """Run in-chat commands. Requires the `guard` scope."""
     out = services.run_command(
-        request.principal.project_id, existing_name(session), body.text, actor_of(request)
+        request.principal.project_id, session_name(request, session), body.text, actor_of(request)
     )
     values = _session(request, session).policy_values
     return json_response({"lines": list(out.lines), "changed": out.is_changed, "policy_values": values})
@@ -137,7 +139,7 @@ def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str
     inner = body.get("values")
     values = inner if isinstance(inner, dict) and body.keys() == {"values"} else body
     changed = services.set_policy(
-        request.principal.project_id, existing_name(session), values, actor_of(request)
+        request.principal.project_id, session_name(request, session), values, actor_of(request)
     )
     return _detail(request, changed)
 
@@ -152,7 +154,7 @@ def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str
 def stop_session(request: ApiRequest, session: str) -> HttpResponse:
     """Stop a session. All further calls are stopped until the session is resumed."""
     body = optional_body(request, StopRequestSchema)
-    stopped = services.stop(*target(request, session), body.reason)
+    stopped = services.stop(*target(request, session_name(request, session)), body.reason)
     return json_response(session_document(stopped, request.principal.project_slug))
 
 
@@ -164,7 +166,7 @@ def stop_session(request: ApiRequest, session: str) -> HttpResponse:
 )
 def resume_session(request: ApiRequest, session: str) -> HttpResponse:
     """Resume a stopped session. Its counters are reset."""
-    resumed = services.resume(*target(request, session))
+    resumed = services.resume(*target(request, session_name(request, session)))
     return json_response(session_document(resumed, request.principal.project_slug))
 
 
@@ -176,7 +178,7 @@ def resume_session(request: ApiRequest, session: str) -> HttpResponse:
 )
 def revoke_exemption(request: ApiRequest, session: str, body: Body[RevokeExemptionSchema]) -> HttpResponse:
     """Revoke the exemption of a tool in a session. Detection counts the tool again from its next call."""
-    project_id, name, actor = target(request, session)
+    project_id, name, actor = target(request, session_name(request, session))
     return _detail(request, services.revoke_exemption(project_id, name, body.tool, actor))
 
 

@@ -49,7 +49,7 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
         )
     by = None if query.by == "total" else query.by
     names = {} if query.demo else {"demo": "demo"}
-    wanted = query_of(STATISTICS, query, names, range=TimeRange("", start, end))
+    wanted = query_of(request, STATISTICS, query, names, range=TimeRange("", start, end))
     found = statistics(request.principal.project_id, wanted, by)
     return json_response(
         {

@@ -10,7 +10,7 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response
-from detection.api.query_parameters import existing, existing_name, target
+from detection.api.query_parameters import existing, existing_name, session_name, target
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
@@ -33,7 +33,8 @@ def create_what_if(request: ApiRequest, body: Body[WhatIfRequestSchema]) -> Http
     """Try a change on the sessions of the past days. A worker replays them under the current and the changed policy."""
     project_id = request.principal.project_id
     with setting_errors("values", body.values):
-        change = changes.check(project_id, **body.model_dump(exclude={"days"}))
+        given = body.model_dump(exclude={"days"}) | {"session": session_name(request, body.session)}
+        change = changes.check(project_id, **given)
     row = what_ifs.create_what_if(project_id, change, actor_of(request), days=body.days)
     return json_response(_document(request, row), 202)
 

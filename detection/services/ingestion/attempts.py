@@ -22,12 +22,15 @@ from django.utils import timezone
 from detection.background_publisher import BackgroundPublisher
 from detection.models import ApiKey, Attempt
 from detection.services.keys import LAST_USED_STEP, PREFIX
+from detection.services.redaction.redaction import Redactor
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_now
 
 log = structlog.get_logger(__name__)
 FLUSH_SECONDS = 0.5
 MAX_WAITING = 500
+_REDACTOR = Redactor(settings.SECRET_KEY.encode())
+"""Of no project: the key of a request may be unknown."""
 MAX_NOTED_ROUTES = 10_000
 
 
@@ -96,7 +99,8 @@ class AttemptRecorder:
             if known is None:
                 if len(self._waiting) >= self._max_waiting:
                     return
-                known = self._waiting[key] = _Note(detail[:280])
+                # Errors quote names of fields and values of the client.
+                known = self._waiting[key] = _Note(_REDACTOR.text(detail)[:280])
             known.times += 1
             for name, number in (
                 ("accepted", accepted),

@@ -23,6 +23,7 @@ from detection.services.ingestion import ingest
 from detection.services.ingestion.ingest import note_first_event
 from detection.services.ingestion.session_queue import session_queue
 from detection.services.keys import Principal
+from detection.services.redaction.redaction import Redactor
 from detection.services.sessions import read_messages
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
@@ -72,6 +73,16 @@ class GuardRequest:
     is_resent: bool = False
     awaits_retry: bool = False
     messages: tuple[bytes, KnownMessages] | None = None
+
+    def with_names(self, redactor: Redactor) -> GuardRequest:
+        """Return the request with marks for the secrets in its names; those of its events are redacted with them."""
+        names = self.session, self.backend, self.model, self.agent, self.parent_session
+        if not redactor.may_change("\n".join(names)):
+            return self
+        session, backend, model, agent, parent = map(redactor.name, names)
+        return replace(
+            self, session=session, backend=backend, model=model, agent=agent, parent_session=parent
+        )
 
     @property
     def events(self) -> tuple[EventRecord, ...]:
@@ -139,6 +150,16 @@ class GuardResponse:
     verdicts: tuple[CallVerdict, ...]
     notices: tuple[CallVerdict, ...] = ()
 
+    def with_call_ids(self, sent: Mapping[str, str]) -> GuardResponse:
+        """Return the response with the ids that the client gave to calls whose ids contain a secret."""
+        if all(call_id == sent_id for call_id, sent_id in sent.items()):
+            return self
+        verdicts, notices = (
+            tuple(replace(one, call_id=sent.get(one.call_id, one.call_id)) for one in ones)
+            for ones in (self.verdicts, self.notices)
+        )
+        return replace(self, verdicts=verdicts, notices=notices)
+
 
 def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
     """Judge calls before they run, and store them with their verdicts.
@@ -159,18 +180,22 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
         If `messages` is outdated; nothing is stored then.
     """
     events = request.events
+    sent_ids = [event.call_id for event in events]
+    request = request.with_names(principal.redactor)
     ingest.prepare(events, principal)
+    sent = {event.call_id: sent_id for event, sent_id in zip(events, sent_ids, strict=True)}
     quarantine = Quarantine(events)
     trusts_recent = waits_for_family = True
     while True:
         try:
-            return _evaluate(
+            response = _evaluate(
                 principal,
                 request,
                 quarantine,
                 trusts_recent=trusts_recent,
                 waits_for_family=waits_for_family,
             )
+            return response.with_call_ids(sent)
         except OutdatedError:
             trusts_recent = False
         except EventEvaluationError as error:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -36,6 +37,9 @@ STORED_RESULT_CHARACTERS = 16_384
 MAX_TOOL_CHARACTERS = 128
 MAX_CWD_CHARACTERS = 1024
 """Marks of what was redacted may be longer than what they replace."""
+NAMES = ("session", "parent_session", "call_id", "round", "run", "tool", "agent", "backend", "model")
+"""Fields with names from the client, which are stored as they are unless one contains a secret."""
+_names_of = attrgetter(*NAMES)
 ASSIGNED_NAMES = ("call_id", "round", "run", "tool", "agent", "backend", "model")
 """Fields that an event gets from its session, its request or its call if the client omits them."""
 COST_DECIMALS = 6
@@ -121,6 +125,9 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
     """Redact events in place, and cut their texts to what is stored; to be done once, before any lock is taken."""
     redactor, secret = principal.redactor, principal.digest_secret
     for event in events:
+        if redactor.may_change("\n".join(_names_of(event))):
+            for field_name, name in zip(NAMES, _names_of(event), strict=True):
+                setattr(event, field_name, redactor.name(name))
         event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))
         if event.arguments is not None:
             event.arguments = redactor.content(event.arguments)

@@ -111,6 +111,7 @@ def guard_messages(
     SessionBusy
         If too many requests wait for the session, or read lists of it at the same time.
     """
+    about = about.with_names(principal.redactor)
     for _ in range(MAX_ATTEMPTS):
         stored = read_messages.load_by_name(principal.project_id, about.session)
         known, read, name = KnownMessages.load(stored), messages, round_name

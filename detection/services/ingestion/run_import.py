@@ -115,8 +115,8 @@ class RunImport:
     """
 
     def __init__(self, principal: Principal, kind: str, name: str) -> None:
-        self._principal, self._kind, self.name = principal, kind, name
-        self._sessions = Session.objects.filter(project_id=principal.project_id, external_id=name)
+        self._principal, self._kind, self.name = principal, kind, principal.redactor.name(name)
+        self._sessions = Session.objects.filter(project_id=principal.project_id, external_id=self.name)
         session = self._sessions.only("last_seq", "integration").first()
         self._is_live = session is not None and not session.is_imported
         self._known = session.last_seq if session is not None else 0

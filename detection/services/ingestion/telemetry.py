@@ -57,7 +57,7 @@ def ingest_telemetry(
         After commit of all of them, up to 1,000 in one transaction. If one fails, the exporter sends the request again,
         and what is stored counts as duplicate.
     """
-    _name_sessions(principal.project_id, spans)
+    _name_sessions(principal, spans)
     total = Accepted()
     for start in range(0, len(ordered), BATCH_EVENTS):
         total.add(ingest(principal, ordered[start : start + BATCH_EVENTS], integration=OTLP), start)
@@ -65,13 +65,15 @@ def ingest_telemetry(
     return total
 
 
-def _name_sessions(project_id: int, spans: Iterable[TelemetrySpan]) -> None:
+def _name_sessions(principal: Principal, spans: Iterable[TelemetrySpan]) -> None:
     """Name the sessions of spans that name none: that of their trace, by its own id if nothing else is known."""
     unnamed = [span for span in spans if not span.session]
-    known = _sessions_of(project_id, [*{_of_trace(span.trace_id) for span in unnamed}])
+    known = _sessions_of(principal.project_id, [*{_of_trace(span.trace_id) for span in unnamed}])
+    redactor = principal.redactor
     for span in unnamed:
         span.session = known.get(_of_trace(span.trace_id), span.trace_id)
     for span in spans:
+        span.session = redactor.name(span.session)
         for record in span.records:
             record.session = span.session
 

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import re2
@@ -37,12 +37,18 @@ from detection.services.redaction.secret_rules import (
     PHRASE_HINT,
     RULES,
     hints_at,
+    may_contain_secret,
 )
 from detection.services.redaction.seed_phrases import find_phrases
 from detection.strict_json import Cleaner, JsonProblem, compact, loads
 
+if TYPE_CHECKING:
+    from detection.models import Project
+
 MAX_NODES = 1_000_000
 """More values than an event can have, so that only the depth limits the walk."""
+MAX_NAME_CHARACTERS = 128
+"""Of a name with marks: the shortest column of names has these."""
 _PROBE = 32
 """Characters of a text in base64 that are decoded first: they show that a file name or picture encodes no text."""
 _FIELD = re.compile(r"\b([A-Za-z0-9][A-Za-z0-9_.-]{0,63}+)[\"']?\s{0,4}[=:]\s{0,4}[\"']?")
@@ -120,14 +126,47 @@ class Redactor:
         self._patterns = _compiled(patterns)
         self.hits = 0
 
+    @classmethod
+    def of_project(cls, project: Project) -> Redactor:
+        """Return a new redactor with the rules of a project."""
+        names, patterns = frozenset(project.redacted_names), tuple(project.redaction_patterns)
+        return cls(bytes(project.digest_secret), names, patterns)
+
     def text(self, text: str) -> str:
         """Return `text` with every secret that is recognised by its shape or name replaced by a mark."""
-        for pattern in self._patterns:
-            text = pattern.sub(
-                lambda found: self._mark("pattern", found.group()) if found.group() else "", text
-            )
-        text = self._text(text, decode=True)
+        text = self._text(self._without_patterns(text), decode=True)
         return self._named_fields(text) if self._names else text
+
+    def may_change(self, names: str) -> bool:
+        """Return whether `name` may change one of some names, which are written one below the other."""
+        return bool(self._patterns) or may_contain_secret(folded(names)[0])
+
+    def name(self, name: str) -> str:
+        """Return the name of a session, an agent, a tool or the like with marks for the secrets in it.
+
+        The same name is always the same, different ones stay different, and what was returned stays as it is: whoever
+        knows the original name finds what it names. A name with marks has at most `MAX_NAME_CHARACTERS`.
+        """
+        if not self.may_change(name):
+            return name
+        cleaned = self._text(self._without_patterns(name), decode=False)
+        if cleaned == name or len(cleaned) <= MAX_NAME_CHARACTERS:
+            return cleaned
+        digest = self._digest(name)
+        return f"{cleaned[: MAX_NAME_CHARACTERS - len(digest) - 1]}~{digest}"
+
+    def _without_patterns(self, text: str) -> str:
+        """Return a text with marks for what the project's own patterns match outside the marks in it."""
+        for pattern in self._patterns:
+            pieces, end = [], 0
+            for mark in _MARK.finditer(text) if _MARK_START in text else ():
+                pieces += [pattern.sub(self._pattern_mark, text[end : mark.start()]), mark[0]]
+                end = mark.end()
+            text = "".join((*pieces, pattern.sub(self._pattern_mark, text[end:])))
+        return text
+
+    def _pattern_mark(self, found: Any) -> str:
+        return self._mark("pattern", found.group()) if found.group() else ""
 
     def content(self, text: str) -> str:
         """Redact arguments, a result or a message: by names and shapes where the text is JSON, else by shapes."""
@@ -265,8 +304,10 @@ class Redactor:
 
     def _mark(self, kind: str, secret: str) -> str:
         self.hits += 1
-        digest = hmac.new(self._secret, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()
-        return f"[redacted:{kind}:{digest[:12]}]"
+        return f"[redacted:{kind}:{self._digest(secret)}]"
+
+    def _digest(self, secret: str) -> str:
+        return hmac.new(self._secret, secret.encode("utf-8", "replace"), hashlib.sha256).hexdigest()[:12]
 
 
 @lru_cache(maxsize=4096)

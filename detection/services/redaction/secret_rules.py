@@ -320,6 +320,12 @@ _LONG_CHARACTERS = 24
 """Characters of the shortest text in base64 that is decoded, and fewer than those of any seed phrase."""
 
 
+def may_contain_secret(name: str) -> bool:
+    """Return whether a name, or several, may contain a secret; a name that encodes one is none."""
+    data = name.encode("utf-8", "replace")
+    return bool(_FORM_HINTS.Match(data) or _CONTEXT_HINTS.Match(data))
+
+
 def hints_at(text: str) -> list[int]:
     """Return what a text may contain: indices of rules, and those of percent-encoding, base64 and seed phrases."""
     data = text.encode("utf-8", "replace")  # once for all

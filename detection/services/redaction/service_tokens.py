@@ -27,9 +27,13 @@ _CLASSES = {
 _OF_LETTERS = ("digit", "hex", "letter", "upper", "alnum", "uuid")
 """Classes of which a token ends where a word does."""
 _UUID = "[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_EDGE = r"(?:\b|_)"
+"""Where a token begins or ends: names join it to other words by underscores."""
 _PART = re.compile(
     r"<(?P<kind>uuid|[a-z0-9]+|\[[^\]]+\])(?: (?P<count>\d+(?:-\d+|\+)?))?>|(?P<sign>[(|)])|(?P<text>[^<(|)]+)"
 )
+_DIFFERENT_CHARACTERS = 9
+"""Of a token, which is random; 32 random hexadecimal digits have at least so many in all but one of 100,000."""
 _HINT_CHARACTERS = 6
 """Characters of a hint behind the plain beginning of a form: fewer are found in many words, more need memory."""
 _NO_NAME = re.compile(r"[^a-z0-9]+")
@@ -74,10 +78,13 @@ class ServiceToken:
 
     def is_token(self, text: str, start: int, end: int) -> bool:
         """Return whether what matches the form is a token where it stands."""
-        if self.needs_digit and not any(map(str.isdigit, text[start:end])):
+        token = text[start:end]
+        if len({*token}) < min(len(token) // 2, _DIFFERENT_CHARACTERS):
+            return False  # a run of zeros in base64, such as that of a picture
+        if self.needs_digit and not any(map(str.isdigit, token)):
             return False
         beside = text[start - 1 : start] + text[end : end + 1]
-        return not self.stands_alone or not any(char.isalnum() or char in "_." for char in beside)
+        return not self.stands_alone or not any(char.isalnum() or char in "._-+/" for char in beside)
 
 
 def mark_of(service: str) -> str:
@@ -90,8 +97,8 @@ def pattern_of(form: str) -> str:
     parts = [*_PART.finditer(form)]
     text = "".join(map(_pattern_of_part, parts))
     starts_word = parts[0]["text"] or parts[0]["sign"] or parts[0]["kind"] in (*_OF_LETTERS, "word")
-    ends_word = parts[-1]["kind"] in _OF_LETTERS
-    return (r"\b" if starts_word else "") + text + (r"\b" if ends_word else "")
+    ends_word = parts[-1]["kind"] in _OF_LETTERS and not (parts[-1]["count"] or "").endswith("+")
+    return (_EDGE if starts_word else "") + f"({text})" + (_EDGE if ends_word else "")
 
 
 def _pattern_of_part(part: re.Match[str]) -> str:
@@ -119,9 +126,9 @@ def hint_of(form: str) -> str:
     if first:
         head = "".join(map(_pattern_of_part, parts[:first]))
         if first == len(parts) or parts[first]["kind"] == "uuid":
-            return rf"\b{head}"
+            return _EDGE + head
         least = int(parts[first]["count"].rstrip("+").partition("-")[0])
-        return rf"\b{head}{_class_of(parts[first])}{{{min(least, _HINT_CHARACTERS)}}}"
+        return rf"{_EDGE}{head}{_class_of(parts[first])}{{{min(least, _HINT_CHARACTERS)}}}"
     longest = max((part["text"] for part in parts if part["text"]), key=len)
     return re.escape(longest)
 
@@ -156,7 +163,7 @@ def find_tokens(text: str) -> Iterator[Found]:
     for at in sorted(_TOKEN_HINTS.Match(text) or ()):
         token = TOKENS[at]
         for found in token.pattern.finditer(text):
-            start, end = found.span()
+            start, end = found.span(1)
             if token.is_token(text, start, end):
                 yield start, end, token.mark
 

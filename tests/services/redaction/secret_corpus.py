@@ -514,4 +514,6 @@ WITHOUT_SECRET: tuple[str, ...] = (
     "Token: JWT",
     "ringpin=4921x",
     "auth: /etc/nginx/htpasswd.d/file1",
+    "library " + "AAAM/EAAAABQSwMEFAAGAAgAAAAhAEE3gs9uAQAABAUAABMACAJbQ29udGVudF9U+MAAA" * 2,
+    "A" * 300,
 )
