@@ -18,7 +18,8 @@ UNFINISHED = ("partly", "missing")
 STATES = ("works", "different on purpose", *UNFINISHED)
 OWN_FILE = "api/test_known_systems.py"
 ENTRY_POINTS = (
-    "api/", "gateway/", "hosts/", "consumers/", "console/", "browser/", "admin/", "management/", "demo/", "supervisor/",
+    "api/", "gateway/", "hosts/", "consumers/", "console/", "browser/", "admin/", "management/",
+    "development/management/", "demo/", "supervisor/",
     "engine/test_library.py",
 )  # fmt: skip
 """Where tests come in as clients and people do; the last one is the interface of the library."""
