@@ -101,11 +101,12 @@ async def _unpacked(response: httpcore.Response) -> AsyncIterator[bytes]:
     unpacker = zlib.decompressobj(47)  # gzip or zlib
     try:
         async for part in response.aiter_stream():
-            while part:
-                if unpacked := unpacker.decompress(part, _UNPACKED_BYTES):
-                    yield unpacked
-                part = unpacker.unconsumed_tail
+            unpacked = unpacker.decompress(part, _UNPACKED_BYTES)
+            while unpacked:
+                yield unpacked
                 await asyncio.sleep(0)  # a kilobyte may unpack to a megabyte, and others are waiting
+                # Also without a tail, what is unpacked already may wait in the unpacker.
+                unpacked = unpacker.decompress(unpacker.unconsumed_tail, _UNPACKED_BYTES)
     except zlib.error as error:
         raise StreamCut from error
 

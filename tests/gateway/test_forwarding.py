@@ -1,14 +1,17 @@
 """Requests and responses on their way through the gateway: unchanged, streamed, cut and cancelled as without it."""
 
+import asyncio
 import gzip
 import socket
 import threading
 import time
 from urllib.parse import urlsplit
 
+import httpcore
 import httpx
 import pytest
 
+from detection.gateway.relaying import unpacked_parts
 from detection.web import unfinished_bodies
 from tests.support.model_answers import answered
 from tests.support.model_server import Answer, of_events, of_json
@@ -271,3 +274,30 @@ def test_an_address_that_the_deployment_no_longer_allows_is_not_used(world: Worl
     assert (answer.status_code, answer.json()["error"]["code"]) == (502, "upstream_unreachable")
     assert "127.0.0.1" in answer.text
     assert not world.model.asked
+
+
+def test_a_compressed_answer_is_unpacked_in_steps_between_which_others_have_their_turn():
+    packed = gzip.compress(bytes(40_000_000))
+    turns = 0
+
+    async def one_part():
+        yield packed
+
+    async def others():
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async def sizes():
+        response = httpcore.Response(200, headers=[(b"Content-Encoding", b"gzip")], content=one_part())
+        waiting = asyncio.create_task(others())
+        try:
+            return [len(part) async for part in unpacked_parts(response)]
+        finally:
+            waiting.cancel()
+
+    found = asyncio.run(sizes())
+    assert sum(found) == 40_000_000
+    assert max(found) <= 64 * 1024
+    assert turns >= len(found) - 1
