@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import islice
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -18,6 +19,9 @@ BODY_REST_SECONDS: Final = 60.0
 """The same for a body that is still sent after the response, so that the client comes to read the response."""
 MAX_HEAD_BYTES: Final = 32 * 1024
 """Of a request line with headers; those of browsers and agents have at most half as much."""
+TICK_SECONDS: Final = 0.05
+CLOSED_AT_ONCE: Final = 100
+"""Connections that are closed in one go, which takes some 5 ms."""
 MAX_PIPELINED: Final = 8
 """Requests that wait on one connection; hardly a client sends one before it has the response to the last."""
 _HEAD_TOO_LARGE: Final = (
@@ -40,22 +44,34 @@ class WaitingConnections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._timers: dict[LiveConnection, asyncio.TimerHandle] = {}
+        self._until: dict[LiveConnection, float] = {}
+        self._is_ticking = False
 
     def __contains__(self, connection: LiveConnection) -> bool:
-        return connection in self._timers
+        return connection in self._until
 
     def start(self, connection: LiveConnection, seconds: float) -> None:
         """Close a connection after so many seconds, or as the oldest of too many."""
-        self._timers[connection] = connection.loop.call_later(seconds, self._close, connection)
-        if len(self._timers) > self._most:
-            self._close(next(iter(self._timers)))
+        self._until[connection] = connection.loop.time() + seconds
+        if len(self._until) > self._most:
+            self._close(next(iter(self._until)))
+        if not self._is_ticking:
+            self._is_ticking = True
+            connection.loop.call_later(TICK_SECONDS, self._tick, connection.loop)
 
     def end(self, connection: LiveConnection) -> None:
         """Let a connection stay open."""
-        timer = self._timers.pop(connection, None)
-        if timer is not None:
-            timer.cancel()
+        self._until.pop(connection, None)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close those that have waited too long, a few at a time: thousands may have come at the same moment."""
+        now = loop.time()
+        due = (connection for connection, until in self._until.items() if until <= now)
+        for connection in [*islice(due, CLOSED_AT_ONCE)]:
+            self._close(connection)
+        self._is_ticking = bool(self._until)
+        if self._is_ticking:
+            loop.call_later(TICK_SECONDS, self._tick, loop)
 
     def _close(self, connection: LiveConnection) -> None:
         self.end(connection)
