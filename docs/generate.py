@@ -2,14 +2,17 @@
 """Write everything in `docs/` that follows from code: `.venv/bin/python docs/generate.py`, or `--check` to only compare.
 
 `settings.md` and the settings in `docker-compose.yml` come from the list of settings, the tables in `engine.md` from tool
-classes and presets, those in `filters.md` from the lists of the console, and the strips in `images/strips/` from small runs that the engine folds.
+classes and presets, those in `filters.md` from the lists of the console, the strips in `images/strips/` from small runs that the engine folds, and
+`promises.md` from `promises.toml` and the marks at the tests.
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import os
 import sys
+import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -338,6 +341,7 @@ def pages() -> dict[Path, str]:
         DOCS / "engine.md": engine,
         DOCS / "integrations.md": _between((DOCS / "integrations.md").read_text(), "actions", actions()),
         DOCS / "filters.md": _between((DOCS / "filters.md").read_text(), "fields", lists()),
+        DOCS / "promises.md": promises(),
         ROOT / "docker-compose.yml": containers(),
         **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }
@@ -363,6 +367,45 @@ def redaction_rules() -> str:
         f"{altered} of {len(WITHOUT_SECRET)} texts without one are altered (false positives {altered / len(WITHOUT_SECRET):.0%}).",
     ]
     return "\n".join(lines)
+
+
+def promises() -> str:
+    """Return the page of promises: each with the tests whose mark names it."""
+    proofs = tests_of_promises()
+    rows = tomllib.loads((DOCS / "promises.toml").read_text())["promise"]
+    page = (DOCS / "promises.md").read_text()
+    for kind in ("rel", "sec", "j"):
+        listed = [row for row in rows if row["id"].lower().startswith(f"{kind}-")]
+        head = ["", "when", "then", "shown by"] if "when" in listed[0] else ["", "promise", "shown by"]
+        lines = [_row(head), _row(["---"] * len(head))]
+        for row in listed:
+            shown = ". ".join(filter(None, [", ".join(proofs.pop(row["id"], [])), row.get("note", "")]))
+            lines.append(_row([row[key] for key in ("id", "when", "then") if key in row] + [shown]))
+        page = _between(page, kind, "\n".join(lines))
+    if proofs:
+        raise SystemExit(f"promises without a row: {', '.join(sorted(proofs))}")
+    return page
+
+
+def tests_of_promises() -> dict[str, list[str]]:
+    """Return by promise the tests that are marked with it, in order of files and lines."""
+    found: dict[str, list[str]] = {}
+    for folder in (ROOT / "tests", ROOT / "clients" / "python" / "tests"):
+        for file in sorted(folder.rglob("test_*.py")):
+            text = file.read_text(encoding="utf-8")
+            if "mark.promise(" not in text:
+                continue
+            base = ROOT / "tests" if folder.parent == ROOT else ROOT
+            for node in ast.walk(ast.parse(text)):
+                for mark in getattr(node, "decorator_list", ()):
+                    if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
+                        for promise in map(ast.literal_eval, mark.args):
+                            found.setdefault(promise, []).append(f"`{file.relative_to(base)}::{node.name}`")
+    return found
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def containers() -> str:

@@ -48,6 +48,7 @@ def test_a_receiver_with_many_items_does_not_delay_the_others(busy):
     assert sent[1] == ["b"]
 
 
+@pytest.mark.promise("REL-02")
 def test_a_batch_that_cannot_be_sent_is_counted_and_delays_nobody(busy):
     publisher, sent, open_gate = busy
 

@@ -14,6 +14,7 @@ from tests.support.projects import make_member, make_project
 HOSTILE = "a\nb\rc\x1b[2Jd\x07e\x9bf\u2028g\u202eh\x00"
 
 
+@pytest.mark.promise("SEC-24")
 @pytest.mark.parametrize("as_json", [True, False])
 def test_a_line_contains_no_control_characters(as_json):
     try:
@@ -28,6 +29,7 @@ def test_a_line_contains_no_control_characters(as_json):
     assert "Not Found: a\\nb" in (json.loads(line)["event"] if as_json else parts[0])
 
 
+@pytest.mark.promise("SEC-25")
 @pytest.mark.django_db
 def test_denied_requests_are_logged(caplog):
     project = make_project()

@@ -25,6 +25,7 @@ PEER = "10.0.0.1"
 SHOW = "import django; django.setup(); from django.conf import settings as s; print(s.SESSION_COOKIE_NAME, s.CSRF_COOKIE_NAME, s.SESSION_COOKIE_SECURE, s.CSRF_COOKIE_SECURE, s.SESSION_COOKIE_HTTPONLY, s.SESSION_COOKIE_SAMESITE)"
 
 
+@pytest.mark.promise("SEC-22")
 @pytest.mark.parametrize(
     ("forwarded", "proxies", "address"),
     [
@@ -38,6 +39,7 @@ def test_what_a_client_writes_into_forwarded_addresses_is_not_believed(forwarded
     assert client_address(request, proxies) == address
 
 
+@pytest.mark.promise("SEC-22")
 @pytest.mark.django_db
 def test_a_forged_address_neither_evades_the_throttle_nor_reaches_the_audit():
     make_member(make_project(), username="ana")
@@ -51,6 +53,7 @@ def test_a_forged_address_neither_evades_the_throttle_nor_reaches_the_audit():
     assert AuditEntry.objects.get(action="account.email").address == "127.0.0.1"
 
 
+@pytest.mark.promise("SEC-03")
 @pytest.mark.django_db
 def test_no_key_and_no_password_reaches_a_log_and_no_key_is_accepted_in_an_address(client, caplog):
     caplog.set_level(logging.DEBUG)
@@ -72,6 +75,7 @@ def test_no_key_and_no_password_reaches_a_log_and_no_key_is_accepted_in_an_addre
         assert secret not in caplog.text
 
 
+@pytest.mark.promise("SEC-08")
 @pytest.mark.django_db
 def test_ingestion_ignores_cookies_and_forms(client):
     project = make_project()
@@ -83,6 +87,7 @@ def test_ingestion_ignores_cookies_and_forms(client):
         assert client.post("/api/v1/events", event, content_type=kind, headers=key).status_code == 415
 
 
+@pytest.mark.promise("SEC-10")
 @pytest.mark.django_db
 def test_htmx_evaluates_nothing_and_stays_on_this_site(client):
     page = client.get("/sign-in").content.decode()
@@ -92,6 +97,7 @@ def test_htmx_evaluates_nothing_and_stays_on_this_site(client):
     assert config["historyCacheSize"] == 0
 
 
+@pytest.mark.promise("SEC-11")
 def test_templates_load_nothing_from_elsewhere_and_mark_nothing_as_safe():
     for file in (ROOT / "templates").rglob("*.html"):
         markup = file.read_text(encoding="utf-8")
@@ -100,6 +106,7 @@ def test_templates_load_nothing_from_elsewhere_and_mark_nothing_as_safe():
             assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", tag), f"{file}: {tag}"
 
 
+@pytest.mark.promise("SEC-27")
 @pytest.mark.parametrize(
     ("variable", "value"),
     [("LOOPGUARD_SECRET_KEY", ""), ("LOOPGUARD_SECRET_KEY", "short"), ("LOOPGUARD_ALLOWED_HOSTS", "*")],
@@ -114,6 +121,7 @@ def test_production_needs_a_key_and_named_hosts(variable, value):
         env.read(safe | {variable: value})
 
 
+@pytest.mark.promise("SEC-30")
 def test_tasks_sessions_and_cache_know_no_pickle():
     kind, encoding, body = dumps({"x": 1}, serializer="pickle")
     with pytest.raises(ContentDisallowed):
@@ -123,6 +131,7 @@ def test_tasks_sessions_and_cache_know_no_pickle():
     assert cache.get("x") is None
 
 
+@pytest.mark.promise("SEC-08")
 def test_cookies_of_production_are_bound_to_host_and_https():
     environment = {
         "PATH": os.environ["PATH"], "DJANGO_SETTINGS_MODULE": "loopguard_site.settings", "LOOPGUARD_MODE": "production",

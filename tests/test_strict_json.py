@@ -49,6 +49,7 @@ def test_numbers_and_keys_beyond_the_limits_are_refused_with_their_place(text, c
     assert refusal(text) == (code, path)
 
 
+@pytest.mark.promise("REL-15")
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 200, 1_100, 20_000, 300_000])
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}")])
 def test_depth_beyond_the_limit_is_refused_whatever_the_depth(depth, opening, closing):

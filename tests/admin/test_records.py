@@ -51,6 +51,7 @@ def test_a_record_is_listed_found_and_shown(records, name):
     text_of(world.client, f"/admin/detection/{name}/{rows[name].pk}/change/")
 
 
+@pytest.mark.promise("SEC-35")
 @pytest.mark.parametrize("name", RECORDS)
 def test_a_record_is_neither_added_nor_changed_nor_deleted(records, name):
     world, rows = records
@@ -151,6 +152,7 @@ def test_staff_see_the_records_of_their_projects_only_and_no_other_projects_name
         assert f"{place}{foreign[name].pk}/change/" not in by_project.content.decode(), name
 
 
+@pytest.mark.promise("SEC-11")
 def test_hostile_names_stay_text(receiver):
     world, rows = make_records(receiver, session=HOSTILE, tool=HOSTILE, agent=HOSTILE)
     world.user.is_staff = world.user.is_superuser = True

@@ -69,6 +69,7 @@ def test_a_stop_answers_the_held_call_and_stops_the_session(api, held):
     assert (entry["needs_acknowledgement"], entry["is_active"]) == (False, False)
 
 
+@pytest.mark.promise("SEC-34")
 @pytest.mark.parametrize(
     "body",
     [{}, {"choice": "maybe"}, {"choice": "raise"}, {"choice": "raise", "raise_by": 10_001}, {"choice": "raise", "raise_by": "3x"},
@@ -127,6 +128,7 @@ def judged(api, project):
     return approval.public_id
 
 
+@pytest.mark.promise("J-08")
 def test_a_ruling_is_read_and_labelled(api, judged):
     assert (
         api.get(f"/approvals/{judged}/ruling").json().items()

@@ -238,6 +238,7 @@ def code_of(answer):
     return problem["message"].partition(":")[0] if "message" in problem else problem["code"]
 
 
+@pytest.mark.promise("SEC-02", "SEC-32")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_a_route_accepts_its_scope_and_denies_every_other(wsgi_client, world, things, method, path):
     needed = SCOPES.get((method, path), "read" if method == "GET" else "admin")
@@ -255,6 +256,7 @@ def test_without_a_key_every_route_responds_401(wsgi_client, db, method, path):
     assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
+@pytest.mark.promise("SEC-05")
 @pytest.mark.parametrize(("method", "path"), ROUTES)
 def test_another_projects_objects_do_not_exist(as_other, world, project, things, method, path):
     answer = ask(as_other, method, path, things)
@@ -289,6 +291,7 @@ def everything_of(project):
         return cursor.fetchall()
 
 
+@pytest.mark.promise("SEC-04")
 def test_malformed_keys_are_rejected_without_a_query(wsgi_client, db, django_assert_num_queries):
     with django_assert_num_queries(0):
         for token in ("", "nonsense", "lg_abc", "lg_0123456789_" + "0" * 72, "Bearer", "lg_" + "é" * 84):

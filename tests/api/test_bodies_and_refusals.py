@@ -30,6 +30,7 @@ def test_a_body_over_the_limit_is_rejected_before_it_is_read(api, path):
     refusal(api.raw(path, b"{}", **{"Content-Length": str(5 * 2**30)}), 413, "too_large")
 
 
+@pytest.mark.promise("REL-14")
 def test_an_endless_body_without_a_length_is_counted_while_it_is_read(api):
     refusal(api.raw("/events", itertools.repeat(b"[" * 65536)), 413, "too_large")
     assert api.client._transport.body.taken <= MAX_BODY_BYTES + 1
@@ -45,6 +46,7 @@ def test_an_upload_without_a_key_is_not_read(wsgi_client):
     assert wsgi_client._transport.body.taken == 0
 
 
+@pytest.mark.promise("REL-14")
 def test_a_packed_body_is_unpacked_within_bounds(api):
     packed = gzip.compress(json.dumps(CALL).encode())
     assert api.raw("/events", packed, **{"Content-Encoding": "gzip"}).json()["accepted"] == 1
@@ -57,6 +59,7 @@ def test_a_packed_body_is_unpacked_within_bounds(api):
     refusal(api.raw("/events", packed, **{"Content-Encoding": "br"}), 415, "unsupported_encoding")
 
 
+@pytest.mark.promise("SEC-08")
 @pytest.mark.parametrize("path", ["/events", "/guard", "/sessions/s-1/commands", "/incidents/bulk"])
 @pytest.mark.parametrize(
     "kind",
@@ -140,6 +143,7 @@ def test_a_request_id_of_the_caller_is_taken_over_when_it_is_harmless(api):
     assert given.headers["x-request-id"].startswith("req_")
 
 
+@pytest.mark.promise("REL-08")
 def test_with_the_database_away_the_answer_is_503_with_a_time_to_come_back(api, key):
     from django.db import connection
 
@@ -155,6 +159,7 @@ def test_with_the_database_away_the_answer_is_503_with_a_time_to_come_back(api, 
         assert 1 <= int(answer.headers["retry-after"]) <= 3
 
 
+@pytest.mark.promise("SEC-26")
 def test_an_unexpected_error_is_a_500_without_details(api):
     from django.db import connection
 
@@ -167,6 +172,7 @@ def test_an_unexpected_error_is_a_500_without_details(api):
     assert "secret" not in refusal(answer, 500, "internal_error")["detail"]
 
 
+@pytest.mark.promise("SEC-09")
 def test_every_answer_carries_the_content_security_policy(api, wsgi_client):
     for answer in (api.get("/sessions"), wsgi_client.get("/nothing"), wsgi_client.get("/docs")):
         assert "default-src 'none'" in answer.headers["content-security-policy"]

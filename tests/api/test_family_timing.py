@@ -104,6 +104,7 @@ SESSIONS = {
 }
 
 
+@pytest.mark.promise("REL-39")
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "reported"])
 @pytest.mark.parametrize("sessions", SESSIONS.values(), ids=SESSIONS)
 def test_a_cycle_of_hand_offs_is_found_though_its_results_wait_for_a_worker(api, sessions, guarded):
@@ -157,6 +158,7 @@ SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 random_histories = given(history=steps, late=st.sets(st.integers(1, 24)), seed=st.integers(0, 5))
 
 
+@pytest.mark.promise("REL-39")
 @settings(max_examples=6, deadline=None, suppress_health_check=SUPPRESSED)
 @random_histories
 def test_random_histories_have_one_outcome_whenever_they_are_evaluated(api, history, late, seed):
@@ -217,6 +219,7 @@ def database_rejects(db):
         )
 
 
+@pytest.mark.promise("REL-39")
 @pytest.mark.usefixtures("database_rejects")
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "reported"])
 def test_a_session_that_cannot_be_evaluated_stops_no_other_one_of_its_family(api, guarded):

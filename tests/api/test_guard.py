@@ -102,6 +102,7 @@ def test_verdicts_come_in_the_order_of_the_calls_and_the_strictest_decides(api):
     assert answer["decision"] == "block"
 
 
+@pytest.mark.promise("REL-11")
 def test_a_resent_call_gets_the_verdict_that_it_got_the_first_time(api):
     body = {"session": "s-1", "calls": [{"call_id": "same", "tool": "t", "arguments": {}}]}
     answers = [api.post("/guard", body).json() for _ in range(6)]

@@ -80,6 +80,7 @@ def send(api, form, arguments):
     return api.raw(path, body_of(form, arguments), content_type=kind)
 
 
+@pytest.mark.promise("REL-16")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("name", VALUES)
 def test_a_hostile_value_in_arguments_gets_its_promised_answer(api, name, form):
@@ -88,6 +89,7 @@ def test_a_hostile_value_in_arguments_gets_its_promised_answer(api, name, form):
     check(answer, form, promise)
 
 
+@pytest.mark.promise("REL-16")
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     "name", [name for name in VALUES if name not in ("invalid utf-8", "overlong utf-8", "encoded surrogate")]
@@ -186,6 +188,7 @@ WHOLE_BODIES = [value for value, _ in VALUES.values()] + [
 
 
 # The parser is the same for all: every route gets half of the bodies, and every second route the same half.
+@pytest.mark.promise("REL-15")
 @pytest.mark.parametrize(
     ("path", "method", "bodies"),
     [(*operation, WHOLE_BODIES[number % 2 :: 2]) for number, operation in enumerate(OPERATIONS)]
@@ -212,6 +215,7 @@ def test_no_body_makes_any_route_fail_or_answer_in_anything_but_json(api, path, 
             assert answer.json()["request_id"] == answer.headers["x-request-id"]
 
 
+@pytest.mark.promise("SEC-31")
 @pytest.mark.parametrize(
     ("body", "status", "code"),
     [
@@ -267,6 +271,7 @@ def test_guard_requests_of_any_shape_are_evaluated_or_rejected(api, call, result
     assert answer.status_code in (200, 400, 422), answer.text
 
 
+@pytest.mark.promise("SEC-34")
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(
     st.sampled_from(["max_repeats", "mode", "preset", "enabled", "ttl_seconds", "similar_ratio", "graduated_rungs", "nope"]), json_values,

@@ -111,6 +111,7 @@ def test_an_export_has_the_order_and_filters_of_the_list(api, incident):
     assert api.get("/incidents/export", format="xlsx").status_code == 422
 
 
+@pytest.mark.promise("SEC-20")
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "＝", "＋", "－", "＠"])
 def test_no_cell_of_a_csv_is_a_formula(api, start):
     api.loop("s-1", tool=f"{start}1+1", agent=f'{start}"quoted", and more')

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from django.utils import timezone
 
 from detection.models import ApiKey, Attempt
@@ -23,6 +24,7 @@ def test_integrations_tell_when_they_were_heard_and_whether_they_only_watch(api)
     assert all(one["last_heard_at"] and one["sessions"] == 1 for one in items.values())
 
 
+@pytest.mark.promise("SEC-03")
 def test_keys_tell_what_came_with_them_and_never_their_token(api, with_scopes, project, key, as_other):
     reporter = with_scopes("ingest")
     reporter.post("/events", CALL)

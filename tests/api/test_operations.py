@@ -32,6 +32,7 @@ def test_ready_while_the_database_answers_and_not_without_it(wsgi_client, db):
     assert answer.headers["retry-after"] == "1"
 
 
+@pytest.mark.promise("SEC-26")
 def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(wsgi_client, api, with_scopes):
     assert wsgi_client.get(f"{ROOT}/metrics").status_code == 401
     assert (

@@ -55,6 +55,7 @@ def test_rejected_requests_do_not_make_the_wait_longer(api, slow):
     assert max(waits) <= 102
 
 
+@pytest.mark.promise("SEC-23")
 def test_each_key_has_its_own_measure(api, as_other, wsgi_client, project, slow):
     api.get("/sessions")
     refused(api.get("/sessions"))

@@ -137,6 +137,7 @@ def test_the_audit_is_listed_filtered_and_paged(api):
     assert api.get("/audit", cursor="nonsense").status_code == 422
 
 
+@pytest.mark.promise("SEC-20")
 def test_the_export_is_safe_to_open_and_whole(api, project):
     for subject in ('=cmd|"/c calc"!A1', "+1", "@x", "\t=1", "-5"):
         audit.record(Actor("=HYPERLINK(1)"), "test.entry", subject, project_id=project.pk, after={"n": -5})

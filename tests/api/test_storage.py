@@ -49,6 +49,7 @@ def test_events_and_guard_are_rejected_before_any_write_until_there_is_space(api
     assert api.call().json()["decision"] == "allow"
 
 
+@pytest.mark.promise("REL-10")
 def test_reading_stopping_and_settings_go_on(api, disk):
     incident = api.loop()["verdicts"][0]["incident"]
     disk(1.0)

@@ -65,6 +65,7 @@ def test_the_texts_that_are_tried_are_those_of_events():
     assert LIMITS["content_digest"] == 128
 
 
+@pytest.mark.promise("REL-35")
 @pytest.mark.parametrize("form", ["batch", "lines"])
 @pytest.mark.parametrize("letter", LETTERS.values(), ids=LETTERS)
 def test_the_documented_maximum_is_stored_whole(api, form, letter):
@@ -82,6 +83,7 @@ def test_the_documented_maximum_is_stored_whole(api, form, letter):
         assert api.get(path).status_code == 200
 
 
+@pytest.mark.promise("REL-35")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("letter", LETTERS.values(), ids=LETTERS)
 def test_one_character_more_rejects_its_event_alone(api, kind, letter):
@@ -187,6 +189,7 @@ def database_rejects(db):
         )
 
 
+@pytest.mark.promise("REL-35")
 @pytest.mark.parametrize("places", [(0,), (6,), (3, 4), (0, 5, 6)], ids=str)
 @pytest.mark.usefixtures("database_rejects")
 def test_an_event_that_the_database_rejects_is_left_out_and_named(api, places):
@@ -279,6 +282,7 @@ BODIES = [
 ]
 
 
+@pytest.mark.promise("REL-35")
 @pytest.mark.parametrize("letter", ["a", "\U00010348", "e\u0301"], ids=ascii)
 @pytest.mark.parametrize("extra", [0, 1, 4000])
 def test_no_text_of_a_body_makes_its_route_fail(api, letter, extra):

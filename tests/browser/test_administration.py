@@ -121,6 +121,7 @@ def test_deleting_a_strict_override_requires_a_reason(site, records, page):
     assert not Override.objects.filter(pk=stored.pk).exists()
 
 
+@pytest.mark.promise("SEC-09")
 def test_the_scripts_of_the_theme_work_without_eval(site, records, page):
     """Menus, filters, tabs, sorting and the search use the build of Alpine that the policy allows."""
     world, _ = records

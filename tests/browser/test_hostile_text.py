@@ -179,6 +179,7 @@ def open_screen(site, page: Page, name: str, url: str) -> None:
 
 
 # Each half in a process of its own: together they would be the last tests to end.
+@pytest.mark.promise("SEC-10", "SEC-11", "SEC-12")
 @pytest.mark.parametrize("half", [0, 1])
 @pytest.mark.parametrize("views", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_no_screen_runs_a_payload_calls_out_or_has_serious_accessibility_problems(site, page, half, views):

@@ -180,6 +180,7 @@ def test_without_a_socket_the_page_polls(live, project):
     expect(live.locator('tr[data-session="second"]')).to_be_visible(timeout=9000)
 
 
+@pytest.mark.promise("REL-21")
 def test_after_a_lost_connection_the_page_catches_up(live, project):
     live.context.set_offline(True)
     for name in ("second", "third"):

@@ -52,6 +52,7 @@ def numbers_of(page):
     }
 
 
+@pytest.mark.promise("REL-32")
 def test_tiles_tabs_list_and_api_agree_under_every_filter():
     world = make_world()
     project, chance = world.project, random.Random(8)

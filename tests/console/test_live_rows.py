@@ -91,6 +91,7 @@ def test_a_row_that_no_longer_fits_the_filter_is_named(transactional_db):
     assert before["order"][0] in after["removed"]
 
 
+@pytest.mark.promise("REL-32")
 def test_the_order_is_the_one_of_the_api(world):
     for name in ("s-2", "s-3", "s-4"):
         ask(world.project, name, 1)

@@ -157,6 +157,7 @@ def test_nothing_is_visible_without_signing_in(world):
                 assert answer["Location"].startswith("/sign-in"), name
 
 
+@pytest.mark.promise("SEC-05")
 def test_another_projects_pages_do_not_exist(world):
     other = Client()
     other.force_login(make_member(make_project(), Role.ADMIN))
@@ -166,6 +167,7 @@ def test_another_projects_pages_do_not_exist(world):
             assert world.session.external_id.encode() not in answer.content, name
 
 
+@pytest.mark.promise("SEC-06", "SEC-32")
 @pytest.mark.parametrize("role", ORDER)
 def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
     member = Client()
@@ -208,6 +210,7 @@ def test_the_servers_settings_are_for_superusers(world):
     )
 
 
+@pytest.mark.promise("SEC-08")
 def test_a_form_from_elsewhere_changes_nothing(world):
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(world.user)

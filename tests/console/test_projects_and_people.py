@@ -236,6 +236,7 @@ def test_a_signed_in_person_joins_with_one_click_and_members_do_not_use_an_invit
     assert other.client.post(f"{world.base}/session/act").status_code == 403
 
 
+@pytest.mark.promise("SEC-32")
 def test_revoked_expired_and_made_up_invitations_look_the_same():
     world = make_world()
     links = [invite(world.client, world.base) for _ in range(2)]

@@ -31,6 +31,7 @@ from tests.support.projects import make_key, make_member, make_project
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.promise("SEC-09")
 def test_every_screen_opens_for_every_role_without_scripts_or_inline_code_and_with_a_strict_policy(world):
     for role in Role.values:
         client = Client()
@@ -658,6 +659,7 @@ def test_a_tool_rule_that_weakens_needs_a_reason_and_so_does_deleting_a_strict_o
     assert not ToolOverride.objects.filter(pattern="crm_*").exists()
 
 
+@pytest.mark.promise("SEC-01")
 def test_a_keys_token_is_shown_once_and_never_again(world):
     made = world.client.post(f"{world.base}/keys", {"name": "agents", "scopes": ["guard"]})
     token = re.search(r"lg_[0-9a-z]{10}_[0-9a-f]{72}", made.content.decode())
@@ -745,6 +747,7 @@ def test_preferences_hold_from_the_first_byte(world):
     assert 'data-shortcuts="off"' in body
 
 
+@pytest.mark.promise("SEC-26")
 def test_an_error_page_shows_no_secrets(world):
     page = world.client.get("/nowhere")
     assert page.status_code == 404

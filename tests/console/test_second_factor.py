@@ -60,6 +60,7 @@ def is_signed_in(client):
     return client.get("/account").status_code == 200
 
 
+@pytest.mark.promise("SEC-21")
 def test_signing_in_asks_for_a_code_that_works_once(ana):
     enrol(browser())
     client = browser()
@@ -106,6 +107,7 @@ def test_enabling_ends_the_other_sign_ins(ana):
     assert [is_signed_in(here), is_signed_in(there)] == [True, False]
 
 
+@pytest.mark.promise("SEC-21")
 def test_guessing_codes_is_slowed_and_the_password_alone_does_not_reset_that(ana):
     enrol(browser())
     client = browser()
@@ -179,6 +181,7 @@ def test_the_command_for_a_lost_device_ends_all_sign_ins(ana):
         call_command("reset_second_factor", "ana")
 
 
+@pytest.mark.promise("SEC-06")
 @pytest.mark.parametrize("whole_installation", [True, False])
 def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, whole_installation, settings):
     settings.REQUIRE_SECOND_FACTOR = whole_installation

@@ -27,6 +27,7 @@ def test_a_member_lands_on_connect_until_the_first_event_came_in(client):
     assert client.get("/", follow=True).redirect_chain[-1][0] == f"/p/{project.slug}/connect"
 
 
+@pytest.mark.promise("SEC-21")
 def test_an_unknown_account_and_a_wrong_password_get_the_same_words(client):
     make_member(make_project(), username="ana")
     known, unknown = send(client, "ana", "wrong"), send(client, "nobody", "wrong")
@@ -35,6 +36,7 @@ def test_an_unknown_account_and_a_wrong_password_get_the_same_words(client):
     assert b"Username or password is wrong." in unknown.content
 
 
+@pytest.mark.promise("SEC-21")
 def test_after_some_wrong_tries_the_next_one_has_to_wait_even_with_the_right_password(client):
     make_member(make_project(), username="ana")
     for _ in range(6):
@@ -44,6 +46,7 @@ def test_after_some_wrong_tries_the_next_one_has_to_wait_even_with_the_right_pas
     assert int(answer["Retry-After"]) >= 1
 
 
+@pytest.mark.promise("SEC-21")
 @pytest.mark.django_db(transaction=True)
 def test_guesses_at_the_same_time_are_throttled_like_those_in_sequence(monkeypatch):
     monkeypatch.setattr(sign_in_throttle, "FIRST_WAIT_SECONDS", 600.0)
@@ -67,6 +70,7 @@ def test_guessing_many_accounts_from_one_address_is_slowed_too(client):
     assert send(client, "someone-new", "wrong").status_code == 429
 
 
+@pytest.mark.promise("SEC-21")
 def test_a_flood_of_other_names_does_not_flush_the_counts_of_an_account(client, monkeypatch):
     monkeypatch.setattr(sign_in_throttle, "FIRST_WAIT_SECONDS", 600.0)
     make_member(make_project(), username="ana")
@@ -90,6 +94,7 @@ def test_counts_are_forgotten_an_hour_after_the_last_failure(client):
     assert not FailedSignIns.objects.exists()
 
 
+@pytest.mark.promise("SEC-21")
 def test_failed_attempts_of_others_do_not_affect_a_signed_in_user(client):
     project = make_project()
     make_member(project, username="ana")
@@ -100,6 +105,7 @@ def test_failed_attempts_of_others_do_not_affect_a_signed_in_user(client):
     assert client.get(f"/p/{project.slug}/live").status_code == 200
 
 
+@pytest.mark.promise("SEC-12")
 @pytest.mark.parametrize(
     "target",
     ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "http:evil"],

@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[2]
 DURATIONS = ROOT / "tests/browser/durations.json"
 
 
+@pytest.mark.promise("SEC-13")
 @pytest.mark.parametrize(
     "character", ["\u202e", "\u2066", "\u200b", "\ufeff", "\u00ad", "\x00", "\x1b", "\U000e0041", "\u2028"]
 )
@@ -47,6 +48,7 @@ def test_words_inside_a_text_are_compared_one_by_one():
     assert change.parts == (("same", "reset"), ("old", "admin"), ("new", "user"), ("same", "password"))
 
 
+@pytest.mark.promise("SEC-19")
 def test_differences_of_huge_arguments_are_bounded():
     old = "[" + ",".join(str(n) for n in range(5000)) + "]"
     new = "[" + ",".join(str(n + 1) for n in range(5000)) + "]"

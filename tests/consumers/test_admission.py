@@ -1,3 +1,5 @@
+import pytest
+
 from detection.consumers.admission import Admission
 
 from .sockets import Socket
@@ -14,6 +16,7 @@ async def outcome(application):
     return await socket.connect() or socket
 
 
+@pytest.mark.promise("REL-19")
 async def test_a_burst_above_the_limit_gets_retry_after():
     gate = Admission(greet, burst_accepts=3, accepts_per_second=0.001)
     outcomes = [await outcome(gate) for _ in range(5)]
@@ -22,6 +25,7 @@ async def test_a_burst_above_the_limit_gets_retry_after():
         await socket.leave()
 
 
+@pytest.mark.promise("REL-19")
 async def test_sockets_beyond_the_limit_wait_until_others_have_left():
     gate = Admission(greet, max_sockets=1)
     first = await outcome(gate)

@@ -197,6 +197,7 @@ async def test_only_keys_of_the_project_with_the_scope_may_wait(project):
     assert statuses == [401, 401, 403, 404]
 
 
+@pytest.mark.promise("SEC-02")
 @pytest.mark.parametrize("ends", ["revoked", "expired"])
 async def test_a_wait_ends_with_the_key_that_waits(ends, project, long_poll):
     public_id, token = await held(project)
@@ -292,6 +293,7 @@ async def test_a_decision_that_reached_the_hook_is_not_kept_for_the_next_call(pr
     assert not (await sync_to_async(Approval.objects.get)()).retry_keys
 
 
+@pytest.mark.promise("SEC-38")
 async def test_keys_that_anybody_may_make_up_wait_behind_those_that_were_valid(project, monkeypatch):
     public_id, token = await held(project)
     assert (await wait_for(token, public_id, seconds=0)).status_code == 200

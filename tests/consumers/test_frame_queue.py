@@ -1,3 +1,5 @@
+import pytest
+
 from detection.consumers.frame_queue import FrameQueue
 
 
@@ -17,6 +19,7 @@ async def test_the_newest_hint_of_an_object_is_sent():
     assert queue.take() == []
 
 
+@pytest.mark.promise("REL-20")
 async def test_what_waits_is_bounded_and_overflow_is_one_resync():
     queue = FrameQueue(max_hints=10)
     for number in range(20_000):

@@ -55,6 +55,7 @@ async def test_many_changes_of_one_object_are_one_hint(project, member):
         assert 1 <= len(told) <= 5
 
 
+@pytest.mark.promise("REL-20")
 async def test_more_changes_than_can_wait_become_one_resync(project, member, monkeypatch):
     monkeypatch.setattr(live, "BATCH_SECONDS", 1.0)
     async with open_page(project, member) as socket:
@@ -101,12 +102,14 @@ async def test_a_visitor_who_is_not_signed_in_is_rejected_with_401(project):
     assert await socket_to("/ws/p/support/").connect() == 401
 
 
+@pytest.mark.promise("SEC-05")
 @pytest.mark.parametrize("path", ["/ws/p/unknown/", "/ws/p/other/", "/ws/elsewhere/", "/"])
 async def test_what_is_not_theirs_and_what_does_not_exist_are_rejected_alike(path, project, member):
     await Project.objects.acreate(slug="other", name="Other")
     assert await socket_to(path, member).connect() == 403
 
 
+@pytest.mark.promise("SEC-07")
 async def test_signing_out_closes_the_sockets_of_that_sign_in_only(project, member, rf):
     from django.contrib.auth import logout
 
@@ -155,6 +158,7 @@ async def restore_an_old_password(project, member):
 RIGHT_ENDS = [end_session, change_password, deactivate, leave_project, change_role, restore_an_old_password]
 
 
+@pytest.mark.promise("SEC-07")
 @pytest.mark.parametrize("happens", RIGHT_ENDS)
 async def test_a_socket_ends_with_the_right_without_a_broker_and_without_being_told(
     happens, project, member, settings
@@ -231,6 +235,7 @@ async def test_a_large_message_closes_the_socket(project, member):
         assert await socket.closing_code() == 1009
 
 
+@pytest.mark.promise("SEC-07")
 async def test_too_many_messages_close_the_socket(project, member):
     async with open_page(project, member) as socket:
         for _ in range(21):

@@ -6,6 +6,7 @@ from detection.consumers.origins import allowed_origins, origin_of
 from .conftest import socket_to
 
 
+@pytest.mark.promise("SEC-07")
 @pytest.mark.parametrize(
     "origin",
     [

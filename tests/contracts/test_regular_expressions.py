@@ -69,6 +69,7 @@ def beginnings(pattern):
     return {text[:end] for end in {1, len(text) // 4, len(text) // 2, len(text) - 1, len(text)} if end > 0}
 
 
+@pytest.mark.promise("SEC-18")
 @pytest.mark.parametrize("where", sorted(PATTERNS))
 def test_work_grows_no_faster_than_the_text(where):
     pattern = PATTERNS[where]

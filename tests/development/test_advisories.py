@@ -47,6 +47,7 @@ def test_every_package_and_the_browser_code_are_asked_about(capsys):
     assert f"{len(asked)} packages checked, 0 with known vulnerabilities." in capsys.readouterr().out
 
 
+@pytest.mark.promise("SEC-29")
 def test_a_known_vulnerability_fails_the_audit(capsys):
     def answer(asked):
         return {"results": [{"vulns": [{"id": "GHSA-1"}]} if "/django@" in purl else {} for purl in asked]}

@@ -80,6 +80,7 @@ def test_the_builder_gets_every_file_that_the_image_copies():
     assert {f"!{source}" for source in copied} <= set(ignored)
 
 
+@pytest.mark.promise("SEC-28")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_valkey_of_the_containers_asks_for_the_password_which_no_argument_shows(tmp_path):
     service, port = SERVICES["valkey"], free_port()
@@ -120,6 +121,7 @@ def test_no_container_gains_rights_and_only_volumes_are_written():
     assert "\nUSER loopguard\n" in DOCKERFILE
 
 
+@pytest.mark.promise("SEC-29")
 def test_every_image_of_another_project_is_pinned_by_digest(tmp_path):
     assert images.unpinned(ROOT) == []
     shutil.copytree(ROOT / "deploy", tmp_path / "deploy")

@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+import pytest
+
 from development.locks import GROUPS, changes, pins, problems
 
 ROOT = Path(__file__).resolve().parents[2]
 PIN = "celery[redis]==5.7.0 \\\n    --hash=sha256:00\n"
 
 
+@pytest.mark.promise("SEC-29")
 def test_the_lock_files_of_the_project_have_no_problems():
     assert problems({name: (ROOT / name).read_text() for name in GROUPS}) == []
 

@@ -23,6 +23,7 @@ def test_a_denial_grants_nothing():
     assert (ruling.decision, ruling.accepted, ruling.extra_rounds) == ("denied", False, 0)
 
 
+@pytest.mark.promise("J-03")
 @pytest.mark.parametrize(
     "text",
     [

@@ -322,6 +322,7 @@ def test_a_state_stays_small_whatever_comes_in(preset, kind):
     )
 
 
+@pytest.mark.promise("REL-23")
 @pytest.mark.parametrize("preset", ["standard", "similarity", "advisory", "proxy"])
 def test_what_a_session_remembers_stops_growing(preset):
     """The number of things that a step can look at is bounded, hence its cost, at any length of the session."""
@@ -361,6 +362,7 @@ def test_deep_arguments_and_results_are_judged_like_any_other(depth):
         assert last.verdict.decision == "block"
 
 
+@pytest.mark.promise("REL-24")
 def test_long_runs_of_combining_marks_are_no_way_to_stop_the_engine():
     # Sorting them takes quadratic time: minutes for a megabyte.
     text = "a" + "\u0301\u0327" * 50_000

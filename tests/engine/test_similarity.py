@@ -55,6 +55,7 @@ def test_every_kind_of_arguments_is_alike_to_itself(arguments):
     assert alike(arguments, arguments) == 1.0
 
 
+@pytest.mark.promise("REL-24", "SEC-19")
 def test_a_sketch_is_short_and_holds_no_text():
     made = sketch({f"field{i}": "secret words " * 500 for i in range(100)}, KEYER)
 

@@ -57,6 +57,7 @@ def test_a_body_above_the_limit_is_left_to_the_application():
     assert MAX_BODY_BYTES < len(asyncio.run(read(Arriving(*parts), None))) < 2.5e6
 
 
+@pytest.mark.promise("REL-14")
 @pytest.mark.parametrize(("count", "size"), [(2, unfinished_bodies.MAX_UNFINISHED_BYTES), (9, 250_000)])
 def test_of_too_many_unfinished_bodies_the_oldest_is_given_up(monkeypatch, count, size):
     monkeypatch.setattr(unfinished_bodies, "GRACE_SECONDS", 60)

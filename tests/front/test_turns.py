@@ -40,6 +40,7 @@ def serve(waiting, clock, count, cost):
     return order
 
 
+@pytest.mark.promise("REL-18")
 def test_a_project_that_comes_later_does_not_wait_behind_a_flood(clock):
     waiting = Turns(2, clock)
     put(waiting, FLOOD, count=60)
@@ -48,6 +49,7 @@ def test_a_project_that_comes_later_does_not_wait_behind_a_flood(clock):
     assert serve(waiting, clock, 6, lambda _: 0.1).count(QUIET) == 3
 
 
+@pytest.mark.promise("SEC-23")
 def test_a_request_weighs_the_time_that_it_takes(clock):
     waiting = Turns(1, clock)
     put(waiting, FLOOD, count=60)

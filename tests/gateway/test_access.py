@@ -69,6 +69,7 @@ def test_a_revoked_key_stops_working_within_a_second(world: World):
     assert asked(url, **headers) == (401, "unknown_key")
 
 
+@pytest.mark.promise("SEC-38")
 def test_a_flood_of_made_up_keys_delays_no_evaluation(world: World, monkeypatch):
     monkeypatch.setattr(grants, "FRESH_SECONDS", 60.0)  # the key itself is not looked up meanwhile
     world.model.script = lambda asked: answered(asked, "openai", "", [call()])
@@ -148,6 +149,7 @@ def endless(asked: Asked) -> Answer:
     return answer
 
 
+@pytest.mark.promise("SEC-02")
 def test_running_requests_end_with_the_right_to_make_them(world: World, monkeypatch):
     """Streams end with an error of their protocol; the others of the project go on."""
     monkeypatch.setattr(traffic, "FLUSH_SECONDS", 0.1)
@@ -226,11 +228,13 @@ def test_other_paths_need_the_clients_own_credential(world: World):
     assert [one.headers["authorization"] for one in world.model.asked] == ["Bearer sk-client"]
 
 
+@pytest.mark.promise("SEC-15")
 def test_a_key_of_ours_never_reaches_a_provider(world: World):
     world.http(**{"Authorization": f"Bearer {world.key}", "X-Api-Key": world.key}).get("/files")
     assert not {"authorization", "x-api-key"} & world.model.asked[0].headers.keys()
 
 
+@pytest.mark.promise("SEC-03")
 def test_tokens_are_masked_in_every_log_line(world: World):
     _, token = backends.create_token(world.project.pk, world.backend().public_id, SYSTEM, name="ci")
     stream = io.StringIO()

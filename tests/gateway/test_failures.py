@@ -185,6 +185,7 @@ def test_an_error_in_a_stream_passes_and_the_calls_before_it_do_not(world: World
     assert b"tool_calls" not in raw
 
 
+@pytest.mark.promise("REL-36")
 @pytest.mark.parametrize(
     "end", [b"", b"0\r\n", b"zz\r\n", b"5\r\nab"], ids=["early", "no break", "no size", "within"]
 )

@@ -114,6 +114,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.promise("SEC-39")
 @pytest.mark.parametrize("status", [200, 302, 401, 500])
 @pytest.mark.parametrize("path", ["/files", "/chat/completions"])
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -138,6 +139,7 @@ def test_what_a_model_server_sends_does_not_act_on_the_console(world: World, pat
     assert not {name.lower() for name in HOSTILE} & (answer.headers.keys() - SHIELD.keys())
 
 
+@pytest.mark.promise("SEC-39")
 @pytest.mark.parametrize(
     ("given", "shown"),
     [
@@ -264,6 +266,7 @@ def test_a_client_that_does_not_read_holds_the_upstream_back(world: World):
         assert sum(len(part) for part in parts) > 60 * 2**20
 
 
+@pytest.mark.promise("SEC-15")
 def test_an_address_that_the_deployment_no_longer_allows_is_not_used(world: World, settings):
     settings.GATEWAY_UPSTREAMS = ("https://api.openai.com",)
     answer = world.http().get("/files")

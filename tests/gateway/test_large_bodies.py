@@ -28,6 +28,7 @@ def refusal(answer):
     return answer.status_code, answer.json()["error"]["code"]
 
 
+@pytest.mark.promise("SEC-40")
 @pytest.mark.parametrize("shape", PATHS)
 def test_more_messages_than_the_guard_takes_are_rejected(world: World, shape):
     backend, path = PATHS[shape]
@@ -64,6 +65,7 @@ def many(unit, size):
     return b'{"model":"m","messages":[' + b",".join([unit] * (size // (len(unit) + 1))) + b"]}"
 
 
+@pytest.mark.promise("SEC-40")
 @pytest.mark.parametrize(
     "body",
     [
@@ -94,6 +96,7 @@ def test_a_long_text_is_one_value_whatever_it_contains(world: World):
         assert world.model.asked[-1].document == request
 
 
+@pytest.mark.promise("SEC-40")
 def test_a_bomb_ends_at_the_limit_of_a_body(world: World):
     for size, status in ((30_000_000, 200), (request_body.MAX_BODY_BYTES + 1, 413)):
         world.model.script = lambda asked: answered(asked, "openai", "Hi.")
@@ -141,6 +144,7 @@ def grown(chance, depth=0):
     return chance.choice((1, -2.5, True, None))
 
 
+@pytest.mark.promise("SEC-40")
 @pytest.mark.parametrize("window", [2, 3, 7, 64 * 1024])
 def test_values_are_counted_as_a_parser_would_find_them(window, monkeypatch):
     monkeypatch.setattr(json_size, "_WINDOW", window)

@@ -55,6 +55,7 @@ def every_posted_loop_is_found():
     return not behind and Incident.objects.filter(session_name__startswith="run-").count() == SESSIONS
 
 
+@pytest.mark.promise("REL-01", "REL-02")
 def test_with_a_dead_broker_requests_do_not_wait_and_the_sweeper_finds_every_loop(
     dead_broker, install, token
 ):
@@ -77,6 +78,7 @@ def test_with_a_dead_broker_requests_do_not_wait_and_the_sweeper_finds_every_loo
     assert stored.count() == REQUESTS * 2
 
 
+@pytest.mark.promise("REL-03")
 def test_a_broker_that_forgets_everything_loses_nothing(install, token):
     import redis
 

@@ -52,6 +52,7 @@ def rejection(live, *arguments, **options):
     return caught.value.response.status_code
 
 
+@pytest.mark.promise("SEC-07")
 def test_a_handshake_without_a_right_is_rejected_before_it_is_accepted(live, project):
     stranger = sign_in(
         make_member(project.__class__.objects.create(slug="other", name="Other"), username="eve")
@@ -64,6 +65,7 @@ def test_a_handshake_without_a_right_is_rejected_before_it_is_accepted(live, pro
     assert rejection(live, "/ws/elsewhere/", cookie=forged) == 403
 
 
+@pytest.mark.promise("SEC-07")
 @pytest.mark.parametrize(
     "frames",
     [["x" * 4097], ["x" * 4096, "x"], [b"\0" * 4097]],
@@ -110,6 +112,7 @@ HANDSHAKE = (
 )
 
 
+@pytest.mark.promise("SEC-37")
 def test_web_answers_400_to_a_request_without_a_single_host(install):
     installation = install(worker=False)
     web = "127.0.0.1", int(installation.url.rpartition(":")[2])
@@ -120,6 +123,7 @@ def test_web_answers_400_to_a_request_without_a_single_host(install):
         assert got.startswith(b"HTTP/1.1 200 "), (host, got)
 
 
+@pytest.mark.promise("SEC-37")
 @pytest.mark.parametrize(
     "head",
     [
@@ -134,6 +138,7 @@ def test_a_request_without_a_single_host_gets_400(live, head):
     assert exchange(live, with_host).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.promise("SEC-36")
 @pytest.mark.parametrize(
     "start",
     [
@@ -208,6 +213,7 @@ def finishes(client):
     return client.recv(65536).startswith(b"HTTP/1.1 200 ")
 
 
+@pytest.mark.promise("SEC-36")
 def test_unfinished_requests_beyond_what_the_process_may_open_cost_nobody_else_a_response(install):
     installation = install(web=False, worker=False)
     installation.start_live(max_files=400)
@@ -219,6 +225,7 @@ def test_unfinished_requests_beyond_what_the_process_may_open_cost_nobody_else_a
         assert all(map(finishes, clients[-50:]))
 
 
+@pytest.mark.promise("SEC-36")
 def test_the_oldest_of_too_many_unfinished_requests_is_closed_first():
     with serving(application, most_waiting=3) as url, contextlib.ExitStack() as opened:
         address = "127.0.0.1", int(url.rpartition(":")[2])
@@ -227,6 +234,7 @@ def test_the_oldest_of_too_many_unfinished_requests_is_closed_first():
         assert [finishes(client) for client in clients[2:]] == [True, True, True]
 
 
+@pytest.mark.promise("SEC-36")
 @pytest.mark.parametrize(
     "start",
     [b"", b"G", GET[:-1], GET, b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n"],
@@ -252,6 +260,7 @@ def test_a_connection_that_trickles_is_closed(monkeypatch):
             assert any(is_reset_by_a_byte(client) for _ in range(200))
 
 
+@pytest.mark.promise("SEC-36")
 @pytest.mark.parametrize(("path", "is_whole"), [("/big", False), ("/granted", True)])
 def test_only_a_client_with_a_right_may_take_its_time_to_read(path, is_whole, monkeypatch):
     monkeypatch.setattr(connections, "CLIENT_SECONDS", 0.5)

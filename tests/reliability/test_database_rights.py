@@ -122,6 +122,7 @@ def test_an_owner_without_privileges_needs_the_role_before_it_can_prepare(prepar
     assert (prepared.with_role.returncode, prepared.with_role.stderr) == (0, "")
 
 
+@pytest.mark.promise("SEC-24")
 def test_the_role_can_only_add_to_the_audit(prepared):
     place = prepared.place
     only_adds_to_the_audit(place.url(place.role), place.owner)
@@ -184,6 +185,7 @@ def test_a_single_role_works_and_is_warned_of_its_rights(place):
     even_the_owner_meets_triggers(place.url(place.owner))
 
 
+@pytest.mark.promise("SEC-28")
 def test_the_lesser_role_cannot_prepare_and_the_error_names_the_variable_to_set(place):
     place.make_role()
     refused = place.prepare()

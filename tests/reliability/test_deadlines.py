@@ -66,6 +66,7 @@ def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
             connection.close()
 
 
+@pytest.mark.promise("REL-09")
 def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.guard().status_code == 200
     missed = web.missed()
@@ -84,6 +85,7 @@ def test_a_frozen_database_delays_the_guard_no_longer_than_its_deadline(web):
     assert web.missed() - missed >= MORE_THAN_THREADS
 
 
+@pytest.mark.promise("REL-38")
 @pytest.mark.parametrize("milliseconds", ["1", "2", "5", "9"])
 def test_a_database_that_had_no_time_to_respond_is_not_said_to_be_unavailable(web, milliseconds):
     blamed, missed, count = web.missed("database"), web.missed(), 60
@@ -99,6 +101,7 @@ def test_a_database_that_had_no_time_to_respond_is_not_said_to_be_unavailable(we
     assert web.guard().status_code == 200
 
 
+@pytest.mark.promise("REL-09")
 def test_a_locked_session_delays_nobody_else(web):
     assert web.guard("locked").status_code == 200
     with (
@@ -159,6 +162,7 @@ def unfinished_answer(web, path, kind, body, cut, **headers):
         return answer.status, answer.getheader("Content-Type"), answer.read()
 
 
+@pytest.mark.promise("REL-36")
 @pytest.mark.parametrize("cut", CUTS.values(), ids=CUTS)
 @pytest.mark.parametrize("size", [1, 3000], ids=["short", "long"])
 def test_a_body_that_is_cut_or_broken_is_rejected_whole(web, cut, size):

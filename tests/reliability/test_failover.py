@@ -151,6 +151,7 @@ class Agent:
                 time.sleep(0.1)
 
 
+@pytest.mark.promise("REL-37")
 def test_a_database_that_becomes_read_only_and_a_failover_lose_nothing_that_was_acknowledged(place):
     becomes_read_only(place)
     fails_over(place)

@@ -92,6 +92,7 @@ def people(project, install):
         person.browser.close()
 
 
+@pytest.mark.promise("SEC-02")
 def test_rights_that_end_in_web_end_sockets_and_long_polls_of_live(people, project, token):
     member(project, "boss")
     ana = member(project, "ana", Role.OPERATOR)

@@ -28,6 +28,7 @@ def local(settings):
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
 
 
+@pytest.mark.promise("REL-26")
 def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(project):
     with receiving() as receiver:
         receiver.replies = [Reply(after_seconds=20)]

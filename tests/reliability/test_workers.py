@@ -88,6 +88,7 @@ def expected(project):
     return outcome(twin)
 
 
+@pytest.mark.promise("REL-04")
 @pytest.mark.parametrize(
     ("seed", "kills"), [(4, 3), *(pytest.param(seed, 15, marks=pytest.mark.long) for seed in range(8))]
 )
@@ -113,6 +114,7 @@ def test_without_any_worker_the_schedule_process_evaluates_what_was_sent(project
     assert wait_until(is_done, 60)
 
 
+@pytest.mark.promise("REL-07")
 def test_several_sweepers_and_workers_count_nothing_twice(expected, project, token):
     sweepers = [Sweeper(period_seconds=0.01) for _ in range(2)]
     send(token)

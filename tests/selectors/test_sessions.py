@@ -153,6 +153,7 @@ def test_changes_since_a_cursor_are_returned(project, session):
     assert changed_since(project.pk, "9" * 30).reset
 
 
+@pytest.mark.promise("REL-22")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.servers
 def test_a_change_that_commits_late_is_not_missed():

@@ -353,10 +353,12 @@ def world(project, agent, settings):
         yield World(project, agent, receiver)
 
 
+@pytest.mark.promise("SEC-25")
 def test_every_function_that_takes_an_actor_is_tried_here(world):
     assert set(found()) - NOT_A_CHANGE_OF_ITS_OWN == set(_changes(world))
 
 
+@pytest.mark.promise("SEC-24")
 @pytest.mark.parametrize("name", sorted(set(found()) - NOT_A_CHANGE_OF_ITS_OWN))
 def test_a_change_leaves_an_entry_in_its_own_transaction(world, name):
     prepare, change = _changes(world)[name]

@@ -10,6 +10,7 @@ from detection.services.errors import Invalid, NotFound
 from tests.support.agents import OPERATOR
 
 
+@pytest.mark.promise("SEC-01")
 def test_a_key_is_shown_once_and_kept_as_a_digest(project):
     row, token = keys.create_key(project, "agent", OPERATOR)
     stored = str(ApiKey.objects.values().get()) + str(list(AuditEntry.objects.values()))
@@ -20,6 +21,7 @@ def test_a_key_is_shown_once_and_kept_as_a_digest(project):
     assert ApiKey.objects.get(pk=row.pk).last_used_at is not None
 
 
+@pytest.mark.promise("SEC-04")
 def test_what_cannot_be_a_key_costs_no_query(project, django_assert_num_queries):
     _, token = keys.create_key(project, "agent", OPERATOR)
     wrong = [
@@ -41,6 +43,7 @@ def test_a_second_look_within_a_second_costs_no_query(project, django_assert_num
         assert keys.authenticate(token)
 
 
+@pytest.mark.promise("SEC-02")
 def test_a_revoked_key_is_refused_within_a_second(project):
     row, token = keys.create_key(project, "agent", OPERATOR)
     keys.authenticate(token)
@@ -49,6 +52,7 @@ def test_a_revoked_key_is_refused_within_a_second(project):
     assert keys.authenticate(token) is None
 
 
+@pytest.mark.promise("SEC-02")
 def test_an_expired_key_is_refused_though_it_was_just_used(project):
     _, token = keys.create_key(project, "agent", OPERATOR, expires_at=timezone.now() + timedelta(seconds=0.3))
     assert keys.authenticate(token)

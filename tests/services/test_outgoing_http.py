@@ -23,6 +23,7 @@ def closed(settings):
     settings.ALERT_ALLOWED_NETWORKS = ()
 
 
+@pytest.mark.promise("SEC-14")
 @pytest.mark.parametrize(
     "address",
     [
@@ -51,6 +52,7 @@ def test_a_network_that_the_deployment_opens_passes_in_its_own_form_only(local):
         outgoing_http.check_address(ipaddress.ip_address("10.0.0.1"))
 
 
+@pytest.mark.promise("SEC-31", "SEC-37")
 @pytest.mark.parametrize(
     "url",
     [
@@ -94,6 +96,7 @@ def test_what_is_shown_of_an_address_holds_no_path():
     assert "s3cret" not in outgoing_http.parse("https://hooks.example.org/s3cret?key=s3cret").shown
 
 
+@pytest.mark.promise("SEC-14")
 def test_a_name_that_flips_after_the_check_is_refused_at_sending(local, monkeypatch):
     with receiving() as receiver:
         answers = iter(["8.8.8.8", "10.0.0.7"])
@@ -134,6 +137,7 @@ def test_one_bad_address_of_a_name_refuses_all_of_it(closed, monkeypatch):
         outgoing_http.post("https://mixed.example/", {}, b"{}")
 
 
+@pytest.mark.promise("SEC-14")
 def test_redirects_are_not_followed(local):
     with receiving() as receiver:
         receiver.replies = [Reply(302, {"Location": "http://169.254.169.254/latest/meta-data/"})]

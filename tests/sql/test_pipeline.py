@@ -207,6 +207,7 @@ def test_beyond_the_limit_statements_are_sent_unprepared(monkeypatch):
     assert connection.connection.prepared_names == before
 
 
+@pytest.mark.promise("REL-08")
 @pytest.mark.parametrize("times", [1, 5])
 def test_a_connection_that_the_server_ended_is_an_error_and_the_next_one_works(times):
     for _ in range(times):

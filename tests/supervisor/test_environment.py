@@ -20,6 +20,7 @@ SAFE = {
 }
 
 
+@pytest.mark.promise("SEC-27")
 @pytest.mark.parametrize(
     "key",
     ["x" * 64, "abcabc" * 8, "django-insecure-" + "q8z!kd93&" * 5, "change-me-" + "0123456789abcdef" * 3],
@@ -29,6 +30,7 @@ def test_a_secret_key_that_is_not_random_is_rejected(key):
         env.read(SAFE | {"LOOPGUARD_SECRET_KEY": key})
 
 
+@pytest.mark.promise("SEC-27")
 @pytest.mark.parametrize("name", ["LOOPGUARD_URL", "LOOPGUARD_LIVE_URL"])
 def test_pages_are_not_served_over_plain_http(name):
     with pytest.raises(env.EnvironmentProblem, match=rf"^{name} must be an https address in production"):
@@ -46,6 +48,7 @@ def test_https_and_this_machine_are_accepted(url):
         )
 
 
+@pytest.mark.promise("SEC-37")
 @pytest.mark.parametrize(
     ("name", "value"),
     [

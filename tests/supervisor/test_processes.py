@@ -78,6 +78,7 @@ def test_a_child_that_dies_is_started_again_with_growing_pauses(fleet, console):
     ]
 
 
+@pytest.mark.promise("REL-05")
 def test_a_child_whose_heartbeat_stops_is_replaced(fleet, console, tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "_HANG_SECONDS", 0.4)
     process = script(
@@ -110,6 +111,7 @@ def test_a_killed_child_leaves_no_helpers_that_hold_its_port(fleet, console, tmp
     assert children.wait_until_gone(helper_pid, 5)
 
 
+@pytest.mark.promise("REL-06")
 def test_a_child_may_finish_what_it_is_at(fleet, console):
     careful = (
         "import signal, sys, time\n"

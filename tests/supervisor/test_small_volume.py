@@ -50,6 +50,7 @@ def post(client: httpx.Client, number: int) -> httpx.Response:
     return client.post("/events", json={"events": events})
 
 
+@pytest.mark.promise("REL-10")
 @pytest.mark.long
 @pytest.mark.parametrize("megabytes", [200, 300, 600])
 def test_a_volume_that_fills_up_leaves_a_product_that_reads_and_starts(megabytes: int) -> None:

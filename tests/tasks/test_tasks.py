@@ -71,6 +71,7 @@ def test_a_session_that_is_gone_is_no_error(session):
     assert session.evaluated_seq == 1
 
 
+@pytest.mark.promise("REL-18")
 def test_projects_take_turns_and_a_session_waits_once():
     queue = EvaluationQueue()
     queue.add(1, [10, 11, 12, 11, 10])
@@ -105,6 +106,7 @@ def test_every_part_shows_when_it_has_worked(session):
     assert beat_of("sweeper").at is None
 
 
+@pytest.mark.promise("REL-07")
 def test_a_part_that_stopped_working_is_late(session):
     run(jobs.SWEEP)
     later = timezone.now() + timedelta(seconds=61)

@@ -20,6 +20,7 @@ def put_task(settings):
         broker.delete(queue)
 
 
+@pytest.mark.promise("REL-05")
 @pytest.mark.servers
 def test_a_worker_is_deaf_when_tasks_wait_at_two_looks_and_none_runs(put_task):
     worker = Consumption(deaf_seconds=0)

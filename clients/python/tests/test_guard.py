@@ -382,6 +382,7 @@ def test_a_large_result_keeps_its_length_and_digest(guard, server, name):
 # Without a server
 
 
+@pytest.mark.promise("REL-28")
 def test_calls_run_while_the_server_is_away_and_count_when_it_is_back(away, proxy, server, name):
     session = away.session(name)
     played(session, 1, content="first")
@@ -402,6 +403,7 @@ def test_calls_run_while_the_server_is_away_and_count_when_it_is_back(away, prox
     assert [call["result"]["content"] for call in server.calls(name)[1:]] == [f"file c{n}" for n in range(5)]
 
 
+@pytest.mark.promise("REL-28")
 def test_the_fourth_identical_call_does_not_run_while_the_server_is_away(away, proxy, server, name):
     proxy.mode = "refuse"
     verdicts = played(away.session(name), 10)

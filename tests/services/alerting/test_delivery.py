@@ -48,6 +48,7 @@ def states():
     return sorted(Notification.objects.values_list("state", flat=True))
 
 
+@pytest.mark.promise("SEC-16")
 def test_a_message_arrives_signed_with_every_active_secret(project, receiver):
     hook, first = destinations.create_destination(
         project.pk, ANA, name="hook", kind="webhook", address=receiver.url
@@ -69,6 +70,7 @@ def test_a_message_arrives_signed_with_every_active_secret(project, receiver):
     assert states() == ["delivered"]
 
 
+@pytest.mark.promise("SEC-16")
 def test_a_retry_repeats_the_id_and_the_bytes(project, receiver, hook):
     receiver.replies = [Reply(500, body=b"boom")]
     tell(project)
@@ -126,6 +128,7 @@ def test_a_claim_that_was_taken_over_notes_nothing(project, receiver, hook):
     assert states() == ["delivered"]
 
 
+@pytest.mark.promise("REL-25")
 def test_a_slow_and_a_dead_destination_delay_no_other_and_lose_nothing(project, receiver, monkeypatch):
     monkeypatch.setattr("detection.services.outgoing_http.DEADLINE_SECONDS", 1.0)
     with receiving() as slow, receiving() as dead:
@@ -187,6 +190,7 @@ def test_retry_after_is_read_within_reason(text, seconds):
     assert (read.total_seconds() if read is not None else None) == seconds
 
 
+@pytest.mark.promise("REL-25")
 def test_a_redirect_is_a_failure_and_is_not_followed(project, receiver, hook):
     receiver.replies = [Reply(307, {"Location": receiver.url + "/elsewhere"})]
     tell(project)

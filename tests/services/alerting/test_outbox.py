@@ -120,6 +120,7 @@ def test_transitions_of_one_group_share_a_message_until_it_is_sent(project, targ
     assert Notification.objects.count() == 3
 
 
+@pytest.mark.promise("REL-26")
 def test_a_group_that_flaps_is_gathered_longer(project, target):
     make_route(project, target, group_by=["loop"])
     for _ in range(routing.FLAPPING_COUNT + 3):
@@ -204,6 +205,7 @@ def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target)
     assert list(AlertEvent.objects.values_list("state", flat=True)) == ["failed", "routed"]
 
 
+@pytest.mark.promise("SEC-11")
 def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
     nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
     incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)

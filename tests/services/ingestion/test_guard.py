@@ -59,6 +59,7 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
     assert Event.objects.filter(type="call").count() == 4
 
 
+@pytest.mark.promise("REL-11")
 def test_a_resent_call_that_was_allowed_although_it_was_found_repeats_the_finding(agent):
     found = []
     for number in range(10):
@@ -71,6 +72,7 @@ def test_a_resent_call_that_was_allowed_although_it_was_found_repeats_the_findin
     assert any(found)
 
 
+@pytest.mark.promise("REL-29")
 def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, project):
     for _ in range(3):
         agent.asks()
@@ -171,6 +173,7 @@ def test_leaving_the_loop_ends_the_incident_as_recovered(agent):
     assert Session.objects.get().state == "running"
 
 
+@pytest.mark.promise("REL-34")
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.servers
 def test_calls_that_race_with_a_stop_are_never_allowed_after_it(transactional_db):

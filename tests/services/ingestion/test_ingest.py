@@ -54,6 +54,7 @@ def test_an_event_id_counts_once_in_the_project_whatever_session_it_names(princi
     assert (done.accepted, done.duplicate) == (1, 1)
 
 
+@pytest.mark.promise("REL-11")
 @pytest.mark.servers
 def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     project = Project.objects.create(slug="p", name="P")
@@ -80,6 +81,7 @@ def test_a_new_session_starts_in_the_partition_of_this_week(agent):
         assert cursor.fetchone()[0] != "detection_event_rest"
 
 
+@pytest.mark.promise("SEC-17")
 def test_secrets_are_replaced_by_keyed_marks_before_anything_is_stored(agent):
     agent.posts(
         agent.call("login", '{"user": "ann", "password": "hunter2hunter2"}', call_id="a"),
@@ -112,6 +114,7 @@ def test_a_long_result_is_cut_and_still_tells_its_end_apart(agent):
     assert one.result_digest != two.result_digest
 
 
+@pytest.mark.promise("REL-13")
 def test_the_clock_of_a_client_changes_no_finding(agent):
     year = timedelta(days=365)
     for number, shift in enumerate((timedelta(0), -year, year, -year)):
@@ -122,6 +125,7 @@ def test_the_clock_of_a_client_changes_no_finding(agent):
     assert Event.objects.filter(occurred_at__gt=timezone.now()).count() == 1
 
 
+@pytest.mark.promise("REL-33")
 def test_a_late_event_reopens_a_session_that_ended(agent):
     agent.posts(agent.call(), EventRecord(type="end", session="s-1", content="completed"))
     evaluation.evaluate(Session.objects.get().pk)
@@ -145,6 +149,7 @@ def test_a_command_in_a_user_message_holds_for_the_calls_after_it(agent):
     assert Incident.objects.get().count == 2
 
 
+@pytest.mark.promise("REL-12")
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cuts=st.lists(st.integers(1, 23), max_size=5), seed=st.integers(0, 10_000))
 def test_however_a_run_is_cut_into_batches_it_comes_to_the_same(principal, cuts, seed):

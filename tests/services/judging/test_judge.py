@@ -100,6 +100,7 @@ def told(public_id):
     return Approval.objects.get(public_id=public_id)
 
 
+@pytest.mark.promise("J-01")
 def test_an_accepted_justification_lets_the_run_go_on_for_as_many_rounds_and_no_further(
     judged, agent, server
 ):
@@ -152,6 +153,7 @@ def test_calls_of_one_request_are_justified_together(accepts, judged, agent, ser
     assert Incident.objects.get().calls_blocked == (0 if accepts else 3)
 
 
+@pytest.mark.promise("J-04")
 def test_what_is_sent_is_cool_short_closed_and_without_tools(judged, agent, server):
     running = server(lambda request: completion(ruling(request)))
     judge_consultation.consult_judge(held(agent))
@@ -205,6 +207,7 @@ def test_the_texts_of_calls_that_are_not_approved_can_be_edited(judged, agent, s
         )
 
 
+@pytest.mark.promise("J-06", "J-08")
 def test_everything_about_the_call_is_stored_and_only_our_words_reach_the_agent(judged, agent, server):
     server(lambda request: completion(ruling(request, reason="Because <b>I</b> say so.")))
     public_id = held(agent)
@@ -238,6 +241,7 @@ def test_the_guidance_of_an_acceptance_is_handed_to_the_agent(judged, agent, ser
     assert message == "The justification was accepted: 4 more rounds. Guidance: Read the index first."
 
 
+@pytest.mark.promise("J-06")
 def test_the_guidance_of_a_denial_is_for_people(judged, agent, server):
     server(lambda request: completion(ruling(request, "denied", guidance="Ask the customer.")))
     public_id = held(agent)
@@ -351,6 +355,7 @@ DENIALS = {
 }
 
 
+@pytest.mark.promise("J-03")
 @pytest.mark.parametrize("name", DENIALS)
 def test_anything_but_an_explicit_yes_in_the_closed_form_stops_the_run(name, judged, agent, server):
     script, outcome, error = DENIALS[name]
@@ -364,6 +369,7 @@ def test_anything_but_an_explicit_yes_in_the_closed_form_stops_the_run(name, jud
     assert "smaller steps" in approval.message
 
 
+@pytest.mark.promise("J-04")
 def test_a_judge_that_is_slow_is_cut_off_at_the_deadline(judged, agent, server, monkeypatch):
     monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.4)
 
@@ -380,6 +386,7 @@ def test_a_judge_that_is_slow_is_cut_off_at_the_deadline(judged, agent, server, 
     assert (JudgeCall.objects.get().error, told(public_id).decision) == ("timeout", "stop")
 
 
+@pytest.mark.promise("REL-27")
 def test_a_judge_that_drips_is_cut_off_at_the_deadline_too(judged, agent, server, monkeypatch):
     monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.5)
     running = server(lambda request: completion(ruling(request)))
@@ -393,6 +400,7 @@ def test_an_endpoint_that_is_not_there_fails(judged, agent, settings):
     assert JudgeCall.objects.get().error.startswith("transport_")
 
 
+@pytest.mark.promise("REL-27")
 def test_unheard_the_approval_is_decided_by_its_deadline(judged, agent, server):
     server(lambda request: completion(ruling(request)))
     public_id = held(agent)
@@ -426,6 +434,7 @@ def test_a_yes_that_comes_after_a_persons_answer_grants_nothing(judged, agent, s
     assert (told(asked[0]).decision, told(asked[0]).decided_by) == ("block", "ana")
 
 
+@pytest.mark.promise("J-01")
 def test_off_by_default_the_limit_stops_at_once(judged, agent):
     assert rounds(agent, LIMIT)[-1].decision == "stop"
     assert not Approval.objects.exists()
@@ -439,6 +448,7 @@ def test_off_and_attended_a_person_is_asked_instead(judged, agent):
     assert told(held(agent)).decider == "person"
 
 
+@pytest.mark.promise("J-01")
 @pytest.mark.parametrize("kind", ["repeat", "cycle", "calls"])
 def test_a_repetition_or_a_hard_limit_is_never_put_to_the_judge(kind, project, agent, server):
     running = server(lambda request: completion(ruling(request)))
@@ -456,6 +466,7 @@ def test_a_repetition_or_a_hard_limit_is_never_put_to_the_judge(kind, project, a
     assert running.requests == []
 
 
+@pytest.mark.promise("REL-27")
 def test_after_a_failing_series_the_breaker_rests_and_then_tries_again(judged, principal, server):
     running = server(lambda request: (500, b"", {}))
     for number in range(judge.BREAKER_FAILURES):
@@ -466,6 +477,7 @@ def test_after_a_failing_series_the_breaker_rests_and_then_tries_again(judged, p
     assert rounds(Agent(principal, "s-later"), LIMIT)[-1].decision == "hold"
 
 
+@pytest.mark.promise("J-04")
 def test_the_day_has_a_price_per_project(judged, principal, server):
     running = server(lambda request: completion(ruling(request)), daily_cost_usd=Decimal("0.02"))
     outcomes = []
@@ -485,6 +497,7 @@ def test_an_answer_without_usage_is_booked_at_the_most_it_can_have_cost(judged, 
     assert JudgeCall.objects.get().cost_usd == Decimal("0.015000")
 
 
+@pytest.mark.promise("J-04")
 def test_a_denied_run_does_not_ask_again_for_ten_minutes(judged, agent, server):
     running = server(lambda request: completion(ruling(request, "denied")))
     judge_consultation.consult_judge(held(agent))
@@ -492,6 +505,7 @@ def test_a_denied_run_does_not_ask_again_for_ten_minutes(judged, agent, server):
     assert len(running.requests) == 1
 
 
+@pytest.mark.promise("J-09")
 def test_each_project_pays_with_its_own_key(judged, agent, server):
     running = server(
         lambda request: completion(ruling(request)), keys={"rivals": "k-theirs", "support": "k-ours"}
@@ -541,6 +555,7 @@ def play(principal, number, said):
 PLAYS = [INJECTIONS[first : first + LIMIT] for first in range(0, len(INJECTIONS), LIMIT)]
 
 
+@pytest.mark.promise("J-02", "J-07")
 def test_an_obeying_judge_is_told_figures_only_and_never_grants(judged, principal, server):
     running = server(obedient, daily_cost_usd=Decimal(1000))
     assert len(INJECTIONS) >= 150
@@ -550,6 +565,7 @@ def test_an_obeying_judge_is_told_figures_only_and_never_grants(judged, principa
     assert not JudgeCall.objects.filter(outcome="accepted").exists()
 
 
+@pytest.mark.promise("J-07")
 def test_even_where_arguments_are_quoted_a_talked_over_judge_stays_under_the_ceiling(
     judged, principal, server
 ):
@@ -559,6 +575,7 @@ def test_even_where_arguments_are_quoted_a_talked_over_judge_stays_under_the_cei
     assert JudgeCall.objects.filter(outcome="accepted").exists()
 
 
+@pytest.mark.promise("J-02")
 def test_quoted_arguments_cannot_close_their_fence(judged, agent, server):
     running = server(lambda request: completion(ruling(request, "denied")), quotes_arguments=True)
     for number in range(LIMIT):
@@ -570,6 +587,7 @@ def test_quoted_arguments_cannot_close_their_fence(judged, agent, server):
     assert all(len(line) < 400 for line in content.splitlines() if "ignore this" in line)
 
 
+@pytest.mark.promise("J-05")
 def test_a_judge_that_obeys_a_decoy_is_switched_off(judged, principal, server, monkeypatch):
     monkeypatch.setattr(judge.secrets, "randbelow", lambda n: 0)
 
@@ -647,6 +665,7 @@ def test_the_environment_names_the_endpoint():
     assert "secret" not in repr(read)
 
 
+@pytest.mark.promise("SEC-15")
 @pytest.mark.parametrize(
     "env",
     [

@@ -62,6 +62,7 @@ def test_a_temporary_override_ends_with_what_was_stored_before(project):
     assert (limit(project), Project.objects.get(pk=project.pk).policy_version) == (6, 102)
 
 
+@pytest.mark.promise("REL-29")
 def test_a_process_that_knows_an_override_loads_anew_at_its_time(project):
     row = overrides.save_override(project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "slow", soon())
     assert overrides_of(Project.objects.get(pk=project.pk)).valid_until == row.expires_at.timestamp()

@@ -183,6 +183,7 @@ def refuses(function, *arguments, **more):
     return refused.value.detail
 
 
+@pytest.mark.promise("SEC-06")
 @pytest.mark.parametrize(
     "scope",
     [PROJECT, Scope.of("triage"), Scope.of(backend="openai"), Scope.of(backend="openai", model="m")],

@@ -12,6 +12,7 @@ from tests.services.redaction.secret_corpus import WITH_SECRET, WITHOUT_SECRET, 
 KEY = b"k" * 32
 
 
+@pytest.mark.promise("SEC-17")
 def test_every_secret_of_the_corpus_is_replaced_and_stays_so_when_redacted_again():
     readable, changing = [], []
     for marked in WITH_SECRET:
@@ -100,6 +101,7 @@ def test_everything_below_a_sensitive_name_is_a_secret():
     assert json.loads(cleaned)["page"] == 2
 
 
+@pytest.mark.promise("SEC-18")
 def test_names_and_patterns_of_a_project_are_redacted_as_well():
     redactor = Redactor(KEY, frozenset({normalized_name("customerEmail")}), ("EMP-[0-9]{6}",))
     cleaned = redactor.content('{"customer_email": "a@b.example", "note": "asked by EMP-123456"}')

@@ -93,6 +93,7 @@ def erase(project, of="session", name=NAME):
     return row
 
 
+@pytest.mark.promise("SEC-33")
 @pytest.mark.django_db(transaction=True)
 def test_an_erased_session_leaves_no_trace(project, receiver):
     rich_session(project, receiver)
@@ -171,6 +172,7 @@ def everywhere(project, receiver):
     send_all()
 
 
+@pytest.mark.promise("SEC-33")
 @pytest.mark.django_db(transaction=True)
 def test_of_what_people_agents_judge_and_receivers_wrote_about_a_session_nothing_is_left(
     project, receiver, settings
@@ -217,6 +219,7 @@ def test_what_belongs_to_others_stays(project, receiver):
     assert Session.objects.filter(project=elsewhere, external_id=NAME).exists()
 
 
+@pytest.mark.promise("SEC-33")
 @pytest.mark.django_db(transaction=True)
 def test_all_sessions_of_an_agent_are_erased_also_those_past_their_retention(project, receiver):
     rich_session(project, receiver)
@@ -247,6 +250,7 @@ def test_with_an_agent_go_sessions_that_it_handed_over_and_what_was_remembered_o
     assert Session.objects.get().external_id == "kept"
 
 
+@pytest.mark.promise("SEC-33")
 @pytest.mark.django_db(transaction=True)
 def test_an_erasure_that_keeps_failing_says_why_and_can_be_retried(project):
     loop(project, NAME)

@@ -14,6 +14,7 @@ from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import in_thread
 
 
+@pytest.mark.promise("REL-31")
 def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(project, agent):
     for _ in range(4):
         agent.asks()
@@ -29,6 +30,7 @@ def test_old_sessions_go_with_their_calls_and_incidents_keep_their_evidence(proj
     assert len(incident.evidence["calls"]) == 4
 
 
+@pytest.mark.promise("REL-31")
 def test_sessions_of_many_events_go_in_several_transactions(agent, principal, monkeypatch):
     monkeypatch.setattr(removal, "SLICE_EVENTS", 3)
     monkeypatch.setattr(removal, "SLICE_BYTES", 5 * 8192)
@@ -93,6 +95,7 @@ def test_recent_sessions_stay(agent):
     assert Session.objects.exists()
 
 
+@pytest.mark.promise("REL-33")
 def test_the_incident_of_a_session_that_nobody_hears_of_ends(agent):
     agent.posts(*[agent.call() for _ in range(4)])
     evaluate(Session.objects.get().pk)

@@ -21,6 +21,7 @@ def test_evaluating_twice_changes_nothing(agent):
     assert (list(Incident.objects.values()), list(Session.objects.values())) == before
 
 
+@pytest.mark.promise("REL-23")
 def test_a_long_backlog_is_taken_in_several_transactions(agent, monkeypatch):
     agent.posts(*[agent.call("read", f'{{"n": {number}}}') for number in range(25)])
     session = Session.objects.get()
@@ -39,6 +40,7 @@ def test_an_outdated_state_is_rebuilt_from_the_stored_calls(agent):
     assert agent.asks().decision == "block"
 
 
+@pytest.mark.promise("REL-17")
 def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agent, monkeypatch):
     agent.posts(*[agent.call("poison" if number == 1 else "search") for number in range(5)])
     sound = fold.observe_call
@@ -125,6 +127,7 @@ def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
     assert evaluation.sweep() == 0
 
 
+@pytest.mark.promise("REL-13")
 def test_the_sweeper_finds_what_was_sent_before_the_clock_went_back(agent):
     agent.posts(*[agent.call() for _ in range(4)])
     Session.objects.update(pending_since=timezone.now() + timedelta(hours=1))

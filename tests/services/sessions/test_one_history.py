@@ -89,6 +89,7 @@ def check(principal, preset, history, split):
 SUPPRESSED = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
 
 
+@pytest.mark.promise("REL-12")
 @settings(max_examples=15, deadline=None, suppress_health_check=SUPPRESSED)
 @given(preset=presets, history=histories, split=splits)
 def test_random_batches_give_the_rows_of_one_event_at_a_time(principal, preset, history, split):
@@ -109,6 +110,7 @@ def test_many_random_batches_give_the_rows_of_one_event_at_a_time(principal, pre
     check(principal, preset, history, split)
 
 
+@pytest.mark.promise("REL-30")
 @settings(max_examples=15, deadline=None, suppress_health_check=SUPPRESSED)
 @given(history=histories)
 def test_a_state_of_an_older_version_is_rebuilt_as_it_was(principal, history):

@@ -78,6 +78,7 @@ def test_stored_events_that_fail_at_the_guard_are_evaluated_as_by_a_worker(agent
     assert len(defect.work) < 400
 
 
+@pytest.mark.promise("REL-17")
 def test_a_retry_evaluates_events_in_their_place_and_reports_the_loop(agent, defect, project):
     calls = [agent.call("poison", round=f"r-{number}") for number in range(5)]
     agent.posts(calls[0], agent.result("call_0"), *calls[1:])
