@@ -41,7 +41,6 @@ _SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
 _SHARED_FIXTURES = {
     "tests/console/test_connect_snippets.py",
     "tests/development/test_package.py",
-    "tests/models/test_migrations.py",
     "tests/new_detector/test_new_detector.py",
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",

@@ -2,14 +2,12 @@
 
 import re
 import time
-from importlib import import_module
 from io import StringIO
 
 import pytest
 from django.contrib.auth import get_user_model
 from django.contrib.auth.models import Group, Permission
 from django.core.management import CommandError, call_command
-from django.db import connection
 from django.test import Client
 
 from detection.models import AuditEntry, SignIn
@@ -113,14 +111,6 @@ def test_a_sign_in_that_could_not_be_noted_is_noted_by_the_next_request(ana):
     assert SignIn.objects.get().session_id == key
 
 
-def test_the_upgrade_ends_sign_ins_that_are_on_no_list(ana):
-    listed, unlisted = browser(), Client()
-    unlisted.force_login(ana)
-    with connection.cursor() as cursor:
-        cursor.execute(import_module("detection.migrations.0047_end_unlisted_sign_ins").END_UNLISTED)
-    assert [is_signed_in(client) for client in (listed, unlisted)] == [True, False]
-
-
 def path_of(text):
     return re.search(r"https?://[^/\s]+(/reset-password/\S+)", text)[1]
 
@@ -136,6 +126,7 @@ def set_new(client, form_at, password=NEW):
     return client.post(form_at, {"new_password1": password, "new_password2": password})
 
 
+@pytest.mark.promise("SEC-32")
 def test_a_link_of_the_command_sets_a_password_once_and_ends_all_sign_ins(ana):
     signed_in, out = browser(), StringIO()
     call_command("reset_password", "ana", stdout=out, stderr=StringIO())
@@ -151,6 +142,7 @@ def test_a_link_of_the_command_sets_a_password_once_and_ends_all_sign_ins(ana):
     assert set(actions) >= {("account.reset_link", "command line"), ("account.password_reset", "ana")}
 
 
+@pytest.mark.promise("SEC-32")
 def test_a_link_expires_and_a_sign_in_makes_it_invalid(ana, settings):
     out = StringIO()
     call_command("reset_password", "ana", stdout=out, stderr=StringIO())
@@ -179,6 +171,7 @@ def test_an_administrator_creates_links_but_staff_none_for_superusers(ana, clien
     assert set_new(*open_link(path_of(page))).status_code == 302
 
 
+@pytest.mark.promise("SEC-06")
 def test_staff_change_accounts_but_give_no_rights_and_leave_superusers_alone(ana, client):
     users = get_user_model().objects
     root = users.create_superuser("root", password="x")

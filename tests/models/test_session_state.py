@@ -4,12 +4,10 @@ import itertools
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from django.db import connection
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detection.migrations import _sql_0011
-from detection.models import Event, Session, SessionState, StoppedByKind
+from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import (
     IDLE_AFTER,
     STORED_STATES,
@@ -20,7 +18,6 @@ from detection.models.session_state import (
     shown_state_expression,
     state_condition,
 )
-from tests.support.alerts import make_incident
 from tests.support.projects import make_project
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -84,6 +81,7 @@ def test_no_verdict_changes_what_a_person_did():
     assert (session.stopped_by_kind, session.stopped_at, session.stopped_by) == ("", None, "")
 
 
+@pytest.mark.promise("REL-33")
 def test_a_running_session_is_idle_after_five_minutes_and_no_other_state_is():
     assert shown_state("running", NOW - IDLE_AFTER, NOW) == "running"
     assert shown_state("running", NOW - IDLE_AFTER - timedelta(microseconds=1), NOW) == "idle"
@@ -125,44 +123,3 @@ def test_python_the_filter_and_the_expression_agree_on_every_row():
             assert set(found) == {name for name, shown in in_python.items() if shown == state}
 
     agree()
-
-
-@pytest.mark.django_db
-def test_stored_rows_get_their_state_and_who_stopped_them():
-    old = {"project": make_project("support")}
-    long_ago = NOW - timedelta(days=1)
-    Session.objects.create(
-        external_id="by-ana", stopped_by_kind="person", stopped_at=NOW, stopped_by="ana", **old
-    )
-    Session.objects.create(external_id="over", state="looping", ended_at=NOW, **old)
-    told = Session.objects.create(external_id="told", state="looping", blocked_count=1, **old)
-    went_on = Session.objects.create(external_id="went-on", state="looping", blocked_count=1, **old)
-    seen = Session.objects.create(external_id="seen", state="looping", **old)
-    verdict = {"message": "Tool call loop detected", "finding": {"kind": "cycle"}}
-    for session, decisions in (
-        (told, ("allow", "stop")),
-        (went_on, ("stop", "allow")),
-        (seen, ("allow", "stop", "allow")),
-    ):
-        for seq, decision in enumerate(decisions, 1):
-            is_answered = session is not seen and decision == "stop"
-            Event.objects.create(
-                session=session, seq=seq, type="call", decision=decision, received_at=long_ago, call_id=f"call-{seq}",
-                verdict=verdict if is_answered else None,
-            )  # fmt: skip
-    make_incident(project=old["project"], session=seen, ended_at=None)
-    with connection.cursor() as cursor:
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-        cursor.execute("ALTER TABLE detection_session DROP CONSTRAINT session_stop_has_kind_and_time")
-        cursor.execute("UPDATE detection_session SET stopped_by_kind = ''")
-        cursor.execute(_sql_0011.DERIVE)
-    fields = ("state", "stopped_by_kind", "stopped_by", "would_have_stopped_at_call", "has_active_incident")
-    assert {
-        row.external_id: tuple(getattr(row, name) for name in fields) for row in Session.objects.all()
-    } == {
-        "by-ana": ("stopped", "person", "ana", None, False),
-        "over": ("ended", "", "", None, False),
-        "told": ("stopped", "detection", "cycle", None, False),
-        "went-on": ("running", "", "", None, False),
-        "seen": ("looping", "", "", 2, True),
-    }

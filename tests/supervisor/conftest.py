@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from .installed import Installed, fresh_installation
 from .running import Run, running_in
-from .upgraded import Upgraded, upgraded_installation
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def server_folder() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="package")
-def upgraded() -> Iterator[Upgraded]:
-    with upgraded_installation() as running:
+def installed() -> Iterator[Installed]:
+    with fresh_installation() as running:
         yield running
 
 

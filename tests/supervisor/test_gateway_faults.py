@@ -20,8 +20,8 @@ from tests.support.model_answers import answered, call
 from tests.support.model_server import ModelServer
 from tests.support.plain_http import PLAIN
 
+from .installed import Installed
 from .running import ROOT, Run, descendants
-from .upgraded import Upgraded
 
 TURNS = 6
 REQUEST_SECONDS = 4
@@ -78,8 +78,8 @@ class World:
 
 
 @pytest.fixture(scope="module")
-def world(upgraded: Upgraded) -> World:
-    world = World(upgraded.run, upgraded.model, upgraded.live_url, upgraded.url)
+def world(installed: Installed) -> World:
+    world = World(installed.run, installed.model, installed.live_url, installed.url)
     world.key = world.shell(SETUP.format(url=world.model.url)).splitlines()[-1]
     return world
 
@@ -223,6 +223,7 @@ def refuses(url: str) -> bool:
     return False
 
 
+@pytest.mark.promise("REL-06")
 def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin_nothing(world: World):
     def post(path: str, document: dict[str, object]) -> httpx.Response:
         headers = {"Authorization": f"Bearer {world.key}"}

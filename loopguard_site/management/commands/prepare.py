@@ -18,7 +18,8 @@ from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError
+from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError, connections
+from django.db.migrations.loader import MigrationLoader
 from psycopg.errors import DiskFull, InsufficientPrivilege
 
 from detection.selectors.audit import audit_weakness
@@ -125,6 +126,7 @@ class Command(BaseCommand):
         owner = _owner()
         role = settings.DATABASES[DEFAULT_DB_ALIAS]
         try:
+            _reject_unreleased(owner)
             call_command("migrate", interactive=False, verbosity=0, database=owner)
             database_rights.forbid_truncate(owner)
             if owner == OWNER:
@@ -177,6 +179,25 @@ class Command(BaseCommand):
 
 def _owner() -> str:
     return OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
+
+
+def _reject_unreleased(owner: str) -> None:
+    """Reject tables that came about by other steps than those of this version, before anything is changed.
+
+    Raises
+    ------
+    CommandError
+        The database is of an unreleased version.
+    """
+    loader = MigrationLoader(connections[owner])
+    if any(
+        app == "detection" and (app, name) not in loader.disk_migrations
+        for app, name in loader.applied_migrations
+    ):
+        raise CommandError(
+            "The data was made by an unreleased version of LoopGuard: start that version, or this one on a new data "
+            "folder (LOOPGUARD_DATA) or an empty database."
+        )
 
 
 def _lock(folder: int) -> None:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from importlib import import_module
-from types import SimpleNamespace
 
 import pytest
-from django.apps import apps
 from django.db import connection
 from django.utils import timezone
 
@@ -71,6 +68,7 @@ def test_a_backlog_is_counted_in_portions_and_whole(principal, project, monkeypa
     assert CountingCursor.objects.get().counted_at is not None
 
 
+@pytest.mark.promise("REL-22")
 @pytest.mark.servers
 def test_a_session_touched_by_a_late_transaction_is_not_missed(agent, project):
     """The cursor stays behind every transaction that was open when it was read."""
@@ -172,25 +170,3 @@ def test_sessions_that_are_gone_leave_their_counts(project, agent):
     count_calls()
     assert totals(project).checks == 1
     assert not SessionTool.objects.exists()
-
-
-def test_the_migration_counts_the_tools_of_what_was_counted_before(principal, monkeypatch):
-    for name in ("a", "b", "c"):
-        agent = Agent(principal, name)
-        for number in range(3):
-            agent.asks(agent.call("read_file", f'{{"path": "{number}"}}'))
-        for _ in range(6):
-            agent.asks()
-    count_calls()
-    rows = SessionTool.objects.order_by("session_id", "tool").values_list(
-        "session_id", "tool", "calls", "warned", "blocked"
-    )
-    before = [*rows]
-    assert sum(calls for *_, calls, _, _ in before) == 27
-    assert sum(blocked for *_, blocked in before) > 0
-    SessionTool.objects.all().delete()
-    Agent(principal, "a").asks()  # not counted yet
-    migration = import_module("detection.migrations.0056_count_session_tools")
-    monkeypatch.setattr(migration, "BATCH_EVENTS", 10)
-    migration.count_tools(apps, SimpleNamespace(connection=connection))
-    assert [*rows] == before

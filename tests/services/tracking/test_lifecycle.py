@@ -3,12 +3,10 @@
 from datetime import datetime, timedelta
 
 import pytest
-from django.db import connection
 from django.utils import timezone
 
 from detection.console import incident_text
 from detection.engine.scopes import PROJECT
-from detection.migrations._sql_0015 import SETTLE
 from detection.models import AlertEvent, Approval, Incident, Session
 from detection.services.approvals import decisions
 from detection.services.errors import ServiceError
@@ -94,39 +92,6 @@ def test_undo_leads_back_from_every_change(project, start, action):
     )
     assert [getattr(incident, name) for name in fields] == [getattr(wanted, name) for name in fields]
     assert (incident.ended_at is None) == (wanted.ended_at is None)
-
-
-def test_only_what_somebody_has_to_look_at_stays_open_in_stored_rows(project):
-    starts = {
-        "warned": {"decision": "warn", "was_guarded": True},
-        "stopped": {"decision": "stop", "was_guarded": True},
-        "observed": {"decision": "stop"},
-        "active": {"ended_at": None},
-        "false alarm": {"ended_at": None, "label": "false_alarm", "status": "acknowledged"},
-        "snoozed": {"status": "snoozed", "snoozed_until": timezone.now()},
-        "snoozed until a stopped loop gets worse": {
-            "status": "snoozed",
-            "snoozed_until_worse": True,
-            "decision": "stop",
-            "was_guarded": True,
-        },
-        "resolved": {"status": "resolved"},
-    }
-    rows = {name: make_incident(project, **fields) for name, fields in starts.items()}
-    with connection.cursor() as cursor:
-        cursor.execute(SETTLE)
-    for row in rows.values():
-        row.refresh_from_db()
-    assert {name: (row.status, row.needs_acknowledgement) for name, row in rows.items()} == {
-        "warned": ("ended", False),
-        "stopped": ("open", True),
-        "observed": ("ended", False),
-        "active": ("open", False),
-        "false alarm": ("ended", False),
-        "snoozed": ("ended", False),
-        "snoozed until a stopped loop gets worse": ("open", True),
-        "resolved": ("resolved", False),
-    }
 
 
 # --- together with detection ---
