@@ -29,7 +29,7 @@ def test_links_to_files_and_sections_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_documented_commands_exist(page):
     commands = dict.fromkeys(COMMANDS) | dict.fromkeys(
-        ["up", "help", "shell", "createsuperuser", "changepassword", "check"]
+        ["up", "live", "help", "shell", "createsuperuser", "changepassword", "check"]
     )
     for folder in ("detection", "loopguard_site", "development"):
         commands |= {file.stem: None for file in (ROOT / folder / "management" / "commands").glob("*.py")}

@@ -34,6 +34,11 @@ _PART = re.compile(
 )
 _DIFFERENT_CHARACTERS = 9
 """Of a token, which is random; 32 random hexadecimal digits have at least so many in all but one of 100,000."""
+_DIFFERENT_BEHIND_SIGN = 4
+"""Of what follows a beginning such as ``ghp_``, which no base64 has: only placeholders such as ``xxxx`` have fewer."""
+_LEAST_BEGINNING = 4
+"""Characters of a beginning with its sign: with fewer, words of other texts begin alike."""
+_CHOICE = re.compile(r"\(([^|()]*)[^()]*\)")
 _HINT_CHARACTERS = 3
 """Characters of a hint behind the beginning of a form: fewer are in many words, more take time for new texts."""
 _NO_NAME = re.compile(r"[^a-z0-9]+")
@@ -56,6 +61,8 @@ class ServiceToken:
         Of RE2, which needs linear time on any text.
     hint
         A pattern that each text with such a token contains; empty for one that is found by its name.
+    beginning
+        How many characters of it tell what it is, such as ``ghp_``; 0 where others begin so, too.
     """
 
     mark: str
@@ -63,6 +70,7 @@ class ServiceToken:
     hint: str
     needs_digit: bool
     stands_alone: bool
+    beginning: int
 
     @classmethod
     def of_row(cls, row: Mapping[str, Any]) -> ServiceToken:
@@ -74,17 +82,27 @@ class ServiceToken:
             "" if "beside" in row else row.get("hint") or hint_of(row["form"]),
             row.get("digit", False),
             row.get("alone", False),
+            beginning_of(row["form"]),
         )
 
     def is_token(self, text: str, start: int, end: int) -> bool:
         """Return whether what matches the form is a token where it stands."""
         token = text[start:end]
-        if len({*token}) < min(len(token) // 2, _DIFFERENT_CHARACTERS):
+        if self.beginning:
+            if len({*token[self.beginning :]}) < _DIFFERENT_BEHIND_SIGN:
+                return False
+        elif len({*token}) < min(len(token) // 2, _DIFFERENT_CHARACTERS):
             return False  # a run of zeros in base64, such as that of a picture
         if self.needs_digit and not any(map(str.isdigit, token)):
             return False
         beside = text[start - 1 : start] + text[end : end + 1]
         return not self.stands_alone or not any(char.isalnum() or char in "._-+/" for char in beside)
+
+
+def beginning_of(form: str) -> int:
+    """Return how many characters of a form say by themselves whose token it is, such as ``ghp_``; 0 if none do."""
+    text = _CHOICE.sub(r"\1", form.partition("<")[0])
+    return len(text) if len(text) >= _LEAST_BEGINNING and text.endswith(("_", "-")) else 0
 
 
 def mark_of(service: str) -> str:

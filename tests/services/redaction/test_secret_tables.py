@@ -52,3 +52,9 @@ def test_names_of_secrets_match_their_examples(row):
 def test_numbers_of_accounts_match_their_examples(row):
     assert [number for number in row["match"] if "[redacted:iban:" not in read(number)] == []
     assert [number for number in row["no_match"] if "[redacted:iban:" in read(number)] == []
+
+
+@pytest.mark.parametrize("beginning", ["ghp_", "gho_", "glpat-"])
+def test_behind_a_telling_beginning_few_characters_are_enough_and_one_is_a_placeholder(beginning):
+    assert beginning not in read(beginning + "a1B2" * 9)
+    assert beginning in read(beginning + "x" * 36)
