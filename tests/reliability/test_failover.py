@@ -159,6 +159,7 @@ def test_a_database_that_becomes_read_only_and_a_failover_lose_nothing_that_was_
 
 def becomes_read_only(place: Place) -> None:
     """Reject every write, on open connections as on new ones, until it is allowed again."""
+    assert place.guard("s-1", "first").status_code == 200  # the session that one of the writes stops
     assert {answer.status_code for answer in place.writes().values()} <= {200, 201, 202}
     form = re.search('name="csrfmiddlewaretoken" value="([^"]+)"', place.client.get("/sign-in").text)
     assert form is not None

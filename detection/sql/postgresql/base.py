@@ -13,7 +13,6 @@ from typing import Any, Final, Self
 
 import psycopg
 import psycopg_pool
-from django.db import DEFAULT_DB_ALIAS
 from django.db.backends.postgresql import base
 from psycopg import abc, errors, pq
 from psycopg.adapt import Transformer
@@ -158,10 +157,12 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     deferred: Any = None
 
-    def __init__(self, settings_dict: dict[str, Any], alias: str = DEFAULT_DB_ALIAS) -> None:
-        super().__init__(settings_dict, alias)
-        if pool := settings_dict["OPTIONS"].get("pool"):
-            pool["connection_class"] = DeadlineConnection
+    @property
+    def pool(self) -> Any:
+        """Return the pool of the settings of this moment, of connections with deadlines; None where there is none."""
+        if options := self.settings_dict["OPTIONS"].get("pool"):
+            options["connection_class"] = DeadlineConnection
+        return super().pool
 
     def cursor(self) -> Any:
         """Return a cursor. A deferred statement is sent first."""
