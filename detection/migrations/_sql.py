@@ -99,7 +99,7 @@ END $$;
     "DROP FUNCTION detection_drop_empty_partitions, detection_ensure_partitions; DROP TABLE detection_event;",
 )
 
-# A row that is updated with every call stays on its page when there is room left on it. Snapshots are packed already,
+# A row that is updated with every call stays on its page when there is space left on it. Snapshots are packed already,
 # and compressing them again costs time and saves nothing. Lists and statistics read most incidents of a project, but
 # neither evidence nor policy, which would make up nine tenths of a row.
 STORAGE = (
