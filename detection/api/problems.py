@@ -86,7 +86,7 @@ def of_json(problem: JsonProblem, prefix: str = "") -> Problem:
 
 def respond(request: HttpRequest, problem: Problem) -> HttpResponse:
     """Return the response of a problem."""
-    as_api_request(request).problem = problem
+    as_api_request(request).has_problem = True
     status, content_type, body = rendered(
         problem,
         getattr(request, "request_id", ""),
@@ -299,7 +299,7 @@ class ProblemMiddleware:
         """Return the response; responses outside ``/api/`` are not changed."""
         response = self.get_response(request)
         status = response.status_code
-        if status < 400 or not request.path_info.startswith("/api/") or hasattr(request, "problem"):
+        if status < 400 or not request.path_info.startswith("/api/") or hasattr(request, "has_problem"):
             return response
         code = CODE_OF_STATUS.get(status, "rejected")
         detail = _DETAILS.get(status, HTTPStatus(status).phrase)

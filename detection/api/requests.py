@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from django.http import HttpRequest
 
 from detection.services.audit import KEY_PREFIX, Actor
 from detection.services.keys import Principal
 from detection.web.request_context import IdentifiedRequest
-
-if TYPE_CHECKING:
-    from detection.api.problems import Problem
 
 
 class ApiRequest(IdentifiedRequest):
@@ -27,7 +24,7 @@ class ApiRequest(IdentifiedRequest):
         The part of an unknown key that may be shown.
     media_type : str
         Content type of the body, for routes that accept several.
-    problem : Problem
+    has_problem : bool
         Set once the response is a problem document.
     """
 
@@ -35,7 +32,7 @@ class ApiRequest(IdentifiedRequest):
     attempt: str
     key_hint: str
     media_type: str
-    problem: Problem
+    has_problem: bool
 
 
 def as_api_request(request: HttpRequest) -> ApiRequest:

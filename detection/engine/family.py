@@ -13,7 +13,7 @@ from typing import Any
 
 import orjson
 
-from detection.engine.memory import MAX_RESULTS, RecentHashes, drop_oldest, hash_of
+from detection.engine.bounded import MAX_RESULTS, RecentHashes, drop_oldest, hash_of
 
 # Counts the forms of what is stored; rows of other versions are not read.
 VERSION = 2

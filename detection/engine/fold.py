@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from detection.engine import hooks, silence, verdicts
+from detection.engine.bounded import hash_of
 from detection.engine.calls import (
     Arguments,
     CallHeartbeat,
@@ -28,18 +29,7 @@ from detection.engine.directories import LISTS, place_of
 from detection.engine.dispatching import inner, judged, outer
 from detection.engine.hooks import Faults
 from detection.engine.identity import Keyer
-from detection.engine.memory import (
-    BLOCKING,
-    EMPTY,
-    ERROR,
-    OK,
-    PENDING,
-    Record,
-    RunState,
-    State,
-    bounded_name,
-    hash_of,
-)
+from detection.engine.memory import BLOCKING, EMPTY, ERROR, OK, PENDING, Record, RunState, State, bounded_name
 from detection.engine.open_calls import (
     counted_in_round,
     find_closed,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from detection.engine.bounded import drop_oldest
 from detection.engine.detectors import EXTENDABLE, detector_for
-from detection.engine.memory import MAX_EXEMPT, MAX_RECORDS, State, bounded_name, drop_oldest
+from detection.engine.memory import MAX_EXEMPT, MAX_RECORDS, State, bounded_name
 from detection.engine.reactions import end_pauses, reset_counters, reset_loop
 
 Choice = Literal["skip", "allow_once", "raise"]

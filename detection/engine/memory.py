@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Self
-from zlib import crc32
+from typing import Any, Self
 
-if TYPE_CHECKING:
-    from detection.engine.calls import Decision, Ending, Rung
-    from detection.engine.family import FamilyState
+from detection.engine.bounded import HASH_BYTES, MAX_RESULTS, RecentHashes, drop_oldest, hash_of
+from detection.engine.calls import Decision, Ending, Rung
+from detection.engine.family import FamilyState
 
 # The run in hand and two before it, whose results may be late; a judgement for the size of the state.
 MAX_RUNS = 3
@@ -24,8 +23,6 @@ EARLIER_RUN = "\0"
 MIN_RECORDS = 32
 # The longest window that a setting allows has 60 calls.
 MAX_RECORDS = 64
-# 768 bytes of a state of 32 KiB: a result that comes again after 192 others counts as new; a judgement.
-MAX_RESULTS = 192
 # A client that runs what was blocked is rare; a judgement for the size of the state.
 MAX_BLOCKED_RESULTS = 16
 BLOCKED = "blocked"
@@ -51,8 +48,6 @@ PENDING, OK, ERROR, EMPTY = "p", "o", "e", "m"
 BLOCKING = frozenset(("block", "hold", "stop"))
 """Decisions that keep a call from running."""
 
-# 32 bits: with 192 results kept, one new result in 20 million is taken for a known one.
-_HASH_BYTES = 4
 # Further back than any call: no warning is that close.
 _NO_WARNING = (-(10**9), "")
 
@@ -173,51 +168,6 @@ class Record:
 
 
 @dataclass(slots=True)
-class RecentHashes:
-    """A bounded set of 32-bit hashes, oldest first.
-
-    The hashes stay packed, four bytes each: a session is stored and loaded at every call and looks up only one or two.
-    """
-
-    packed: bytes = b""
-
-    def __len__(self) -> int:
-        return len(self.packed) // _HASH_BYTES
-
-    def find(self, value: bytes) -> int:
-        """Return the offset of a hash, or -1."""
-        place = self.packed.find(value)
-        # The end of one hash and the start of the next may look like a third.
-        while place % _HASH_BYTES and place > 0:
-            place = self.packed.find(value, place + 1)
-        return place
-
-    def add(self, value: bytes, limit: int) -> None:
-        """Append a hash; the oldest ones above the limit are dropped."""
-        self.packed = (self.packed + value)[-_HASH_BYTES * limit :]
-
-    def add_new(self, value: bytes, limit: int) -> bool:
-        """Append a hash unless it is there; return whether it was new."""
-        packed = self.packed
-        # Most are new, which the bytes alone tell.
-        if packed.find(value) >= 0 and self.find(value) >= 0:
-            return False
-        self.packed = (packed + value)[-_HASH_BYTES * limit :]
-        return True
-
-    def remove(self, value: bytes) -> None:
-        """Remove a hash if it is there."""
-        place = self.find(value)
-        if place >= 0:
-            self.packed = self.packed[:place] + self.packed[place + _HASH_BYTES :]
-
-    def renew(self, place: int) -> None:
-        """Move the hash at this offset to the end, so that it is dropped last."""
-        packed = self.packed
-        self.packed = packed[:place] + packed[place + _HASH_BYTES :] + packed[place : place + _HASH_BYTES]
-
-
-@dataclass(slots=True)
 class Loop:
     """How far a loop has climbed its escalation ladder.
 
@@ -315,7 +265,7 @@ class RunState:
 
     def is_new(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is new, and remember it."""
-        value = bytes.fromhex(fingerprint[: 2 * _HASH_BYTES])
+        value = bytes.fromhex(fingerprint[: 2 * HASH_BYTES])
         if self.seen.add_new(value, MAX_RESULTS):
             return True
         self.seen.renew(self.seen.find(value))
@@ -323,7 +273,7 @@ class RunState:
 
     def has_seen(self, fingerprint: str) -> bool:
         """Return whether a fingerprint is remembered."""
-        return self.seen.find(bytes.fromhex(fingerprint[: 2 * _HASH_BYTES])) >= 0
+        return self.seen.find(bytes.fromhex(fingerprint[: 2 * HASH_BYTES])) >= 0
 
     def is_new_of_blocked(self, fingerprint: str) -> bool:
         """Return whether a result of a call that was to be blocked is new, and remember it apart from those that count.
@@ -334,7 +284,7 @@ class RunState:
             return False
         own = self.detectors.setdefault(BLOCKED, {})
         known = RecentHashes(bytes.fromhex(own.get("results", "")))
-        is_new = known.add_new(bytes.fromhex(fingerprint[: 2 * _HASH_BYTES]), MAX_BLOCKED_RESULTS)
+        is_new = known.add_new(bytes.fromhex(fingerprint[: 2 * HASH_BYTES]), MAX_BLOCKED_RESULTS)
         own["results"] = known.packed.hex()
         return is_new
 
@@ -468,15 +418,3 @@ def bounded_name(text: str) -> str:
         return text
     valid = text[:MAX_NAME_CHARACTERS].encode("utf-8", "replace").decode()
     return valid if len(text) <= MAX_NAME_CHARACTERS else f"{valid[:-9]}~{hash_of(text):08x}"
-
-
-def hash_of(text: str) -> int:
-    """Return a 32-bit hash of an id; never 0, which stands for no id."""
-    # Ids are nearly always ASCII, and encoding those without an error handler is faster.
-    return crc32(text.encode() if text.isascii() else text.encode("utf-8", "surrogatepass")) or 1
-
-
-def drop_oldest(table: dict[str, Any], limit: int) -> None:
-    """Remove the oldest entries above the limit."""
-    while len(table) > limit:
-        del table[next(iter(table))]

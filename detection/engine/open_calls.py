@@ -10,19 +10,11 @@ from dataclasses import dataclass
 
 from detection.engine import task_lists
 from detection.engine.arguments import essential
+from detection.engine.bounded import hash_of
 from detection.engine.calls import Arguments, Call, ObservedCall, ObservedResult
 from detection.engine.dispatching import judged, outer
 from detection.engine.identity import Keyer
-from detection.engine.memory import (
-    BLOCKING,
-    MAX_CALL_IDS,
-    PENDING,
-    Record,
-    RunState,
-    State,
-    bounded_name,
-    hash_of,
-)
+from detection.engine.memory import BLOCKING, MAX_CALL_IDS, PENDING, Record, RunState, State, bounded_name
 from detection.engine.policy import Policy
 
 ASSIGNED = "seq-"

@@ -150,7 +150,7 @@ class Policy:
         self.values = values
         self.sources = sources
         self.traits = traits
-        self.plans: dict[str, Any] = {}
+        self.plans: dict[str, tuple[Any, ...]] = {}
         self.memory_calls = _memory_calls(values)
         self.reads_plainly = _reads_plainly(values)
         self.has_tool_settings = any(rule.values for rule in rules)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
+from detection.engine.bounded import drop_oldest
 from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
 from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS, detector_for
 from detection.engine.fields import LADDERS
-from detection.engine.memory import MAX_LOOPS, Loop, RunState, drop_oldest
+from detection.engine.memory import MAX_LOOPS, Loop, RunState
 from detection.engine.policy import Policy
 
 DECISION_OF: dict[str, Decision] = {

@@ -6,15 +6,13 @@ Silence produces no events, so a service asks periodically. The rules and limits
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+from detection.engine.calls import Finding
 from detection.engine.detectors import BY_KIND
 from detection.engine.detectors.stalled import Stalled
 from detection.engine.memory import BLOCKING, PENDING, State
-
-if TYPE_CHECKING:
-    from detection.engine.calls import Finding
-    from detection.engine.policy import Policy
+from detection.engine.policy import Policy
 
 _STALLED = cast("Stalled", BY_KIND[Stalled.kind])
 

@@ -14,11 +14,12 @@ from typing import Any
 
 import orjson
 
+from detection.engine.bounded import RecentHashes
 from detection.engine.detectors import DETECTORS
-from detection.engine.memory import Kept, KeptReaction, Loop, RecentHashes, Record, RunState, State
+from detection.engine.memory import Kept, KeptReaction, Loop, Record, RunState, State
 
 # Counts the forms of the state; a state of another version is rebuilt from its events.
-VERSION = 14
+VERSION = 15
 
 MAX_BYTES = 32 * 1024
 """Size of the largest state."""

@@ -6,13 +6,9 @@ of a shell after a pause. What is asked for may not exist: an error is no waitin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from detection.engine.memory import PENDING, Record
+from detection.engine.policy import Policy
 from detection.engine.tool_classes import ToolTraits
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 LOOKS = frozenset(("", "look", "search"))
 """Effects of calls that change and say nothing."""

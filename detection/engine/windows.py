@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from posixpath import normpath
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypedDict
 
-from detection.engine.memory import drop_oldest, hash_of
+from detection.engine.bounded import drop_oldest, hash_of
 from detection.engine.tables import table
 
 _ROWS = table("windows")
@@ -89,7 +89,7 @@ def window_of(arguments: object, *, is_shell: bool, place: str = "") -> Window |
     return hash_of(f"line {where} {path}" if where else f"line {path}"), *found
 
 
-def _with_file(arguments: dict[str, Any], depth: int) -> dict[str, Any] | None:
+def _with_file(arguments: dict[str, object], depth: int) -> dict[str, object] | None:
     """Return the arguments that name a file: of the call, or of the one file that they list."""
     if not _FILES.isdisjoint(arguments) and _path_of(arguments) is not None:
         return arguments
@@ -102,7 +102,7 @@ def _with_file(arguments: dict[str, Any], depth: int) -> dict[str, Any] | None:
     return None
 
 
-def _path_of(arguments: Mapping[str, Any]) -> str | None:
+def _path_of(arguments: Mapping[str, object]) -> str | None:
     for name in _FILE_NAMES:
         path = arguments.get(name)
         if isinstance(path, str):
@@ -110,7 +110,7 @@ def _path_of(arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _of_arguments(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
+def _of_arguments(arguments: Mapping[str, object]) -> tuple[int, int] | None:
     given: dict[str, int] = {}
     for name, value in arguments.items():
         if name in _PAIR_NAMES and (pair := _pair(value)) is not None:
@@ -125,7 +125,7 @@ def _of_arguments(arguments: Mapping[str, Any]) -> tuple[int, int] | None:
     return first, first + (given.get("count") or _REST) - 1
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
+def _pair(value: object) -> tuple[int, int] | None:
     """Return a first and a last line that are given together."""
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
@@ -170,11 +170,12 @@ def _of_command(command: str, place: str) -> Window | None:
     return None
 
 
-def _number(value: Any) -> int | None:
+def _number(value: object) -> int | None:
     if isinstance(value, str):
         return int(value) if value.isdecimal() and len(value) <= _MAX_DIGITS else None
-    is_number = isinstance(value, int) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < _BEYOND else None
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _BEYOND:
+        return value
+    return None
 
 
 def _checked(first: int | None, last: int | None) -> tuple[int, int] | None:
@@ -192,7 +193,19 @@ class Pass(NamedTuple):
     keys: tuple[str, ...]
 
 
-def read_again(files: dict[str, Any], window: Sequence[int], seq: int, key: str) -> Pass | None:
+class PartsRead(TypedDict):
+    """What was read of a file: its parts, those that were read again, and the calls and number of the pass in hand."""
+
+    once: list[list[int]]
+    again: list[list[int]]
+    parts: int
+    reads: int
+    passes: int
+    seqs: list[int]
+    keys: list[str]
+
+
+def read_again(files: dict[str, PartsRead], window: Sequence[int], seq: int, key: str) -> Pass | None:
     """Note that a part of a file was read; return the pass that it completes, if it does.
 
     A part of which more than half is known belongs to a further pass. That is complete when nearly everything was read

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from detection.engine import tables
+from detection.engine.settings import Settings
 from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, leads_on, words_of
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 Effect = Literal["", "command", "look", "message", "note", "poll", "search", "step", "write"]
 """The intent of a call: unknown, a shell command that changes something, reads or searches, a message, a note of the
@@ -89,7 +87,7 @@ def plain_effect(effect: Effect) -> Effect:
     return "" if effect == "note" else "write" if effect == "step" else effect
 
 
-def counts_by_receipt(effect: str, policy: Policy) -> bool:
+def counts_by_receipt(effect: str, policy: Settings) -> bool:
     """Return whether a call sends or changes something, so that its identical call again counts by what it does."""
     return effect in COUNTED and not policy.reads_plainly
 

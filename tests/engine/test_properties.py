@@ -11,17 +11,10 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from detection.engine import fold, snapshot
+from detection.engine.bounded import MAX_RESULTS
 from detection.engine.calls import Call, Message, Result, Step
 from detection.engine.identity import Keyer, canonical, smallest_rotation
-from detection.engine.memory import (
-    MAX_CALL_IDS,
-    MAX_LOOPS,
-    MAX_RECORDS,
-    MAX_RESULTS,
-    MAX_RUNS,
-    MAX_TOTALS,
-    State,
-)
+from detection.engine.memory import MAX_CALL_IDS, MAX_LOOPS, MAX_RECORDS, MAX_RUNS, MAX_TOTALS, State
 from detection.engine.policy import PRESETS, SERVER, Policy, resolve
 from detection.engine.similarity import literal_similarity, sketch, sketch_similarity
 from tests.engine.twins.history import Observation

@@ -3,6 +3,8 @@
 The steps of a check are a generator that yields requests, so that threads and event loops share one implementation.
 """
 
+# ruff: noqa: D102 (`Guard` describes the methods of the protocol)
+
 from __future__ import annotations
 
 import asyncio
@@ -15,14 +17,12 @@ from contextvars import ContextVar, Token
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import Any, Final, Literal, Protocol, Self
 
 from loopguard_client import fallback, wire
 from loopguard_client.calls import ENDINGS, STRENGTH, Call, Verdict
+from loopguard_client.status import CircuitBreaker
 from loopguard_client.transport import NoAnswer, Rejected, Response
-
-if TYPE_CHECKING:
-    from loopguard_client.guard import Guard
 
 MAX_EVENTS_BEFORE_CALL: Final = 200
 """Events that a check sends along; more of them are left to the background sender."""
@@ -48,6 +48,24 @@ class Request:
     wait_url: str = ""
 
 
+class SessionGuard(Protocol):
+    """What a session needs of the `Guard` that creates it."""
+
+    budget_seconds: float
+    hold_seconds: float
+    max_delay_seconds: float
+    breaker: CircuitBreaker
+
+    def wait(self, request: Request) -> Response: ...
+    async def await_(self, request: Request) -> Response: ...
+    def raise_for_status(self, response: Response) -> None: ...
+    def settle(self, session: Session, events: list[dict[str, Any]], response: Response) -> None: ...
+    def note_failure(self, error: NoAnswer) -> None: ...
+    def note_unguarded(self, number: int) -> None: ...
+    def fails_closed(self, tool: str) -> bool: ...
+    def wake(self) -> None: ...
+
+
 @dataclass(slots=True)
 class _Checked:
     """A call on its way: what is sent, and what identical calls have in common."""
@@ -67,7 +85,15 @@ class Session:
     """
 
     def __init__(
-        self, guard: Guard, name: str, *, agent: str, backend: str, model: str, parent: str, is_new: bool
+        self,
+        guard: SessionGuard,
+        name: str,
+        *,
+        agent: str,
+        backend: str,
+        model: str,
+        parent: str,
+        is_new: bool,
     ) -> None:
         self.guard = guard
         self.name = wire.name(name)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from detection.engine import durations
 from detection.engine.calls import Finding, Message, ObservedCall, ObservedUsage, Usage
@@ -16,9 +16,7 @@ from detection.engine.field import Field
 from detection.engine.identity import Keyer
 from detection.engine.memory import Kept, Record, RunState
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # What the evidence of an incident holds in one row; a judgement, not measured.
 MAX_EVIDENCE = 50
@@ -230,7 +228,7 @@ class BaseDetector:
     limit_setting: ClassVar[str] = ""
     same_calls_limits: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Mapping[str, Example]] = {}
-    own_type: ClassVar[type[dict[str, Any]] | type[Kept]] = dict
+    own_type: ClassVar[type[dict[str, object]] | type[Kept]] = dict
     is_exact: ClassVar[bool] = False
     is_run_limit: ClassVar[bool] = False
     stands_alone: ClassVar[bool] = False
@@ -256,12 +254,14 @@ class BaseDetector:
             cls.switch = f"{cls.kind}_enabled"
             cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
 
-    def on_call(self, own: Any, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
+    def on_call(
+        self, own: Any, run: RunState, record: Record, call: ObservedCall, policy: Settings
+    ) -> Reading:
         """Judge a call before it runs."""
         return QUIET
 
     def on_result(
-        self, own: Any, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self, own: Any, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
     ) -> Reading:
         """Judge a call by its result."""
         return QUIET
@@ -275,7 +275,7 @@ class BaseDetector:
     def on_usage(self, own: Any, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
 
-    def on_text(self, own: Any, message: Message, policy: Policy, keyer: Keyer) -> Reading:
+    def on_text(self, own: Any, message: Message, policy: Settings, keyer: Keyer) -> Reading:
         """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`."""
         return QUIET
 
@@ -346,7 +346,7 @@ class RemovedDetector(BaseDetector):
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
 
 
-def is_within_repeats(count: float, key: str, run: RunState, policy: Policy, limit: str) -> bool:
+def is_within_repeats(count: float, key: str, run: RunState, policy: Settings, limit: str) -> bool:
     """Return whether so many calls of one key are within the limit of identical calls, which alone decides then.
 
     The setting `limit`, that of the detector that asks, decides where someone has set it.
@@ -404,6 +404,12 @@ def placeholders(
 def identical(*, names_only: bool) -> str:
     """Return the placeholder `$identical`: which arguments the counted calls have."""
     return "any" if names_only else "identical"
+
+
+def forget_all(own: Mapping[str, object]) -> None:
+    """Empty what a detector remembers; type checkers allow no `clear` of a typed dictionary."""
+    if isinstance(own, dict):
+        own.clear()
 
 
 def evidence(records: list[Record]) -> tuple[int, ...]:

@@ -17,11 +17,10 @@ over all runs.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from detection.engine.calls import ObservedCall, ObservedUsage
 from detection.engine.detectors.base import SMALLER_STEPS, Example, Reading
 from detection.engine.detectors.limits import (
+    Accounts,
     LimitDetector,
     add,
     add_call,
@@ -31,9 +30,7 @@ from detection.engine.detectors.limits import (
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.memory import PENDING, Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # The window of the soft round limit, as `scattered_window_calls`; a judgement, not measured.
 _RECENT_CALLS = 20
@@ -97,7 +94,7 @@ class Budget(LimitDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         add_call(own, call)
@@ -113,19 +110,19 @@ class Budget(LimitDetector):
             limits = (("rounds", "rounds", before + granted + 1, before), *others)
         return self.compare(limits, own, noticed, run, record, policy)
 
-    def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
+    def applies(self, unit: str, run: RunState, policy: Settings) -> bool:
         """Return whether the limit of this unit applies now: a soft one only if the latest calls brought little new."""
         return unit != "rounds" or not policy.values["budget_soft_rounds"] or _little_new(run)
 
-    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
         """Return whether the run was extended as often as it may be."""
         return bool(accounts.get("extensions", 0) >= policy.values["budget_max_extensions"])
 
-    def on_usage(self, own: dict[str, Any], usage: ObservedUsage) -> None:
+    def on_usage(self, own: Accounts, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
         add(own, usage)
 
-    def extend(self, own: dict[str, Any], rounds: int) -> None:
+    def extend(self, own: Accounts, rounds: int) -> None:
         """Grant further rounds; the current round is the first of them."""
         own["extension"] = [max(0, own.get("rounds", 0) - 1), max(1, rounds)]
         own["extensions"] = own.get("extensions", 0) + 1

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -43,9 +43,7 @@ from detection.engine.errors import PolicyError
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
 def _example(letter: str, tool: str, result: str) -> ExampleCall:
@@ -114,7 +112,12 @@ class Cycle(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self,
+        own: dict[str, list[int]],
+        run: RunState,
+        record: Record,
+        call: ObservedCall,
+        policy: Settings,
     ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
@@ -143,7 +146,7 @@ class Cycle(BaseDetector):
                 best = reading
         return best
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: dict[str, list[int]], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting laps again from zero; the calls themselves no longer count as evidence."""
         own["matches"] = []
 
@@ -174,7 +177,7 @@ class Cycle(BaseDetector):
             raise PolicyError("cycle_min_length", "must be at most `cycle_max_length`")
 
 
-def _judge(run: RunState, record: Record, policy: Policy, length: int, size: int) -> Reading:
+def _judge(run: RunState, record: Record, policy: Settings, length: int, size: int) -> Reading:
     """Judge the last `size` calls, each equal to the one a lap earlier: whole laps and the end of an earlier one."""
     values, laps = policy.values, size // length
     limit = values["cycle_min_laps"]

@@ -21,19 +21,25 @@ in the form of the protocol, as a model server that has reached its limit of tok
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 from detection.engine.calls import Finding, Message
 from detection.engine.detectors.base import QUIET, SURE, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import choice, ladder, number, switch
 from detection.engine.identity import Keyer, loop_identity
+from detection.engine.settings import Settings
 from detection.engine.text_repetition import Repetition, longest_repetition
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 # Texts that a finding names; a judgement: a state of 32 KiB holds one such list for each series.
 _MAX_SEQS = 12
+
+
+class DegenerateState(TypedDict, total=False):
+    """What the detector remembers: repeated words so far, and the first and the latest of their texts."""
+
+    words: int
+    first: int
+    seqs: list[int]
 
 
 class Degenerate(BaseDetector):
@@ -96,7 +102,7 @@ class Degenerate(BaseDetector):
         ),
     }
 
-    def on_text(self, own: dict[str, Any], message: Message, policy: Policy, keyer: Keyer) -> Reading:
+    def on_text(self, own: DegenerateState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
         """Judge a text of the assistant by itself."""
         if message.kind != "assistant":
             return QUIET

@@ -23,7 +23,7 @@ late.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -37,14 +37,12 @@ from detection.engine.detectors.base import (
     detail,
     evidence,
 )
+from detection.engine.family import Repeats
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.family import Repeats
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # By definition: one session alone is judged by the other detectors.
 _SEVERAL = 2
@@ -56,6 +54,13 @@ _MAX_FORGOTTEN = 12
 
 def _grep(session: str, letter: str = "A") -> ExampleCall:
     return ExampleCall(letter, "grep", {"pattern": letter}, f"{letter}: no such symbol", session=session)
+
+
+class FamilyRepeatState(TypedDict, total=False):
+    """What the detector remembers of one session: the keys to be counted from zero with the next call."""
+
+    has_begun: bool
+    forget: list[str]
 
 
 class FamilyRepeat(BaseDetector):
@@ -117,7 +122,12 @@ class FamilyRepeat(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self,
+        own: FamilyRepeatState,
+        run: RunState,
+        record: Record,
+        call: ObservedCall,
+        policy: Settings,
     ) -> Reading:
         """Judge a call before it runs."""
         family, values = run.family, policy.values
@@ -140,7 +150,12 @@ class FamilyRepeat(BaseDetector):
         return Reading(known.count, limit) if known.sessions >= _SEVERAL else QUIET
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: FamilyRepeatState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Judge a call by its result."""
         family, values = run.family, policy.values
@@ -157,16 +172,16 @@ class FamilyRepeat(BaseDetector):
             return self._found(run, record, known, limit, "errors")
         return Reading(known.count, limit) if known.sessions >= _SEVERAL else QUIET
 
-    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+    def on_change(self, own: FamilyRepeatState, run: RunState, record: Record) -> None:
         """Discard evidence that a successful change has made obsolete."""
         if run.family is not None:
             run.family.keep_only(record.key)
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: FamilyRepeatState) -> None:
         """Begin anew with the next call if the session is at the top: the user may ask for the same again."""
         own["has_begun"] = False
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: FamilyRepeatState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero, with the next call."""
         own["forget"] = [*own.get("forget", ()), *keys][-_MAX_FORGOTTEN:]
 

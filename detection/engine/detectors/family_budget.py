@@ -16,16 +16,12 @@ limit is set by default. At `family_budget_notice_share` of a limit, operators g
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from detection.engine.calls import ObservedCall
 from detection.engine.detectors.base import QUIET, Example, Reading
-from detection.engine.detectors.limits import COST, LimitDetector, fetch, limit_settings
+from detection.engine.detectors.limits import COST, Accounts, LimitDetector, fetch, limit_settings
 from detection.engine.field import NOT_OF_TOOLS, ladder, switch
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # By definition: what one session alone uses is limited by the other detectors.
 _SEVERAL = 2
@@ -67,15 +63,16 @@ class FamilyBudget(LimitDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
         if family is None or len(family.usage) < _SEVERAL:
             return QUIET
-        accounts = dict(zip(("calls", "tokens", "cost"), family.totals, strict=True))
+        calls, tokens, cost = family.totals
+        accounts: Accounts = {"calls": calls, "tokens": tokens, "cost": cost}
         return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy)
 
-    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
         """Return that nothing extends a family's limit."""
         return True

@@ -20,7 +20,7 @@ gets the reaction; otherwise the call that completes the lap. The incident is on
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, TypedDict
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -38,9 +38,7 @@ from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import Record, RunState, bounded_name
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # As many agents as `cycle_max_length` has calls, so that ten laps fit into the hand-offs that are kept.
 _LONGEST_LAP: Final = 6
@@ -50,6 +48,13 @@ _HANDS_OVER: Final = re.compile(
     r"(?i)(?:transfer|hand|delegate|escalate)(?:[ _-]?(?:off|over|back|to|task|work)(?![a-z])|$)|transferto"
 )
 """Names of tools that pass the work to another agent and do nothing else."""
+
+
+class HandoffState(TypedDict, total=False):
+    """What the detector remembers of one session: its stretches, as the fields of `Stretch` in order."""
+
+    has_begun: bool
+    stretches: list[list[Any]]
 
 
 class Handoff(BaseDetector):
@@ -108,7 +113,7 @@ class Handoff(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: HandoffState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
@@ -138,7 +143,12 @@ class Handoff(BaseDetector):
         return QUIET
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: HandoffState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Note whether the result is new for the agent whose turn it is."""
         stretches = _stretches(own, run)
@@ -152,12 +162,12 @@ class Handoff(BaseDetector):
             _store(own, run, stretches)
         return QUIET
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: HandoffState) -> None:
         """Start counting laps again: the user may send the agents the same way."""
         own["stretches"] = []
         own["has_begun"] = False
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: HandoffState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting laps again from zero."""
         self.on_message(own)
 
@@ -202,12 +212,12 @@ def _laps(stretches: list[Stretch], period: int) -> int:
     return laps
 
 
-def _stretches(own: dict[str, Any], run: RunState) -> list[Stretch]:
+def _stretches(own: HandoffState, run: RunState) -> list[Stretch]:
     if run.family is not None:
         return run.family.handoffs
     return [Stretch(*row) for row in own.get("stretches", ())]
 
 
-def _store(own: dict[str, Any], run: RunState, stretches: list[Stretch]) -> None:
+def _store(own: HandoffState, run: RunState, stretches: list[Stretch]) -> None:
     if run.family is None:
         own["stretches"] = [[one.agent, one.session, one.seq, one.results, one.is_new] for one in stretches]

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar, Literal, TypedDict
 
 from detection.engine.calls import Finding, ObservedCall, ObservedUsage
 from detection.engine.detectors.base import BaseDetector, ExampleCall, Reading, detail, evidence
 from detection.engine.field import Field, number
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 COST = "US dollars"
 # The latest calls say enough about a sum; a judgement to keep the state small, not measured.
@@ -21,14 +19,39 @@ _COST_DECIMALS = 12
 """Decimals to which sums of costs are rounded: ten times 0.40 is 4.00."""
 # Decimals that a finding shows: a hundredth of a cent.
 _SHOWN_DECIMALS = 4
-_ACCOUNTS = {"rounds": "rounds", "calls": "calls", "seconds": "since", "tokens": "tokens", COST: "cost"}
+_ACCOUNTS: dict[str, AccountName] = {
+    "rounds": "rounds",
+    "calls": "calls",
+    "seconds": "since",
+    "tokens": "tokens",
+    COST: "cost",
+}
 """Names of the accounts by unit; that of the time has its beginning."""
 
 _WHOLE = ("rounds", "calls")
 """Units whose setting names the n-th that is too many: the limit is one less."""
 
-Limit = tuple[str, str, float, int]
+AccountName = Literal["rounds", "calls", "since", "tokens", "cost"]
+Limit = tuple[str, AccountName, float, int]
 """Unit, account and value, and what had been used when it was granted."""
+
+
+class Accounts(TypedDict, total=False):
+    """What a run, a session or a family has used, and the limits that operators got a notice about, by unit.
+
+    A run has rounds, with the hash of the current one. Its extensions are counted, and the latest has the rounds before
+    it and its own.
+    """
+
+    calls: int
+    tokens: int
+    cost: float
+    since: float
+    noticed: dict[str, float]
+    rounds: int
+    round: int
+    extension: list[int]
+    extensions: int
 
 
 def limit_templates(after_stop: str) -> Mapping[str, str]:
@@ -74,7 +97,7 @@ class LimitDetector(BaseDetector):
         super().__init_subclass__()
         cls.notice_setting = f"{cls.kind}_notice_share"
 
-    def limits(self, policy: Policy) -> tuple[Limit, ...]:
+    def limits(self, policy: Settings) -> tuple[Limit, ...]:
         """Return the limits that are set."""
         limits: tuple[Limit, ...] | None = policy.plans.get(self.kind)
         if limits is None:
@@ -87,11 +110,11 @@ class LimitDetector(BaseDetector):
     def compare(
         self,
         limits: Iterable[Limit],
-        accounts: dict[str, Any],
+        accounts: Accounts,
         noticed: dict[str, float],
         run: RunState,
         record: Record,
-        policy: Policy,
+        policy: Settings,
     ) -> Reading:
         """Return the reading of the limit that is reached first, with a finding if it is or, once, nearly is spent."""
         notice_share = policy.values[self.notice_setting]
@@ -117,11 +140,11 @@ class LimitDetector(BaseDetector):
         allowed = _allowed(limit, unit)
         return Reading(min(int(amount), allowed) if unit in _WHOLE else int(amount), allowed, finding)
 
-    def applies(self, unit: str, run: RunState, policy: Policy) -> bool:
+    def applies(self, unit: str, run: RunState, policy: Settings) -> bool:
         """Return whether the limit of this unit applies now."""
         return True
 
-    def is_final(self, accounts: dict[str, Any], policy: Policy) -> bool:
+    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
         """Return whether a limit that is spent cannot be extended."""
         return False
 
@@ -200,12 +223,12 @@ def limit_settings(
     return *(fields[unit] for unit in units), notice
 
 
-def begin(own: dict[str, Any], at: float) -> None:
+def begin(own: Accounts, at: float) -> None:
     """Open the accounts."""
-    own |= {"calls": 0, "tokens": 0, "cost": 0.0, "since": at}
+    own["calls"], own["tokens"], own["cost"], own["since"] = 0, 0, 0.0, at
 
 
-def add(own: dict[str, Any], used: ObservedCall | ObservedUsage) -> None:
+def add(own: Accounts, used: ObservedCall | ObservedUsage) -> None:
     """Add tokens and cost of a call or of a response."""
     if not own:
         begin(own, used.at)
@@ -215,7 +238,7 @@ def add(own: dict[str, Any], used: ObservedCall | ObservedUsage) -> None:
         own["cost"] = round(own["cost"] + used.cost_usd, _COST_DECIMALS)
 
 
-def add_call(own: dict[str, Any], call: ObservedCall) -> None:
+def add_call(own: Accounts, call: ObservedCall) -> None:
     """Add a call. Most come without tokens and cost, which are those of their response."""
     if not own or call.tokens or call.cost_usd:
         add(own, call)

@@ -16,8 +16,9 @@ that hits many sessions is shown as one. Any other result ends the series. The r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
+from detection.engine.bounded import drop_oldest
 from detection.engine.calls import Finding
 from detection.engine.detectors.base import (
     MAX_EVIDENCE,
@@ -31,16 +32,24 @@ from detection.engine.detectors.base import (
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import Record, RunState, drop_oldest
+from detection.engine.memory import Record, RunState
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # Tools with a series at a time; a judgement: the oldest is forgotten, so that the state stays below 32 KiB.
 _MAX_TOOLS = 8
 # Different calls that a finding names; a judgement for the same reason.
 _MAX_KEYS = 12
+
+
+class TroubleSeries(TypedDict):
+    """The errors of one tool in a row that report provider trouble."""
+
+    count: int
+    round: int
+    keys: list[str]
+    seqs: list[int]
+    trouble: str
 
 
 class Outage(BaseDetector):
@@ -93,7 +102,12 @@ class Outage(BaseDetector):
     }
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: dict[str, TroubleSeries],
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Judge a call by its result."""
         if not outcome.trouble:
@@ -101,13 +115,14 @@ class Outage(BaseDetector):
             return QUIET
         series = own.pop(record.tool, None) or {
             "count": 0,
+            "round": 0,
             "keys": [],
             "seqs": [],
             "trouble": outcome.trouble,
         }
         own[record.tool] = series
         drop_oldest(own, _MAX_TOOLS)
-        if not (policy.values["once_per_round"] and record.round and record.round == series.get("round")):
+        if not (policy.values["once_per_round"] and record.round and record.round == series["round"]):
             series["count"] += 1
         series["round"] = record.round
         series["seqs"] = sorted([*series["seqs"], record.seq])[-MAX_EVIDENCE:]
@@ -117,7 +132,7 @@ class Outage(BaseDetector):
         if count < limit:
             return Reading(count, limit)
         # A series stays what it began as, so that a time-out among rate limits is no second loop.
-        trouble = series.get("trouble", outcome.trouble)
+        trouble = series["trouble"]
         finding = Finding(
             kind="outage",
             count=count,
@@ -137,6 +152,6 @@ class Outage(BaseDetector):
         trouble = finding.detail.get("trouble")
         return super().describe(finding, in_seconds=in_seconds) + (f" ({trouble})" if trouble else "")
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: dict[str, TroubleSeries], run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting errors again from zero."""
         own.clear()

@@ -31,8 +31,9 @@ a scattered repeat and only advised against; it is left to `repeat` below `max_r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, NotRequired, TypedDict
 
+from detection.engine.bounded import drop_oldest
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     LIKELY,
@@ -44,21 +45,20 @@ from detection.engine.detectors.base import (
     Reading,
     detail,
     evidence,
+    forget_all,
     is_within_repeats,
 )
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import encoded, loop_identity
-from detection.engine.memory import ERROR, Record, RunState, drop_oldest
+from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.results import ResultOutcome, normalise
+from detection.engine.settings import Settings
 from detection.engine.similarity import (
     literal_result,
     literal_result_similarity,
     shared_fields,
     sketch_similarity,
 )
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 # Tools with a series at a time; a judgement: the oldest is forgotten, so that the state stays below 32 KiB.
 _MAX_TOOLS = 8
@@ -90,6 +90,40 @@ _MAX_TEXTS_BYTES = 12_000
 _ID_FIELDS = frozenset(
     ("id", "message_id", "messageid", "uuid", "ts", "time", "date", "created_at", "sent_at", "duration")
 )
+
+
+class OutcomeSeries(TypedDict):
+    """Identical results of one tool, or of several with one error.
+
+    What is not required is absent where it is not so; `text`, `spoken` and `asked` are of errors alone.
+    """
+
+    result: str
+    calls: int
+    count: float
+    similar: float
+    first: int
+    sketch: str | None
+    round: int
+    new_results: int
+    failed: bool
+    last: NotRequired[str]
+    text: NotRequired[str]
+    members: NotRequired[list[str]]
+    refused: NotRequired[int]
+    spoken: NotRequired[bool]
+    asked: NotRequired[bool]
+    found_nothing: NotRequired[bool]
+    refusal: NotRequired[bool]
+    rejected: NotRequired[bool]
+    phrase: NotRequired[bool]
+
+
+class OutcomeState(TypedDict, total=False):
+    """What the detector remembers: series by name, and texts as number of the call, whether it failed, and the text."""
+
+    series: dict[str, OutcomeSeries]
+    texts: list[list[Any]]
 
 
 class Outcome(BaseDetector):
@@ -162,15 +196,16 @@ class Outcome(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: OutcomeState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Continue the loop on a further call of a tool that keeps returning the same result."""
-        if not own or policy.values["outcome_method"] != "fingerprint":
+        known = own.get("series")
+        if not known or policy.values["outcome_method"] != "fingerprint":
             return QUIET
         name = _name_of(record, policy)
-        series = own.get(name)
+        series = known.get(name)
         if series is None:
-            for other, shared in own.items():
+            for other, shared in known.items():
                 if "members" in shared and name in shared["members"]:
                     name, series = other, shared
                     break
@@ -181,10 +216,15 @@ class Outcome(BaseDetector):
         return _judge(name, series, run, record, policy)
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: OutcomeState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Judge a call by its result."""
-        values, failed = policy.values, record.status == ERROR
+        values, failed, known = policy.values, record.status == ERROR, own.setdefault("series", {})
         if values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
         if not outcome.is_evidence or (outcome.trouble and values["outage_enabled"]):
@@ -192,15 +232,15 @@ class Outcome(BaseDetector):
         if policy.traits.tool_class == "poll" and (outcome.is_plain or not failed):
             # A poll is expected to return the same, but not to fail.
             if not outcome.is_plain:
-                _end_series_of(own, record.tool)
+                _end_series_of(known, record.tool)
             return QUIET
         # It is the host that refuses, whichever tool is called.
         mine = _HOST if outcome.is_refused else _name_of(record, policy)
         text = _text_of(outcome) if failed else ""
-        name = _continued(own, mine, run, record, text, policy)
-        series = own.pop(name) if name is not None else None
+        name = _continued(known, mine, run, record, text, policy)
+        series = known.pop(name) if name is not None else None
         if mine != _HOST:
-            _end_series_of(own, mine)
+            _end_series_of(known, mine)
         if name is None or series is None:
             name, series = mine, _begun(run, record, outcome, text, policy)
         else:
@@ -208,58 +248,62 @@ class Outcome(BaseDetector):
         if name == _HOST or name != mine:
             members = [one for one in series.get("members", (name,)) if one not in (mine, _HOST)]
             series["members"] = [*members, _name_of(record, policy)][-_MAX_TOOLS:]
-        own[name] = series
-        if len(own) > _MAX_TOOLS:
-            drop_oldest(own, _MAX_TOOLS)
+        known[name] = series
+        if len(known) > _MAX_TOOLS:
+            drop_oldest(known, _MAX_TOOLS)
         return _judge(name, series, run, record, policy)
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: OutcomeState) -> None:
         """Reset successful results: after a user message, reading again is normal."""
-        for tool in [name for name, series in own.items() if name != "texts"]:
-            if own[tool]["failed"]:
-                own[tool]["spoken"] = own[tool]["asked"] = True
+        for name, series in [*own.get("series", {}).items()]:
+            if series["failed"]:
+                series["spoken"] = series["asked"] = True
             else:
-                del own[tool]
+                del own["series"][name]
 
-    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+    def on_change(self, own: OutcomeState, run: RunState, record: Record) -> None:
         """Reset other tools: after a change it makes sense to try them again."""
-        for tool in [
-            name
-            for name in own
-            if name not in ("texts", _HOST)
-            and (name != record.tool or record.effect == "command" or "members" in own[name])
-        ]:
-            del own[tool]
+        own["series"] = {
+            name: series
+            for name, series in own.get("series", {}).items()
+            if name == _HOST
+            or (name == record.tool and record.effect != "command" and "members" not in series)
+        }
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: OutcomeState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting results again from zero."""
-        own.clear()
+        forget_all(own)
 
 
-def _name_of(record: Record, policy: Policy) -> str:
+def _name_of(record: Record, policy: Settings) -> str:
     """Return the name of the series of a call's own tool: to look around does not answer what a shell runs."""
     looks = record.effect in ("look", "search") and not policy.reads_plainly
     return record.tool + _LOOKS if looks else record.tool
 
 
 def _continued(
-    own: dict[str, Any], mine: str, run: RunState, record: Record, text: str, policy: Policy
+    known: dict[str, OutcomeSeries],
+    mine: str,
+    run: RunState,
+    record: Record,
+    text: str,
+    policy: Settings,
 ) -> str | None:
     """Return the name of the series that a result continues: its own, or that of an error of other tools."""
-    series = own.get(mine)
+    series = known.get(mine)
     if series is not None and _goes_on(series, run, record, text, policy):
         return mine
     if record.status != ERROR or mine == _HOST or policy.reads_plainly:
         return None
-    for name, series in own.items():
-        if name in (mine, _HOST, "texts") or not series["failed"]:
+    for name, series in known.items():
+        if name in (mine, _HOST) or not series["failed"]:
             continue
         if _goes_on(series, run, record, text, policy):
             return name
     return None
 
 
-def _goes_on(series: dict[str, Any], run: RunState, record: Record, text: str, policy: Policy) -> bool:
+def _goes_on(series: OutcomeSeries, run: RunState, record: Record, text: str, policy: Settings) -> bool:
     """Return whether a result continues a series: one error has one cause or, whatever its call says, one text."""
     is_same = series.get("last", series["result"]) == record.result or (text and series.get("text") == text)
     if not is_same:
@@ -276,15 +320,15 @@ def _text_of(error: ResultOutcome) -> str:
     return error.keyer.digest(b"text", encoded(error.raw))[:_TEXT_CHARACTERS]
 
 
-def _end_series_of(own: dict[str, Any], mine: str) -> None:
+def _end_series_of(known: dict[str, OutcomeSeries], mine: str) -> None:
     """Forget each series to which a tool belongs, because it now returns something else."""
-    own.pop(mine, None)
-    for name, series in [*own.items()]:
+    known.pop(mine, None)
+    for name, series in [*known.items()]:
         if "members" in series and name != _HOST and mine in series["members"]:
-            del own[name]
+            del known[name]
 
 
-def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> bool:
+def _is_asked_anew(series: OutcomeSeries, run: RunState, record: Record, policy: Settings) -> bool:
     """Return whether a person has spoken since the last error, and what is now tried answers that.
 
     "User not found" for what the person corrects step by step is no loop where something is looked up for the first
@@ -304,10 +348,10 @@ def _is_asked_anew(series: dict[str, Any], run: RunState, record: Record, policy
 
 
 def _begun(
-    run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Policy
-) -> dict[str, Any]:
+    run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Settings
+) -> OutcomeSeries:
     """Return a series that a result begins."""
-    series = {
+    series: OutcomeSeries = {
         "result": record.result, "calls": 1, "count": _weight(record, outcome), "similar": 1,
         "first": record.seq, "sketch": record.sketch, "round": record.round, "new_results": run.new_results,
         "failed": record.status == ERROR,
@@ -328,7 +372,12 @@ def _begun(
 
 
 def _add(
-    series: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Policy
+    series: OutcomeSeries,
+    run: RunState,
+    record: Record,
+    outcome: ResultOutcome,
+    text: str,
+    policy: Settings,
 ) -> None:
     """Add a result to the series that it continues."""
     series["calls"] += 1
@@ -366,7 +415,7 @@ def _in_tenths(count: float) -> float:
     return count if type(count) is int or count % 1 == 0 else round(count, 1)
 
 
-def _judge(name: str, series: dict[str, Any], run: RunState, record: Record, policy: Policy) -> Reading:
+def _judge(name: str, series: OutcomeSeries, run: RunState, record: Record, policy: Settings) -> Reading:
     values = policy.values
     count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowances.get("outcome", 0)
@@ -429,7 +478,7 @@ def _is_of_several(members: list[str]) -> bool:
 
 
 def _literal(
-    own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    own: OutcomeState, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
 ) -> Reading:
     values = policy.values
     threshold = values["outcome_ratio"]

@@ -21,16 +21,20 @@ operators get a notice that the agent never sees.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
 from detection.engine.calls import ObservedCall, ObservedUsage, Usage
 from detection.engine.detectors.base import QUIET, Example, Reading
-from detection.engine.detectors.limits import LimitDetector, add, add_call, begin, fetch, limit_settings
+from detection.engine.detectors.limits import (
+    Accounts,
+    LimitDetector,
+    add,
+    add_call,
+    begin,
+    fetch,
+    limit_settings,
+)
 from detection.engine.field import ladder, switch
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
 class SessionBudget(LimitDetector):
@@ -66,7 +70,7 @@ class SessionBudget(LimitDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         add_call(own, call)
@@ -75,15 +79,15 @@ class SessionBudget(LimitDetector):
             return QUIET
         return self.compare(limits, own, own.setdefault("noticed", {}), run, record, policy)
 
-    def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
+    def on_uncounted(self, own: Accounts, call: ObservedCall) -> None:
         """Add what a call uses, whether or not it is judged."""
         add_call(own, call)
 
-    def on_usage(self, own: dict[str, Any], usage: ObservedUsage) -> None:
+    def on_usage(self, own: Accounts, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
         add(own, usage)
 
-    def on_rebuilt(self, own: dict[str, Any], calls: int, used: Usage) -> None:
+    def on_rebuilt(self, own: Accounts, calls: int, used: Usage) -> None:
         """Note the session's usage after its state was rebuilt from its latest events."""
         if calls <= own.get("calls", 0):
             return  # all of them were folded again

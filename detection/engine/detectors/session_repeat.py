@@ -21,8 +21,9 @@ resets the counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
+from detection.engine.bounded import drop_oldest, hash_of
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
     FAILS_AGAIN,
@@ -36,12 +37,10 @@ from detection.engine.detectors.base import (
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import EMPTY, ERROR, Record, RunState, drop_oldest, hash_of
+from detection.engine.memory import EMPTY, ERROR, Record, RunState
 from detection.engine.results import ResultOutcome
+from detection.engine.settings import Settings
 from detection.engine.writes import CHANGES
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 # 28 results of 32 bits each keep the state below 16 KiB, half of its limit.
 _MAX_PAIRS = 28
@@ -58,6 +57,20 @@ _TRIPLED = frozenset(3**times for times in range(12))
 # What is kept of a call and result: the latest turn, its time in minutes since the first call, the number of turns, and
 # sequence numbers.
 _TURN, _AT, _COUNT, _FIRST_SEQ = range(4)
+
+
+class SessionRepeatState(TypedDict, total=False):
+    """What the detector remembers: the hash of the latest run, its turn and those of others, and the number of turns.
+
+    Times count from `since`, in Unix seconds. `pairs` are calls with their results, as `_TURN` to `_FIRST_SEQ` say.
+    """
+
+    run: int
+    now: int
+    turn: int
+    runs: dict[str, int]
+    since: float
+    pairs: dict[str, list[int]]
 
 
 class SessionRepeat(BaseDetector):
@@ -121,7 +134,12 @@ class SessionRepeat(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self,
+        own: SessionRepeatState,
+        run: RunState,
+        record: Record,
+        call: ObservedCall,
+        policy: Settings,
     ) -> Reading:
         """Note the turn of the call."""
         number = hash_of(call.run) if call.run else 0
@@ -137,7 +155,12 @@ class SessionRepeat(BaseDetector):
         return QUIET
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: SessionRepeatState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Count the turn, unless it is counted for this call and result already."""
         turn = own.get("now", 0)
@@ -185,7 +208,7 @@ class SessionRepeat(BaseDetector):
         )
         return Reading(count, limit, finding)
 
-    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+    def on_change(self, own: SessionRepeatState, run: RunState, record: Record) -> None:
         """Forget the results of other calls, except errors: after a change it makes sense to read again."""
         own["pairs"] = {
             name: pair
@@ -193,12 +216,12 @@ class SessionRepeat(BaseDetector):
             if name.endswith(_OF_ERROR) or name.startswith(record.key[:_DIGEST_CHARACTERS])
         }
 
-    def on_turn(self, own: dict[str, Any]) -> None:
+    def on_turn(self, own: SessionRepeatState) -> None:
         """Begin a new turn."""
         own.pop("runs", None)
         own.pop("run", None)
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: SessionRepeatState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting these calls again from zero."""
         prefixes = tuple(key[:_DIGEST_CHARACTERS] for key in keys)
         own["pairs"] = {
@@ -220,7 +243,7 @@ def _name(record: Record) -> str:
     )
 
 
-def _is_counted(record: Record, outcome: ResultOutcome, policy: Policy) -> bool:
+def _is_counted(record: Record, outcome: ResultOutcome, policy: Settings) -> bool:
     """Return whether an identical result of this call in another turn would mean anything."""
     if outcome.trouble:
         return False

@@ -20,7 +20,7 @@ is a warning and nothing more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -36,11 +36,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity, parse
 from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Record, RunState
+from detection.engine.settings import Settings
 from detection.engine.similarity import literal_similarity, sketch_similarity
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
-
 
 _VERBS = ("reset", "change", "renew", "recover", "restore", "replace", "revive", "refresh", "redo", "retry")
 
@@ -106,7 +103,7 @@ class Similar(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
@@ -170,12 +167,12 @@ def _is_evidence(other: Record, run: RunState) -> bool:
     return status != PENDING or not run.results
 
 
-def _similar_by_sketch(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
+def _similar_by_sketch(record: Record, candidates: list[Record], policy: Settings) -> list[Record]:
     ratio = policy.values["similar_ratio"]
     return [other for other in candidates if sketch_similarity(record.sketch, other.sketch, ratio) >= ratio]
 
 
-def _similar_by_text(record: Record, candidates: list[Record], policy: Policy) -> list[Record]:
+def _similar_by_text(record: Record, candidates: list[Record], policy: Settings) -> list[Record]:
     threshold = policy.values["similar_ratio"]
     mine = _parsed(record.sketch)
     return [

@@ -26,7 +26,7 @@ warning comes again when the count has doubled.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final, TypedDict
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
@@ -34,10 +34,8 @@ from detection.engine.detectors.limits import limit_templates
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
+from detection.engine.settings import Settings
 from detection.engine.spawning import prompts_of
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 _ABOUT: Final = {
     "repeats": "sub-agents of one tree got the same prompt",
@@ -52,6 +50,14 @@ _ABOUT: Final = {
 def _spawn(number: int, prompt: str) -> ExampleCall:
     arguments = {"description": f"part {number * 37}", "prompt": prompt}
     return ExampleCall(prompt[-1], "Agent", arguments, f"{prompt}: source {number * 53}", session="lead")
+
+
+class SpawnsState(TypedDict, total=False):
+    """What the detector remembers: the key of the latest finding, and whether counting begins anew."""
+
+    key: str
+    has_begun: bool
+    is_over: bool
 
 
 class Spawns(BaseDetector):
@@ -125,7 +131,7 @@ class Spawns(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: SpawnsState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
@@ -164,11 +170,11 @@ class Spawns(BaseDetector):
         own["key"] = record.key
         return Reading(count, limit, self._finding(record, count, limit, name, values[self.ladder]))
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: SpawnsState) -> None:
         """Begin anew with the next sub-agent if the session is at the top: the user may ask for the same again."""
         own["has_begun"] = False
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: SpawnsState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting again from zero with the next sub-agent, if the loop is one of this detector."""
         if own.get("key") in keys:
             own["is_over"] = True

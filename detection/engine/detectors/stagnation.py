@@ -26,7 +26,7 @@ the limit, if it neither writes nor says something: one for each further result.
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TypedDict
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -40,17 +40,16 @@ from detection.engine.detectors.base import (
     Reading,
     detail,
     fill,
+    forget_all,
     is_within_repeats,
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, OK, Record, RunState
 from detection.engine.results import ResultOutcome
+from detection.engine.settings import Settings
 from detection.engine.similarity import shared_fields
-from detection.engine.windows import read_again
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.windows import PartsRead, read_again
 
 # Different calls that a finding names and continues on; a judgement: twice the longest cycle that `cycle` looks for.
 _MAX_KEYS = 12
@@ -69,6 +68,38 @@ _HALF = 0.5
 _SHELL_SEARCHES = 1.5
 # Sums of fifths, quarters and 0.6 are not exact.
 _ENOUGH = 1 - 1e-9
+
+
+class Sweep(TypedDict):
+    """Searches in a row that found nothing."""
+
+    tool: str
+    count: int
+    round: int
+    keys: list[str]
+    seqs: list[int]
+    sketch: str | None
+
+
+class StagnationState(TypedDict, total=False):
+    """What the detector remembers: calls in a row without a new result, by weight, and how many there were.
+
+    `judged` is their number when a new call was judged, `weight` what the latest round counted, `new` the round of the
+    latest new result. `refusal` says that all results were refusals, `loop` is the identity of a loop that was found.
+    """
+
+    count: float
+    calls: int
+    judged: int
+    round: int
+    weight: float
+    keys: list[str]
+    seqs: list[int]
+    loop: str
+    refusal: bool
+    new: int
+    sweep: Sweep
+    files: dict[str, PartsRead]
 
 
 class Stagnation(BaseDetector):
@@ -128,12 +159,17 @@ class Stagnation(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self,
+        own: StagnationState,
+        run: RunState,
+        record: Record,
+        call: ObservedCall,
+        policy: Settings,
     ) -> Reading:
         """Continue a stagnation on a call that belongs to it; any other call may bring a new result."""
         if not run.results:
             if run.is_new(record.key):
-                own.clear()
+                forget_all(own)
                 return QUIET
             _count(own, record)
             return _judge(own, run, record, policy, policy.values["stagnation_max_calls"] * _UNKNOWN_FACTOR)
@@ -145,7 +181,12 @@ class Stagnation(BaseDetector):
         return _judge(own, run, record, policy, limit)
 
     def on_result(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: StagnationState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Judge a call by its result."""
         sweep, files = own.pop("sweep", None), own.pop("files", None)
@@ -159,18 +200,23 @@ class Stagnation(BaseDetector):
         return found if found.finding is not None and reading.finding is None else reading
 
     def _idle(
-        self, own: dict[str, Any], run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: StagnationState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Count a result that is not new, and begin again at one that is."""
         if run.results == 1:
             # The first result of this client: discard what was counted by calls alone.
-            own.clear()
+            forget_all(own)
         if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
         if record.status != ERROR:
             if record.is_new:
                 if outcome.is_evidence and not outcome.is_phrase:
-                    own.clear()
+                    forget_all(own)
                     own["new"] = record.round
                 return QUIET
             if outcome.is_value or run.is_first_in_epoch(record, same_call=not outcome.is_evidence):
@@ -190,24 +236,24 @@ class Stagnation(BaseDetector):
             )
         return super().describe(finding, in_seconds=in_seconds)
 
-    def on_message(self, own: dict[str, Any]) -> None:
+    def on_message(self, own: StagnationState) -> None:
         """Reset the count: a message of the user is something new."""
-        own.clear()
+        forget_all(own)
 
-    def on_turn(self, own: dict[str, Any]) -> None:
+    def on_turn(self, own: StagnationState) -> None:
         """Forget what was read of files: after a compaction, agents read again what they have forgotten."""
         own.pop("files", None)
 
-    def on_change(self, own: dict[str, Any], run: RunState, record: Record) -> None:
+    def on_change(self, own: StagnationState, run: RunState, record: Record) -> None:
         """Reset the count: a successful change is progress."""
-        own.clear()
+        forget_all(own)
 
-    def reset(self, own: dict[str, Any], run: RunState, keys: tuple[str, ...]) -> None:
+    def reset(self, own: StagnationState, run: RunState, keys: tuple[str, ...]) -> None:
         """Start counting again from zero."""
-        own.clear()
+        forget_all(own)
 
 
-def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: Policy, limit: int) -> bool:
+def _is_far_beyond(own: StagnationState, run: RunState, record: Record, policy: Settings, limit: int) -> bool:
     """Return whether even a new call belongs to a stagnation, because those before it brought nothing for so long.
 
     One call for each further result: the call after a blocked one may show that the agent has found another way. What
@@ -223,7 +269,7 @@ def _is_far_beyond(own: dict[str, Any], run: RunState, record: Record, policy: P
 
 
 def _count(
-    own: dict[str, Any], record: Record, *, poll: bool = False, once: bool = False, plain: bool = False
+    own: StagnationState, record: Record, *, poll: bool = False, once: bool = False, plain: bool = False
 ) -> None:
     weight = record.weight if record.status != ERROR else _NEW_ERROR if record.is_new else 1.0
     if poll and record.status != ERROR:
@@ -244,12 +290,12 @@ def _count(
 
 
 def _sweep(
-    own: dict[str, Any],
-    sweep: dict[str, Any] | None,
+    own: StagnationState,
+    sweep: Sweep | None,
     run: RunState,
     record: Record,
     outcome: ResultOutcome,
-    policy: Policy,
+    policy: Settings,
 ) -> Reading:
     """Count searches in a row that found nothing; anything that is found ends a sweep, and an error does not."""
     values, limit = policy.values, policy.values["stagnation_max_empty"]
@@ -259,10 +305,10 @@ def _sweep(
             own["sweep"] = sweep
         return QUIET
     if sweep is None or sweep["tool"] != record.tool:
-        sweep = {"tool": record.tool, "count": 0, "keys": [], "seqs": [], "sketch": None}
+        sweep = {"tool": record.tool, "count": 0, "round": 0, "keys": [], "seqs": [], "sketch": None}
     own["sweep"] = sweep
     is_asked = record.key in sweep["keys"]
-    is_parallel = values["once_per_round"] and record.round and record.round == sweep.get("round")
+    is_parallel = values["once_per_round"] and record.round and record.round == sweep["round"]
     is_variant = sweep["sketch"] is not None and shared_fields(record.sketch, sweep["sketch"]) > _HALF
     if is_asked or is_parallel or is_variant:
         return QUIET
@@ -293,7 +339,7 @@ def _sweep(
 
 
 def _pass(
-    own: dict[str, Any], files: dict[str, Any], run: RunState, record: Record, policy: Policy
+    own: StagnationState, files: dict[str, PartsRead], run: RunState, record: Record, policy: Settings
 ) -> Reading:
     """Count passes over a file that is read in parts; what may have changed the file makes them new."""
     window, record.window = record.window, None
@@ -323,7 +369,7 @@ def _pass(
     return Reading(found.number, limit, finding)
 
 
-def _judge(own: dict[str, Any], run: RunState, record: Record, policy: Policy, limit: int) -> Reading:
+def _judge(own: StagnationState, run: RunState, record: Record, policy: Settings, limit: int) -> Reading:
     limit += run.allowances.get("stagnation", 0)
     count, known = own.get("count", 0.0), own.get("keys", ())
     if count < limit * _ENOUGH:

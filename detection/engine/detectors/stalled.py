@@ -25,16 +25,15 @@ ends by itself when the result, or any sign of life of the run, arrives.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import ClassVar, Final, TypedDict
 
+from detection.engine.bounded import drop_oldest
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import NOT_OF_TOOLS, number, switch
 from detection.engine.identity import loop_identity
-from detection.engine.memory import BLOCKING, MAX_RECORDS, PENDING, Record, RunState, drop_oldest
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.memory import BLOCKING, MAX_RECORDS, PENDING, Record, RunState
+from detection.engine.settings import Settings
 
 _LIMIT_OF_CLASS: Final = {
     "read": "stalled_read_seconds",
@@ -45,6 +44,14 @@ _LIMIT_OF_CLASS: Final = {
 }
 # Seconds of a year: more than any session lives.
 _LONGEST = 31_536_000
+
+
+class StalledState(TypedDict, total=False):
+    """What the detector remembers: heartbeats by call, and the calls that were found."""
+
+    is_working: bool
+    beats: dict[str, float]
+    found: list[int]
 
 
 class Stalled(BaseDetector):
@@ -130,13 +137,13 @@ class Stalled(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: StalledState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Note that the agent is working."""
         own["is_working"] = True
         return QUIET
 
-    def note_heartbeat(self, own: dict[str, Any], seq: int, at: float) -> None:
+    def note_heartbeat(self, own: StalledState, seq: int, at: float) -> None:
         """Note that a call is still running; if it was reported as stalled, it may be reported again."""
         beats = own.setdefault("beats", {})
         beats.pop(str(seq), None)
@@ -145,7 +152,7 @@ class Stalled(BaseDetector):
         own["found"] = [one for one in own.get("found", ()) if one != seq]
 
     def overdue_calls(
-        self, own: dict[str, Any], run: RunState, now: float, policy: Policy
+        self, own: StalledState, run: RunState, now: float, policy: Settings
     ) -> tuple[list[Finding], list[float]]:
         """Return the calls that have stalled since the last check, and when the others would stall."""
         findings: list[Finding] = []
@@ -170,7 +177,7 @@ class Stalled(BaseDetector):
         return findings, waits_until
 
     def stopped_run(
-        self, own: dict[str, Any], run: RunState, now: float, last_event_at: float, policy: Policy
+        self, own: StalledState, run: RunState, now: float, last_event_at: float, policy: Settings
     ) -> tuple[list[Finding], list[float]]:
         """Return the finding for a stalled run, whose calls all have results, or the time at which it would stall."""
         limit = policy.values["stalled_run_seconds"]
@@ -183,7 +190,7 @@ class Stalled(BaseDetector):
         own.pop("is_working")
         return [self._finding(latest, ("run", str(latest.seq)), now - last_event_at, limit)], []
 
-    def limit_of(self, tool: str, policy: Policy) -> int:
+    def limit_of(self, tool: str, policy: Settings) -> int:
         """Return the number of seconds after which a call of a tool counts as stalled, 0 for never."""
         policy = policy.for_tool(tool)
         if not policy.values[self.switch]:

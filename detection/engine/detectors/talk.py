@@ -23,7 +23,7 @@ digests of their words are kept in the session's state.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypedDict
 
 from detection.engine import tables
 from detection.engine.calls import Finding, Message, ObservedCall
@@ -35,15 +35,14 @@ from detection.engine.detectors.base import (
     ExampleCall,
     Reading,
     detail,
+    forget_all,
 )
 from detection.engine.field import ladder, number, ratio, switch
 from detection.engine.identity import Keyer, encoded, loop_identity
 from detection.engine.memory import Record, RunState
 from detection.engine.results import normalise
+from detection.engine.settings import Settings
 from detection.engine.similarity import word_sample
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 # Different texts that are compared, so that one who alternates between a few is found; a judgement, not measured.
 _MAX_TEXTS = 4
@@ -59,6 +58,15 @@ _LEADING = re.compile(
 _ANNOUNCEMENTS = tables.pattern(tables.table("announcements"))
 # What is kept of a text: a digest, its words, how often it was said, and sequence numbers.
 _DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
+
+
+class TalkState(TypedDict, total=False):
+    """What the detector remembers: the user's latest words, and series as `_DIGEST` to `_FIRST_SEQ` say."""
+
+    user: str
+    texts: list[list[Any]]
+    announcements: list[Any]
+    compactions: list[Any]
 
 
 class Talk(BaseDetector):
@@ -135,17 +143,17 @@ class Talk(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: TalkState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """End the series."""
-        own.clear()
+        forget_all(own)
         return QUIET
 
-    def on_uncounted(self, own: dict[str, Any], call: ObservedCall) -> None:
+    def on_uncounted(self, own: TalkState, call: ObservedCall) -> None:
         """End the series with a call of an exempt tool, too."""
-        own.clear()
+        forget_all(own)
 
-    def on_text(self, own: dict[str, Any], message: Message, policy: Policy, keyer: Keyer) -> Reading:
+    def on_text(self, own: TalkState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
         """Judge a text of the assistant or a compaction; a message of the user in new words ends the series."""
         if message.kind == "condense":
             return self._compacted(own, message, policy)
@@ -153,7 +161,7 @@ class Talk(BaseDetector):
         words = word_sample(text, keyer)
         if message.kind != "assistant":
             if not words or not _are_alike(words, own.get("user", ""), policy.values["talk_ratio"]):
-                own.clear()
+                forget_all(own)
             own["user"] = words
             return QUIET
         own.pop("compactions", None)
@@ -163,9 +171,7 @@ class Talk(BaseDetector):
         announced = self._announced(own, message, policy)
         return said if said.finding or not announced.finding else announced
 
-    def _said(
-        self, own: dict[str, Any], message: Message, digest: str, words: str, policy: Policy
-    ) -> Reading:
+    def _said(self, own: TalkState, message: Message, digest: str, words: str, policy: Settings) -> Reading:
         values, texts = policy.values, own.setdefault("texts", [])
         known = next((one for one in texts if _are_alike(words, one[_WORDS], values["talk_ratio"])), None)
         if known is None:
@@ -186,7 +192,7 @@ class Talk(BaseDetector):
             known, values["talk_max_texts"], said if words else "answered with nothing", "texts"
         )
 
-    def _announced(self, own: dict[str, Any], message: Message, policy: Policy) -> Reading:
+    def _announced(self, own: TalkState, message: Message, policy: Settings) -> Reading:
         """Count the texts in a row that only announce a next step; an answer or a question in between ends the row."""
         limit = policy.values["talk_max_announcements"]
         if not limit or not is_announcement(message.text):
@@ -197,7 +203,7 @@ class Talk(BaseDetector):
         _note_seq(known, message.seq)
         return self._reading(known, limit, "announced the next step", "announcements")
 
-    def _compacted(self, own: dict[str, Any], message: Message, policy: Policy) -> Reading:
+    def _compacted(self, own: TalkState, message: Message, policy: Settings) -> Reading:
         limit = policy.values["talk_max_compactions"]
         if not limit:
             return QUIET

@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detection.engine.calls import Call, Finding, ObservedCall
 from detection.engine.detectors.base import (
@@ -73,9 +73,7 @@ from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.field import choice, number, ratio, switch
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
 class Repeat(BaseDetector):
@@ -223,7 +221,7 @@ class Repeat(BaseDetector):
     }
 
     def on_call(
-        self, own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         scope = policy.values["repeat_scope"]
@@ -234,7 +232,12 @@ class Repeat(BaseDetector):
         return whole_run.judge(own, run, record, policy)
 
     def on_result(
-        self, own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+        self,
+        own: RepeatState,
+        run: RunState,
+        record: Record,
+        outcome: ResultOutcome,
+        policy: Settings,
     ) -> Reading:
         """Note whether the result changed, and look for scattered repeats."""
         streak, is_aware = own.streak, policy.values["result_aware"]
@@ -271,7 +274,7 @@ class Repeat(BaseDetector):
         for key in keys:
             own.totals.pop(key, None)
 
-    def count(self, run: RunState, key: str, tool: str, policy: Policy, at: float) -> int:
+    def count(self, run: RunState, key: str, tool: str, policy: Settings, at: float) -> int:
         """Return how many calls of a key count for `max_repeats` at a time, without a further one."""
         # What one more call would count, less itself; nothing is changed by asking.
         run = deepcopy(run)

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from detection.engine.detectors.repeat.state import Direction, Streak
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 _FIGURE = re.compile(r"\d(?<![\w.]\d)\d{0,6}(?!\w)")
 # The first figures of a result: progress stands at its beginning; a judgement for the size of the state, not measured.
@@ -45,7 +42,7 @@ def note_direction(streak: Streak, text: str) -> None:
     known.figures = figures
 
 
-def is_found(streak: Streak, limit: float, policy: Policy) -> bool:
+def is_found(streak: Streak, limit: float, policy: Settings) -> bool:
     """Return whether a streak has reached the limit of calls whose results change, unless each is meant to."""
     return bool(
         streak.changes

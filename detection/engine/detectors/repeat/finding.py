@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detection.engine.calls import Finding
 from detection.engine.detectors.base import LIKELY, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
 def finding_about(
     run: RunState,
     record: Record,
-    policy: Policy,
+    policy: Settings,
     count: int,
     limit: int,
     results: str,

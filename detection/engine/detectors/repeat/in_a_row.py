@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING
 
+from detection.engine.bounded import hash_of
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat import changing
@@ -13,13 +13,11 @@ from detection.engine.detectors.repeat.first_warning import first_warning
 from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.dispatching import inner
 from detection.engine.identity import structured
-from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState, hash_of
+from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState
 from detection.engine.results import ResultOutcome
+from detection.engine.settings import Settings
 from detection.engine.tool_verbs import moves_on, what_was_made
 from detection.engine.writes import COUNTED, counts_by_receipt
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
 
 # By definition the first call that repeats another one.
 _SECOND = 2
@@ -33,7 +31,7 @@ _ENOUGH = 1 - 1e-9
 _ROUNDING = 1e-9
 
 
-def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Policy) -> Reading:
+def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Settings) -> Reading:
     """Add a call to its streak, or begin one, and judge it."""
     values, streak = policy.values, own.streak
     if streak is None or streak.key != record.key:
@@ -68,14 +66,14 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     return _judge(streak, run, record, policy)
 
 
-def _begun(record: Record, policy: Policy) -> Streak:
+def _begun(record: Record, policy: Settings) -> Streak:
     streak = Streak(record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at)
     if policy.values["ttl_from"] == "entry" or (record.effect in COUNTED and _period(record, policy)):
         streak.times = [record.at]
     return streak
 
 
-def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
+def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
     """Advise once if a person has got the same result in several turns."""
     warn_at = first_warning(policy.values) + run.allowances.get(record.key, 0)
     if streak.turns != warn_at or policy.traits.tool_class == "poll":
@@ -86,7 +84,7 @@ def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Policy) 
     return Reading(warn_at, policy.values["max_repeats"], finding)
 
 
-def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
+def _aged(streak: Streak, record: Record, policy: Settings) -> Streak:
     """Return the streak without calls that are too old at this one; a new streak if none is left."""
     values = policy.values
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
@@ -107,7 +105,7 @@ def _aged(streak: Streak, record: Record, policy: Policy) -> Streak:
     return streak
 
 
-def _period(record: Record, policy: Policy) -> int:
+def _period(record: Record, policy: Settings) -> int:
     """Return the seconds in which identical writes count whatever the pauses; 0 for other calls."""
     if policy.values["ttl_from"] != "previous" or not counts_by_receipt(record.effect, policy):
         return 0
@@ -127,7 +125,7 @@ def _within(streak: Streak, record: Record, period: int) -> Streak:
     return streak
 
 
-def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Reading:
+def _judge(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
     values = policy.values
     calls, allowance = streak.calls, run.allowances.get(record.key, 0)
     if not values["result_aware"]:
@@ -169,7 +167,7 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Policy) -> Rea
 
 
 def note_result(
-    streak: Streak, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy
+    streak: Streak, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
 ) -> None:
     """Note a result of the streak; a changed one starts a new series."""
     last = streak.result
@@ -206,7 +204,7 @@ def finding_about_streak(
     streak: Streak,
     run: RunState,
     record: Record,
-    policy: Policy,
+    policy: Settings,
     count: int,
     calls: int,
     limit: int,

@@ -10,16 +10,12 @@ a step earlier and no healthy run.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from detection.engine.detectors.base import QUIET, Reading, detail, is_within_repeats
 from detection.engine.detectors.repeat.finding import finding_about
 from detection.engine.detectors.repeat.state import RepeatState, count
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.results import ResultOutcome
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 # As many calls as a run remembers at most; a judgement for the size of the state, not measured.
 _MAX_PAIRS = 64
@@ -27,7 +23,9 @@ _MAX_PAIRS = 64
 _DIGEST_CHARACTERS = 6
 
 
-def judge(own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Policy) -> Reading:
+def judge(
+    own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
+) -> Reading:
     """Judge a call by its result."""
     values = policy.values
     # An agent may write its list of tasks as often as it works.

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from detection.engine.memory import Kept, drop_oldest
+from detection.engine.bounded import drop_oldest
+from detection.engine.memory import Kept
 
 
 @dataclass(slots=True)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat.finding import finding_about, known_results
 from detection.engine.detectors.repeat.state import RepeatState, count
 from detection.engine.memory import MAX_TOTALS, Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
-def judge(own: RepeatState, run: RunState, record: Record, policy: Policy) -> Reading:
+def judge(own: RepeatState, run: RunState, record: Record, policy: Settings) -> Reading:
     """Count a call, and judge it by all identical ones of the run."""
     calls = count(own.totals, record.key, MAX_TOTALS)
     limit = policy.values["max_repeats"] + run.allowances.get(record.key, 0)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat.finding import finding_about, known_results
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
-def judge(run: RunState, record: Record, policy: Policy) -> Reading:
+def judge(run: RunState, record: Record, policy: Settings) -> Reading:
     """Judge a call by the identical ones among the `window_calls` calls before it."""
     values = policy.values
     ttl = values["ttl_seconds"] if values["ttl_from"] != "never" else None
