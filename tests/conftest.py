@@ -213,6 +213,18 @@ if _needs_django():
     from tests.support.emptying import empty_tables
 
     TransactionTestCase._fixture_teardown = empty_tables
+    # A test that commits goes on with the connection of the one before, as those do that roll back.
+    TransactionTestCase._should_reload_connections = lambda _: False
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup):
+    """The test database, which nothing uses any more when it is dropped."""
+    from tests.support import emptying, pooling
+
+    yield
+    emptying.close()
+    pooling.close()
 
 
 @pytest.fixture

@@ -19,31 +19,39 @@ RETURN_SECONDS = 3.0
 
 @contextlib.contextmanager
 def pooled() -> Iterator[None]:
-    """Take all connections of this process from a pool, which is closed at the end."""
-    options = connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]
+    """Take all connections of this process from a pool, which the next test finds as it is left.
+
+    A new connection costs as much as the work of many tests: the server starts a process for it, which then reads what
+    it must know of each table.
+    """
     _begin_anew()
-    options["pool"] = {"min_size": 0, "max_size": 20, "timeout": 5}
+    connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]["pool"] = {"min_size": 0, "max_size": 20, "timeout": 5}
     try:
         yield
     finally:
-        _wait_for_threads()
-        connection.close_pool()
-        del options["pool"]
+        if not _have_threads_ended():
+            connection.close_pool()
+        del connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]["pool"]
         _begin_anew()
 
 
-def _wait_for_threads() -> None:
-    """Wait until requests that still run have returned their connections.
+def close() -> None:
+    """Close the pool after the last test, so that the database can be dropped."""
+    for pool in connection._connection_pools.values():
+        pool.close()
+    connection._connection_pools.clear()
 
-    One that is still out when the others are forgotten is never closed, and the database cannot be dropped at the end.
-    """
+
+def _have_threads_ended() -> bool:
+    """Wait until requests that still run have returned their connections; return whether they have."""
     connection.close()
     deadline = time.monotonic() + RETURN_SECONDS
     while time.monotonic() < deadline:
         stats = connection.pool.get_stats()
         if stats["pool_available"] == stats["pool_size"]:
-            return
+            return True
         time.sleep(0.01)
+    return False
 
 
 def _begin_anew() -> None:
