@@ -30,6 +30,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
+from tests.support.closed_port import closed_port
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
@@ -223,8 +224,8 @@ def django_db_setup(django_db_setup):
     from tests.support import emptying, pooling
 
     yield
-    emptying.close()
     pooling.close()
+    emptying.end_connections()
 
 
 @pytest.fixture
@@ -235,6 +236,13 @@ def receiver(settings):
     settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
     with receiving() as running:
         yield running
+
+
+@pytest.fixture
+def no_broker() -> Iterator[str]:
+    """The address of a broker that accepts no connection."""
+    with closed_port() as port:
+        yield f"redis://127.0.0.1:{port}/0"
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import pytest
 
 from detection import background_publisher
 from detection.background_publisher import BackgroundPublisher
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -14,17 +15,17 @@ def busy():
 
     def wait(_):
         is_busy.set()
-        gate.wait(5)
+        gate.wait(PATIENCE_SECONDS)
 
     publisher.enqueue("first", wait)
-    is_busy.wait(5)
+    assert is_busy.wait(PATIENCE_SECONDS)
 
     def open_gate():
         gate.set()
         for _ in range(2):  # the second one waits behind everything that was queued before the first
             done.clear()
             publisher.enqueue("last", lambda _: done.set())
-            assert done.wait(5)
+            assert done.wait(PATIENCE_SECONDS)
         return sent
 
     return publisher, sent, open_gate

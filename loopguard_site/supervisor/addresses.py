@@ -3,7 +3,7 @@
 import errno
 import ipaddress
 import os
-import random
+import secrets
 import socket
 import urllib.error
 import urllib.request
@@ -109,7 +109,7 @@ def free_port() -> int:
 
 def _free_ports(host: str, count: int) -> int:
     for _ in range(_ATTEMPTS):
-        first = random.choice(_PORTS)  # noqa: S311 (not a secret)
+        first = secrets.choice(_PORTS)  # others that choose at this moment must not have the same seed
         if all(_is_free(host, port) for port in range(first, first + count)):
             return first
     raise SupervisorError(f"No {count} consecutive free ports were found on {host}.")

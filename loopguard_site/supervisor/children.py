@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,6 +18,25 @@ from typing import IO, Any
 _LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 _KILL_TIMEOUT_SECONDS = 10.0
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def stops_held() -> Iterator[None]:
+    """Hold back signals to stop until the caller has noted the child that it launches.
+
+    A handler that raises between the start of the child and the note would leave a child of which nobody knows. Use it
+    in the main thread.
+    """
+    held: list[int] = []
+    handlers = {number: signal.signal(number, lambda number, _: held.append(number)) for number in _STOPS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        for number_held in held:
+            signal.raise_signal(number_held)
 
 
 def launch(

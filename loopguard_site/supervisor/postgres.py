@@ -286,7 +286,7 @@ class EmbeddedPostgres:
         command += _settings(_log_sizes(shutil.disk_usage(self._cluster).total))
         if not self.durable:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
-        with open_private_log(self.log) as log:
+        with open_private_log(self.log) as log, children.stops_held():
             self.child = children.launch(
                 command,
                 cwd=self._cluster,

@@ -193,17 +193,18 @@ class Fleet:
                     self._code.account.own(process.heartbeat)
                 os.utime(process.heartbeat, ns=(0, 0))
                 environment[heartbeat.VARIABLE] = str(process.heartbeat)
-        process.child = children.launch(
-            process.command,
-            cwd=self._folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            become=self._code.take if self._code is not None else None,
-        )
-        process.started, process.due = time.monotonic(), None
-        if process.child.stdout is not None:
-            os.set_blocking(process.child.stdout.fileno(), False)
-            self._selector.register(process.child.stdout, selectors.EVENT_READ, process)
+        with children.stops_held():
+            process.child = children.launch(
+                process.command,
+                cwd=self._folder,
+                env=environment,
+                stdout=subprocess.PIPE,
+                become=self._code.take if self._code is not None else None,
+            )
+            process.started, process.due = time.monotonic(), None
+            if process.child.stdout is not None:
+                os.set_blocking(process.child.stdout.fileno(), False)
+                self._selector.register(process.child.stdout, selectors.EVENT_READ, process)
         self._changed()
 
     def _note_end(self, process: Process) -> None:

@@ -87,7 +87,7 @@ class EmbeddedValkey:
                 ) from None
         for _ in range(_START_ATTEMPTS):
             port = self._port or self._choose_port()
-            with open_private_log(self.log) as log:
+            with open_private_log(self.log) as log, children.stops_held():
                 self.child = children.launch(
                     [program, "-"],
                     cwd=Path("/"),

@@ -31,11 +31,13 @@ def post(key, *names):
     return client.post("/api/v1/events", json.dumps({"events": events}), content_type="application/json")
 
 
-@pytest.fixture
-def other():
+def somebody_else():
     """A transaction of somebody else."""
     with psycopg.connect(**connections["default"].get_connection_params()) as transaction:
         yield transaction
+
+
+other, third = pytest.fixture(somebody_else, name="other"), pytest.fixture(somebody_else, name="third")
 
 
 def test_a_batch_holds_no_session_while_it_waits_for_the_creation_of_another(key, other):
@@ -54,20 +56,26 @@ def test_a_batch_holds_no_session_while_it_waits_for_the_creation_of_another(key
     assert Session.objects.get(external_id="b").last_seq == 1
 
 
-def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key, other):
-    post(key, "a", "b")
+def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key, other, third):
+    """Who waits last finds the deadlock, a second later: the others never look, and all but the batch wait already."""
+    post(key, "a", "b", "c")
     lock = "SELECT FROM detection_session WHERE external_id = %s FOR NO KEY UPDATE"
-    other.execute(lock, ["b"])
-    answer = in_thread(post, key, "a", "b")
+    for transaction, name in ((other, "c"), (third, "b")):
+        transaction.execute("SET LOCAL deadlock_timeout = '1h'")
+        transaction.execute(lock, [name])
+    answer = in_thread(post, key, "a", "b", "c")
     wait_until_blocked()
-    other.execute(lock, ["a"])
+    waiting = in_thread(other.execute, lock, ["a"])
+    wait_until_blocked(2)
+    third.commit()
+    waiting.result()
     other.commit()
-    assert answer.result().json()["accepted"] == 2
-    assert [*Session.objects.values_list("last_seq", flat=True)] == [2, 2]
+    assert answer.result().json()["accepted"] == 3
+    assert [*Session.objects.values_list("last_seq", flat=True)] == [2, 2, 2]
     assert [*Event.objects.order_by("session_id", "seq").values_list("call_id", flat=True)] == [
         "seq-1",
         "seq-2",
-    ] * 2
+    ] * 3
 
 
 @pytest.mark.parametrize("batches", [90, pytest.param(10_000, marks=pytest.mark.long)])

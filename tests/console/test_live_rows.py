@@ -13,6 +13,7 @@ from detection.models import Role, Session
 from detection.selectors.sessions import changed_since
 from detection.services.audit import SYSTEM
 from detection.services.sessions import actions as service
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.projects import make_key, make_member, make_project
 
 from .scenes import ask, make_world
@@ -32,7 +33,7 @@ def rows(world, since="", **filters):
 
 def quiet_cursor(world):
     """A cursor behind all that was written: one that an older transaction anywhere on the server holds back may repeat rows."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while (answer := rows(world, changed_since(world.project.pk, "").cursor))["rows"]:
         assert time.monotonic() < deadline
         time.sleep(0.05)

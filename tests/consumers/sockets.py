@@ -7,6 +7,8 @@ from typing import Any
 
 from asgiref.testing import ApplicationCommunicator
 
+from tests.support.patience import PATIENCE_SECONDS
+
 
 class Socket(ApplicationCommunicator):
     """Speaks ASGI to an application as a server would for one browser."""
@@ -25,19 +27,19 @@ class Socket(ApplicationCommunicator):
     async def connect(self) -> int | None:
         """Open; return None when accepted, else the status of the rejection."""
         await self.send_input({"type": "websocket.connect"})
-        answer = await self.receive_output(timeout=5)
+        answer = await self.receive_output(timeout=PATIENCE_SECONDS)
         if answer["type"] == "websocket.accept":
             return None
-        body = await self.receive_output(timeout=5)
+        body = await self.receive_output(timeout=PATIENCE_SECONDS)
         assert json.loads(body["body"])["status"] == answer["status"]
-        await self.wait(timeout=5)
+        await self.wait(timeout=PATIENCE_SECONDS)
         return int(answer["status"])
 
     async def send(self, message: Any) -> None:
         await self.send_input({"type": "websocket.receive", "text": json.dumps(message)})
 
     async def frame(self) -> dict[str, Any]:
-        event = await self.receive_output(timeout=5)
+        event = await self.receive_output(timeout=PATIENCE_SECONDS)
         assert event["type"] == "websocket.send", event
         frame: dict[str, Any] = json.loads(event["text"])
         return frame
@@ -45,11 +47,11 @@ class Socket(ApplicationCommunicator):
     async def closing_code(self) -> int:
         """Read until the server closes; return its code."""
         while True:
-            event = await self.receive_output(timeout=5)
+            event = await self.receive_output(timeout=PATIENCE_SECONDS)
             if event["type"] == "websocket.close":
                 return int(event["code"])
 
     async def leave(self) -> None:
         """Close from the browser's side and wait until the application is done."""
         await self.send_input({"type": "websocket.disconnect", "code": 1001})
-        await self.wait(timeout=5)
+        await self.wait(timeout=PATIENCE_SECONDS)

@@ -24,7 +24,6 @@ from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from loopguard_site.asgi import application
-from loopguard_site.supervisor.addresses import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 OPERATOR = Actor("ana")
@@ -96,8 +95,8 @@ async def test_the_wait_ends_with_the_decision_and_not_before(project, monkeypat
     assert len(long_poll.waiters) == 0
 
 
-async def test_without_a_broker_the_decision_comes_with_the_next_poll(project, settings):
-    address = {"address": f"redis://127.0.0.1:{free_port()}/0", "socket_connect_timeout": 1}
+async def test_without_a_broker_the_decision_comes_with_the_next_poll(project, settings, no_broker):
+    address = {"address": no_broker, "socket_connect_timeout": 1}
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [address]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     public_id, token = await held(project)

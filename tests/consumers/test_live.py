@@ -13,7 +13,6 @@ from detection.stream.hints import Hint, project_group
 from detection.stream.publisher import publish_now
 from detection.web import access_watch as access_watch_module
 from detection.web.access_watch import access_watch
-from loopguard_site.supervisor.addresses import free_port
 
 from .conftest import open_page, sign_in, socket_to
 
@@ -161,9 +160,9 @@ RIGHT_ENDS = [end_session, change_password, deactivate, leave_project, change_ro
 @pytest.mark.promise("SEC-07")
 @pytest.mark.parametrize("happens", RIGHT_ENDS)
 async def test_a_socket_ends_with_the_right_without_a_broker_and_without_being_told(
-    happens, project, member, settings
+    happens, project, member, settings, no_broker
 ):
-    address = {"address": f"redis://127.0.0.1:{free_port()}/0", "socket_connect_timeout": 1}
+    address = {"address": no_broker, "socket_connect_timeout": 1}
     layer = {**settings.CHANNEL_LAYERS["default"], "CONFIG": {"hosts": [address]}}
     settings.CHANNEL_LAYERS = {"default": layer}
     socket = socket_to("/ws/p/support/", member)

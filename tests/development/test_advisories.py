@@ -9,7 +9,7 @@ import pytest
 
 from development import advisories
 from development.commands import ROOT
-from loopguard_site.supervisor.addresses import free_port
+from tests.support.closed_port import closed_port
 
 
 @contextmanager
@@ -59,7 +59,7 @@ def test_a_known_vulnerability_fails_the_audit(capsys):
 
 @pytest.mark.parametrize("answer", [None, {"results": []}, {"results": 7}, []])
 def test_without_advisory_data_the_audit_says_that_nothing_was_checked(answer, capsys):
-    with advisory_server(lambda asked: answer) as (url, _):
-        url = url if answer is not None else f"http://127.0.0.1:{free_port()}"
+    with advisory_server(lambda asked: answer) as (url, _), closed_port() as port:
+        url = url if answer is not None else f"http://127.0.0.1:{port}"
         assert advisories.audit(ROOT, url) == advisories.UNAVAILABLE
     assert "is unavailable" in capsys.readouterr().err

@@ -15,6 +15,7 @@ import yaml
 from development import images
 from loopguard_site.supervisor.addresses import free_port
 from loopguard_site.supervisor.binaries import valkey_server
+from tests.support.patience import PATIENCE_SECONDS
 
 SERVICES = yaml.safe_load((Path(__file__).resolve().parents[2] / "docker-compose.yml").read_text())[
     "services"
@@ -93,7 +94,7 @@ def test_valkey_of_the_containers_asks_for_the_password_which_no_argument_shows(
     with subprocess.Popen(["/bin/sh", "-c", script], env=environment, stdout=subprocess.DEVNULL) as server:
         try:
             wrong, right = (redis.Redis(port=port, password=password) for password in (None, "of-this-test"))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + PATIENCE_SECONDS
             while True:
                 try:
                     assert right.ping()

@@ -1,6 +1,9 @@
 """How the suite is run: by which command, and which runs are shared among processes."""
 
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -54,4 +57,46 @@ def test_ci_runs_the_suite_by_the_command_that_the_readme_gives():
     shown = re.search(r"```sh\n(.+?)```", readme.split("## Run it\n")[1], re.DOTALL)[1].splitlines()
     assert shown == ["python3 manage.py up", "python3 manage.py test"]
     script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert re.search(rf"^ *{re.escape(shown[1])} && return$", script, re.MULTILINE)
+    assert re.search(rf"^suite\(\) {{ {re.escape(shown[1])}; }}$", script, re.MULTILINE)
+
+
+STUB = """
+import os, sys
+words = sys.argv[1:]
+with open("log", "a") as log: log.write(" ".join(words) + "\\n")
+sys.exit((" ".join(words) + "\\n").startswith(os.environ["FAILS"]))
+"""
+
+
+@pytest.mark.parametrize(
+    "fails", ["check_all", "test", "package --test-clients", "test gateway-matrix", "nothing of these"]
+)
+def test_a_part_of_ci_that_fails_fails_all_of_it_and_runs_once(fails, tmp_path):
+    (tmp_path / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci" / "run", tmp_path / ".ci")
+    programs = {
+        ".ci/on_external_servers": '#!/bin/bash\nexec "${@:3}"\n',
+        "bin/dpkg-query": "#!/bin/sh\n",
+        "manage.py": STUB,
+        "tests/test_of_servers.py": "mark.servers",
+    }
+    for name, text in programs.items():
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+        file.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "FAILS": fails if fails != "test" else "test\n"}
+    done = subprocess.run(
+        ["bash", ".ci/run"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    called = [" ".join(line.split()[:2]) for line in (tmp_path / "log").read_text("utf-8").splitlines()]
+    others = [] if fails == "check_all" else ["package --test-clients", "test", "test gateway-matrix"]
+    assert sorted(called) == ["check_all --no-tests", *others], done.stderr
+    assert (done.returncode != 0) == (fails != "nothing of these"), done.stdout

@@ -8,6 +8,7 @@ from detection.api.request_bodies import MAX_BODY_BYTES
 from detection.web import unfinished_bodies
 from detection.web.unfinished_bodies import BodyTimeout
 from loopguard_site.front.bodies import BodyReader
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Arriving:
@@ -67,7 +68,9 @@ def test_of_too_many_unfinished_bodies_the_oldest_is_given_up(monkeypatch, count
     async def three():
         reader = BodyReader()
         slow = [asyncio.create_task(read(Arriving(b"x" * 100_000, None), None, reader)) for _ in range(3)]
-        done, pending = await asyncio.wait(slow, timeout=5, return_when=asyncio.FIRST_COMPLETED)
+        done, pending = await asyncio.wait(
+            slow, timeout=PATIENCE_SECONDS, return_when=asyncio.FIRST_COMPLETED
+        )
         for task in pending:
             task.cancel()
         await asyncio.wait(slow)

@@ -15,6 +15,7 @@ from detection.gateway.relaying import unpacked_parts
 from detection.web import unfinished_bodies
 from tests.support.model_answers import answered
 from tests.support.model_server import Answer, of_events, of_json
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.projects import make_key
 
 from .conftest import World, wait_for
@@ -196,7 +197,7 @@ def test_a_stream_passes_event_by_event(world: World):
     class Parts(list):
         def __iter__(self):
             yield b"data: 1\n\n"
-            assert go_on.wait(10)
+            assert go_on.wait(PATIENCE_SECONDS)
             yield b"data: 2\n\n"
 
     world.model.script = lambda asked: of_events(Parts())

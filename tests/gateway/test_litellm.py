@@ -120,7 +120,8 @@ def test_a_stuck_run_is_warned_and_then_rejected(world: World, form, session):
 
 
 def said():
-    return list(Event.objects.filter(type="message", role="assistant").values_list("content", flat=True))
+    told = Event.objects.filter(type="message", role="assistant").order_by("seq")
+    return list(told.values_list("content", flat=True))
 
 
 @pytest.mark.parametrize(

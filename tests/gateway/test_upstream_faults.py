@@ -1,7 +1,6 @@
 """Whatever goes wrong at the model server: through the gateway, a client sees what it sees without it."""
 
 import json
-import time
 
 import httpx
 import pytest
@@ -12,7 +11,7 @@ from tests.support.model_server import Answer, of_events, of_json
 from tests.support.plain_http import PLAIN
 
 from .agents import Agent, outcome
-from .conftest import World
+from .conftest import World, wait_for
 from .forms import forms_in_turns
 from .test_forwarding import SHIELD
 from .test_guarding import calls_of
@@ -150,11 +149,7 @@ def test_silence_is_silence_until_the_client_leaves(world: World, shape, is_stre
     direct, through = both(world, shape, is_stream, timeout=1.5)
     assert direct[2:] == through[2:]
     assert through[3] == "ReadTimeout"
-    for _ in range(500):
-        if world.model.gone == 2:
-            break
-        time.sleep(0.02)
-    assert world.model.gone == 2, "the request to the model server ends with that of the client"
+    wait_for(lambda: world.model.gone == 2)  # the request to the model server ends with that of the client
 
 
 @pytest.mark.parametrize("shape", PATHS)

@@ -20,6 +20,7 @@ import httpx
 from django.db import connection
 
 from loopguard_site.supervisor.addresses import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain_http import PLAIN
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ def test_database_url() -> str:
     return f"postgresql://{user}@/{at['NAME']}?{query}"
 
 
-def wait_until(check: Callable[[], bool], seconds: float) -> bool:
+def wait_until(check: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if check():

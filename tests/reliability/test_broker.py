@@ -8,7 +8,7 @@ import pytest
 from django.db.models import F
 
 from detection.models import Event, Incident, Session
-from loopguard_site.supervisor.addresses import free_port
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain_http import PLAIN
 
 from .installation import looping_events, silent_server, wait_until
@@ -16,7 +16,6 @@ from .installation import looping_events, silent_server, wait_until
 pytestmark = pytest.mark.servers
 
 REQUESTS, SESSIONS = 24, 4
-PATIENCE_SECONDS = 60
 # The processes wait up to 5 s for a broker that is silent: a request that waited with them would fail here.
 REQUEST_SECONDS = 4
 
@@ -25,7 +24,7 @@ REQUEST_SECONDS = 4
 def dead_broker(request):
     """The address of a broker that accepts no connection, or answers none."""
     if request.param == "refusing":
-        yield f"redis://127.0.0.1:{free_port()}/0"
+        yield request.getfixturevalue("no_broker")
     else:
         with silent_server() as port:
             yield f"redis://127.0.0.1:{port}/0"

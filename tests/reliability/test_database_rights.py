@@ -145,7 +145,7 @@ def test_the_role_detects_stops_and_audits(prepared, tmp_path):
         ):
             client.post("/api/v1/events", json={"events": looping_events("run")}).raise_for_status()
             found = "SELECT 1 FROM detection_incident"
-            assert wait_until(lambda: database.execute(found).fetchone() is not None, 40), running.logs()
+            assert wait_until(lambda: database.execute(found).fetchone() is not None), running.logs()
             client.post("/api/v1/sessions/run/stop", json={"reason": "enough"}).raise_for_status()
             audited = database.execute("SELECT action FROM detection_auditentry").fetchall()
     finally:

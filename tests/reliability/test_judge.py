@@ -11,7 +11,6 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
-from loopguard_site.supervisor.addresses import free_port
 from tests.support.judge_server import JudgeServer, completion, ruling
 
 from .installation import wait_until
@@ -49,10 +48,10 @@ def held_approval(url, token):
 
 
 def test_an_approval_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whichever_worker_finds_it(
-    judge, install, token
+    judge, install, token, no_broker
 ):
     # What web rings reaches nobody; the workers have a broker of their own that knows of nothing.
-    web = install(f"redis://127.0.0.1:{free_port()}/0", worker=False)
+    web = install(no_broker, worker=False)
     workers = install(web=False)
     workers.start_worker()
     public_id = held_approval(web.url, token)
@@ -60,7 +59,7 @@ def test_an_approval_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whic
     def is_decided():
         return not Approval.objects.get(public_id=public_id).is_open
 
-    assert wait_until(is_decided, 20), workers.logs()
+    assert wait_until(is_decided), workers.logs()
     approval = Approval.objects.get(public_id=public_id)
     assert (approval.decision, approval.reason, approval.decided_by) == ("allow", "accepted", "judge")
     assert JudgeCall.objects.filter(approval=approval).count() == 1

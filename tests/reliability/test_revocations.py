@@ -18,6 +18,7 @@ from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.keys import authenticate
 from detection.services.policies import overrides
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_member
 
@@ -44,7 +45,7 @@ class Person:
         )
         self.open = contextlib.ExitStack()
         self.socket = self.open.enter_context(socket)
-        assert "ready" in self.socket.recv(timeout=20)
+        assert "ready" in self.socket.recv(timeout=PATIENCE_SECONDS)
 
     def post(self, page, path, **form):
         token = re.search(r'csrfmiddlewaretoken" value="([^"]+)"', self.browser.get(page).text)[1]
@@ -57,10 +58,10 @@ class Person:
 
     def closing_code(self):
         """Wait until the server closes the socket."""
-        until = time.monotonic() + 20
+        until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
             try:
-                self.socket.recv(timeout=20)
+                self.socket.recv(timeout=PATIENCE_SECONDS)
             except ConnectionClosed as closed:
                 return closed.rcvd.code
         raise AssertionError("still open")

@@ -99,12 +99,12 @@ def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memor
     assert [path.name[:4] for path in imports.iterdir()] == ["imp_"]
     installation.start_worker()
     row = TranscriptImport.objects.get()
-    assert wait_until(lambda: TranscriptImport.objects.get(pk=row.pk).state == "finished", 60), (
+    assert wait_until(lambda: TranscriptImport.objects.get(pk=row.pk).state == "finished"), (
         installation.logs()
     )
     row.refresh_from_db()
     assert row.summary["calls"] == 12
-    assert wait_until(lambda: not list(imports.iterdir()), 10)
+    assert wait_until(lambda: not list(imports.iterdir()))
 
 
 def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installation, person, project):
@@ -113,7 +113,7 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installati
     for _ in range(2):
         before = Event.objects.count()
         worker = installation.start_worker()
-        assert wait_until(lambda before=before: Event.objects.count() > before, 60), installation.logs()
+        assert wait_until(lambda before=before: Event.objects.count() > before), installation.logs()
         installation.kill(worker)
     installation.start_worker()
     assert wait_until(lambda: TranscriptImport.objects.get().state == "finished", 90), installation.logs()

@@ -58,10 +58,10 @@ def test_two_beats_are_named_and_one_that_was_replaced_is_not(operator, tmp_path
     installation = Installation(settings.CELERY_BROKER_URL, tmp_path)
     try:
         first = installation.start_beat()
-        assert wait_until(lambda: len(heartbeats.running_beats()) == 1, 60), installation.logs()
+        assert wait_until(lambda: len(heartbeats.running_beats()) == 1), installation.logs()
         assert "processes of beat run" not in system(operator)
         second = installation.start_beat()
-        assert wait_until(lambda: len(heartbeats.running_beats()) == 2, 60), installation.logs()
+        assert wait_until(lambda: len(heartbeats.running_beats()) == 2), installation.logs()
         shown = system(operator)
         assert "Schedule Several 2 processes of beat run" in shown
         for process in (first, second):
@@ -71,9 +71,7 @@ def test_two_beats_are_named_and_one_that_was_replaced_is_not(operator, tmp_path
         # They end, and another one takes over: at no time are there two.
         installation.stop()
         third = installation.start_beat()
-        assert wait_until(lambda: str(third.pid) in " ".join(heartbeats.running_beats()), 60), (
-            installation.logs()
-        )
+        assert wait_until(lambda: str(third.pid) in " ".join(heartbeats.running_beats())), installation.logs()
         assert [name.endswith(f"/{third.pid}") for name in heartbeats.running_beats()] == [True]
         assert "processes of beat run" not in system(operator)
     finally:

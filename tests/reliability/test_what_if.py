@@ -73,7 +73,7 @@ def test_a_worker_killed_in_the_middle_of_a_replay_is_replaced_and_nothing_count
         row.refresh_from_db()
         return row.done_sessions
 
-    assert wait_until(lambda: 0 < done() < COPIES, 60), installation.logs()
+    assert wait_until(lambda: 0 < done() < COPIES), installation.logs()
     installation.kill(killed)
     assert row.state == "running"
     installation.start_worker()

@@ -111,7 +111,7 @@ def test_a_worker_that_is_killed_again_and_again_changes_no_result(
 def test_without_any_worker_the_schedule_process_evaluates_what_was_sent(project, token, install):
     install(web=False, worker=False).start_beat()
     send(token)
-    assert wait_until(is_done, 60)
+    assert wait_until(is_done)
 
 
 @pytest.mark.promise("REL-07")

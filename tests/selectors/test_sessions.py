@@ -19,6 +19,7 @@ from detection.selectors.sessions import (
     list_sessions,
     session_calls,
 )
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.threads import in_thread
 
 
@@ -166,10 +167,10 @@ def test_a_change_that_commits_late_is_not_missed():
         with transaction.atomic():
             Session.objects.create(project=project, external_id="slow")
             began.set()
-            go_on.wait(10)
+            go_on.wait(PATIENCE_SECONDS)
 
     writer = in_thread(slow_writer)
-    assert began.wait(10)
+    assert began.wait(PATIENCE_SECONDS)
     Session.objects.create(project=project, external_id="quick")
     before = changed_since(project.pk, "0")
     assert [row.external_id for row in before.sessions] == ["quick"]

@@ -19,6 +19,7 @@ from loopguard_site.supervisor.accounts import account_of_processes, account_of_
 from loopguard_site.supervisor.code_access import code_access
 from loopguard_site.supervisor.errors import SupervisorError
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
+from tests.support.patience import PATIENCE_SECONDS
 
 ROOT = Path(__file__).resolve().parents[2]
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs servers as another account")
@@ -331,7 +332,7 @@ def test_a_killed_parent_takes_the_server_with_it(server_folder):
     assert children.is_alive(pid)
     parent.send_signal(signal.SIGKILL)
     parent.wait(10)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while children.is_alive(pid) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not children.is_alive(pid)

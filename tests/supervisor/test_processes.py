@@ -1,9 +1,12 @@
 """Children are kept running, their lines passed on, and ended together."""
 
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ from loopguard_site import heartbeat
 from loopguard_site.supervisor import children, processes
 from loopguard_site.supervisor.console import Console
 from loopguard_site.supervisor.processes import Fleet, Process
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Kept(Console):
@@ -45,9 +49,9 @@ def script(name: str, text: str, **options: Any) -> Process:
 
 
 def tick_until(fleet: Fleet, condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 20 s"
+        assert time.monotonic() < deadline, "it did not happen in time"
         fleet.tick(0.02)
 
 
@@ -141,3 +145,26 @@ def test_a_child_has_a_session_of_its_own_so_that_ctrl_c_reaches_only_the_superv
     fleet.add(script("child", "import os; print(os.getsid(0) == os.getpid())", kept=False))
     tick_until(fleet, lambda: fleet.processes[0].status is not None)
     assert console.said_by("child") == ["True"]
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_in_the_middle_of_the_start_of_a_child_leaves_none_running(stop, console, tmp_path):
+    class Stopped(BaseException):
+        pass
+
+    def on_stop(*_):
+        raise Stopped
+
+    account = SimpleNamespace(take=lambda: os.kill(os.getppid(), stop))  # runs between fork and program
+    child = script("child", "import time; time.sleep(60)")
+    fleet = Fleet([child], {"PATH": "/usr/bin:/bin"}, tmp_path, console, lambda: None, account)
+    before = signal.signal(stop, on_stop)
+    try:
+        with pytest.raises(Stopped):
+            fleet.tick()
+    finally:
+        signal.signal(stop, before)
+    pid = child.pid
+    assert children.is_alive(pid)
+    fleet.end(0, lambda: True)
+    assert not children.is_alive(pid)

@@ -30,7 +30,7 @@ def empty_tables(_test_case: Any) -> None:
     except psycopg.OperationalError:
         if not connection.closed:
             raise
-        close()  # a test ended all connections
+        _kept_connections.clear()  # a test ended all connections
         _empty(_connection())
 
 
@@ -67,7 +67,10 @@ def _connection() -> psycopg.Connection:
     return _kept_connections[0]
 
 
-def close() -> None:
-    """Close the connection, so that the database can be dropped."""
-    while _kept_connections:
-        _kept_connections.pop().close()
+def end_connections() -> None:
+    """End all connections to the database, also those of threads that tests left behind, so that it can be dropped."""
+    _connection().execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    _kept_connections.pop().close()

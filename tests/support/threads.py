@@ -7,7 +7,7 @@ import time
 
 from django.db import connection
 
-PATIENCE_SECONDS = 60.0
+from tests.support.patience import PATIENCE_SECONDS
 
 
 class Worker(threading.Thread):
@@ -47,15 +47,15 @@ def all_results(threads):
     return [thread.result() for thread in threads]
 
 
-def wait_until_blocked():
-    """Wait until a connection to this database waits for a lock; return the process id of its backend."""
+def wait_until_blocked(count=1):
+    """Wait until so many connections to this database wait for locks; return the process id of one's backend."""
     query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         with connection.cursor() as cursor:
             cursor.execute("SELECT pg_stat_clear_snapshot()")  # a transaction would see what it saw before
             cursor.execute(query)
-            if row := cursor.fetchone():
-                return row[0]
+            if len(rows := cursor.fetchall()) >= count:
+                return rows[0][0]
         time.sleep(0.01)
-    raise AssertionError("nobody waits")
+    raise AssertionError(f"fewer than {count} wait")

@@ -6,6 +6,7 @@ import threading
 
 from detection.tasks import alerts
 from detection.tasks.alerts import Periodic
+from tests.support.patience import PATIENCE_SECONDS
 
 
 def test_a_turn_that_fails_is_followed_by_the_next_one(db):
@@ -19,7 +20,7 @@ def test_a_turn_that_fails_is_followed_by_the_next_one(db):
 
     thread = Periodic("test", 0.01, work)
     thread.start()
-    assert enough.wait(10)
+    assert enough.wait(PATIENCE_SECONDS)
     thread.stop()
     assert not thread._thread.is_alive()
 

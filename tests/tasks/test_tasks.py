@@ -19,6 +19,7 @@ from detection.services.maintenance.heartbeats import heartbeats as own_heartbea
 from detection.tasks.evaluation_queue import EvaluationQueue, evaluation_queue
 from detection.tasks.sweeper import Sweeper
 from loopguard_site.celery import app
+from tests.support.patience import PATIENCE_SECONDS
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def worker():
         queue.add(project_id, waiting)
     evaluation_queue._by_project.clear()
     queue.start(1)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while queue._by_project and time.monotonic() < deadline:
         time.sleep(0.01)
     queue.stop()
@@ -121,7 +122,7 @@ def test_everything_on_the_schedule_is_a_task_that_exists():
 def test_a_worker_s_own_thread_sweeps_and_tidies_soon_after_its_start(session):
     sweeper = Sweeper(period_seconds=0.05)
     sweeper.start()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline and (beat_of("sweeper").is_late or beat_of("housekeeping").is_late):
         time.sleep(0.05)
     sweeper.stop()

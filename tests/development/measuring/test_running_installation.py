@@ -20,6 +20,7 @@ from detection.services.policies import overrides
 from development.measuring import report_scenarios as reports
 from loopguard_site.supervisor.addresses import free_port
 from tests.reliability.installation import Installation
+from tests.support.closed_port import closed_port
 
 FOLDER = Path(__file__).parents[2] / "scenarios"
 FILES = ("seeds.json", "seeds_more.json", "agents.json")
@@ -361,15 +362,16 @@ def test_a_difference_fails_and_what_cannot_be_played_says_why(place):
     own = written(place.folder, scenario("seeds.json", "000-02-three-is-fine"))
     reader = create_key(place.project, "reader", SYSTEM, scopes=["read", "guard", "ingest"])[1]
     another = place.folder / "another-clock"
-    for options, words in (
-        ({"key": "lg_none_" + "0" * 60}, "does not accept the key"),
-        ({"key": reader}, "The key may not PUT overrides; it needs all scopes"),
-        ({"url": f"http://127.0.0.1:{free_port()}"}, "No LoopGuard answers at"),
-        ({"clock": str(another)}, "does not read this test clock"),
-    ):
-        with pytest.raises(CommandError, match=words) as caught:
-            place.play(own, **options)
-        assert caught.value.returncode == 2
+    with closed_port() as closed:
+        for options, words in (
+            ({"key": "lg_none_" + "0" * 60}, "does not accept the key"),
+            ({"key": reader}, "The key may not PUT overrides; it needs all scopes"),
+            ({"url": f"http://127.0.0.1:{closed}"}, "No LoopGuard answers at"),
+            ({"clock": str(another)}, "does not read this test clock"),
+        ):
+            with pytest.raises(CommandError, match=words) as caught:
+                place.play(own, **options)
+            assert caught.value.returncode == 2
     overrides.save_override(place.project.pk, PROJECT, {"max_repeats": 9}, SYSTEM, "for the test")
     with pytest.raises(CommandError, match=r"settings of its own: max_repeats \(project\)"):
         place.play(own)

@@ -18,6 +18,7 @@ from detection.services.sessions.folding import Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session
 from detection.stream.hints import project_group
 from tests.support.agents import OPERATOR, Agent
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.threads import in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.servers
@@ -32,23 +33,24 @@ def racing(transactional_db):
 @async_to_sync
 async def hints_after(project_id, do, count):
     """The hints that the watchers of a project get from `do`; waits for `count` of them."""
-    layer, found = get_channel_layer(), set()
+    layer, found, news = get_channel_layer(), set(), asyncio.Queue()
     channel = await layer.new_channel()
     await layer.group_add(project_group(project_id), channel)
 
     async def receive():
         while True:
             message = await layer.receive(channel)
-            found.update((hint["topic"], hint["id"], hint["change"]) for hint in message["hints"])
+            for hint in message["hints"]:
+                news.put_nowait((hint["topic"], hint["id"], hint["change"]))
 
     receiving = asyncio.create_task(receive())
     await asyncio.sleep(0.5)  # for what was published before
-    found.clear()
+    while not news.empty():
+        news.get_nowait()
     await sync_to_async(do)()
-    for _ in range(100):
-        if len(found) >= count:
-            break
-        await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(found) < count:
+            found.add(await news.get())
     receiving.cancel()
     return found
 
