@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from benchmarks import history, requests
-from benchmarks.load import Connection, Measured, keep_asking
+from benchmarks.load import Connection, Measured, Request, keep_asking
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
 
@@ -49,9 +49,7 @@ def measure(stack: Stack, seconds: float) -> Iterator[Figure]:
         yield Figure(f"{name} beside a what-if, p99", busy.milliseconds(0.99), "ms")
 
 
-def _load(
-    request: Callable[[int, int], requests.Request], clients: int
-) -> Callable[[Stack, float, int], Measured]:
+def _load(request: Callable[[int, int], Request], clients: int) -> Callable[[Stack, float, int], Measured]:
     """Return a load whose turns use sessions of their own."""
 
     def send(stack: Stack, seconds: float, turn: int) -> Measured:

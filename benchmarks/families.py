@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from benchmarks import requests
-from benchmarks.load import Measured, keep_asking
+from benchmarks.load import Measured, Request, keep_asking
 from benchmarks.report import Figure
 from benchmarks.stack import Stack
 
@@ -39,10 +39,10 @@ def _measure(stack: Stack, seconds: float) -> tuple[Measured, Measured]:
     keep_asking(stack.url, stack.headers, requests.guard, clients=CLIENTS, seconds=1)
     for turn in range(1, 3):
 
-        def ask(client: int, number: int, turn: int = turn) -> requests.Request:
+        def ask(client: int, number: int, turn: int = turn) -> Request:
             return requests.guard(client + turn * 1000, number)
 
-        def ask_below(client: int, number: int, turn: int = turn) -> requests.Request:
+        def ask_below(client: int, number: int, turn: int = turn) -> Request:
             path, body = requests.guard(client + turn * 1000 + 500, number)
             session, _ = divmod(number, requests.CALLS_PER_SESSION)
             top = f"tree-{turn}-{client // CHILDREN}-{session}"

@@ -108,8 +108,8 @@ def run() -> Iterator[Figure]:
             plain = Way("plain", url, "/gateway/{length}/answers", "scripted", key, pids)
             guarded = Way("guarded", url, "/gateway/{length}/chat/completions", "scripted", key, pids)
             yield from _compare(plain, guarded)
-        if command := os.environ.get(LITELLM):
-            with _litellm(command, model) as other:
+        if litellm := os.environ.get(LITELLM):
+            with _litellm(litellm, model) as other:
                 yield from _alone(other)
 
 

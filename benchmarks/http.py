@@ -10,7 +10,7 @@ from typing import LiteralString
 import psycopg
 
 from benchmarks import requests
-from benchmarks.load import Connection, Measured, keep_asking
+from benchmarks.load import Connection, Measured, Request, keep_asking
 from benchmarks.report import Figure, percentile
 from benchmarks.stack import Stack
 
@@ -32,7 +32,7 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         # Other clients' numbers make other sessions.
         offset = (turn + 1) * 1000
 
-        def ask(client: int, number: int, offset: int = offset) -> requests.Request:
+        def ask(client: int, number: int, offset: int = offset) -> Request:
             return requests.guard(client + offset, number)
 
         asked.add(keep_asking(stack.url, stack.headers, ask, clients=CLIENTS, seconds=seconds / TURNS))

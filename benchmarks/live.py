@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 
 import websockets
+from websockets.typing import Origin
 
 from benchmarks import requests
 from benchmarks.load import Connection
@@ -97,7 +98,7 @@ async def _page(
 
     await asyncio.sleep(random.random() * 3)
     headers = {"Cookie": cookie}
-    async with websockets.connect(address, origin=origin, additional_headers=headers) as socket:
+    async with websockets.connect(address, origin=Origin(origin), additional_headers=headers) as socket:
         async for text in socket:
             if json.loads(text)["type"] not in ("ready", "resync", "hints"):
                 continue

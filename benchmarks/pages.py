@@ -99,7 +99,7 @@ def _deep(program: httpx.Client, path: str) -> str:
 
 def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
-    largest = {"limit": 1, "sort": "-incidents"}
+    largest: dict[str, int | str] = {"limit": 1, "sort": "-incidents"}
     pattern = program.get("patterns", params=largest).json()["items"][0]["id"]
     alerts = ("destinations", "routes", "silences", "notifications")
     tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")

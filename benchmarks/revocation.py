@@ -13,6 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import websockets
+from websockets.typing import Origin
 
 from benchmarks.gateway import CREATE_BACKEND, model_server
 from benchmarks.report import Figure, percentile
@@ -115,7 +116,7 @@ async def _socket(stack: Stack, cookie: str, opened: asyncio.Queue[None]) -> flo
     await asyncio.sleep(random.random() * 3)  # sockets are let in at a bounded rate
     headers, patience = {"Cookie": cookie}, PATIENCE_SECONDS
     async with websockets.connect(
-        address, origin=stack.url, additional_headers=headers, open_timeout=patience
+        address, origin=Origin(stack.url), additional_headers=headers, open_timeout=patience
     ) as socket:
         await socket.recv()
         opened.put_nowait(None)

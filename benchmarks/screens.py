@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from playwright.sync_api import Page, expect, sync_playwright
+from playwright.sync_api import Page, ViewportSize, expect, sync_playwright
 
 from benchmarks import history, loads
 from benchmarks.load import Connection
@@ -24,7 +24,10 @@ from benchmarks.stack import Stack
 from development.screenshots import CHROMIUM_NAMES
 
 EVENTS_PER_SECOND = 50
-SIZES = {"1440 px": {"width": 1440, "height": 900}, "390 px": {"width": 390, "height": 844}}
+SIZES: dict[str, ViewportSize] = {
+    "1440 px": {"width": 1440, "height": 900},
+    "390 px": {"width": 390, "height": 844},
+}
 _OBSERVE = """() => {
     window.shifts = []; window.tasks = [];
     new PerformanceObserver(list => list.getEntries().forEach(one => one.hadRecentInput || shifts.push([one.startTime, one.value])))

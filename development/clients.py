@@ -15,7 +15,7 @@ from pathlib import Path
 from development.environments import python_of
 from development.test_server import running_server
 
-TESTS = Path("clients/python/tests")
+TESTS = Path("clients/python/client_tests")
 CLIENT = "client"
 
 

@@ -14,7 +14,7 @@ from development.suite import kept_bytecode, pytest_command
 
 TESTS = ("tests/gateway/test_client_matrix.py", "tests/gateway/test_client_faults.py")
 SDKS = Path("tests/gateway/sdks")
-OF_CLIENTS = Path("clients/python/tests/frameworks/requirements")
+OF_CLIENTS = Path("clients/python/client_tests/frameworks/requirements")
 # openai 3.x is a part of an environment that the tests of the clients have.
 PYTHON_ENVIRONMENTS = {
     "openai_2": ("gateway_openai_2", SDKS / "environments" / "openai_2.txt"),

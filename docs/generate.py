@@ -390,14 +390,16 @@ def promises() -> str:
 def tests_of_promises() -> dict[str, list[str]]:
     """Return by promise the tests that are marked with it, in order of files and lines."""
     found: dict[str, list[str]] = {}
-    for folder in (ROOT / "tests", ROOT / "clients" / "python" / "tests"):
+    for folder in (ROOT / "tests", ROOT / "clients" / "python" / "client_tests"):
         for file in sorted(folder.rglob("test_*.py")):
             text = file.read_text(encoding="utf-8")
             if "mark.promise(" not in text:
                 continue
             base = ROOT / "tests" if folder.parent == ROOT else ROOT
             for node in ast.walk(ast.parse(text)):
-                for mark in getattr(node, "decorator_list", ()):
+                if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    continue
+                for mark in node.decorator_list:
                     if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.promise":
                         for promise in map(ast.literal_eval, mark.args):
                             found.setdefault(promise, []).append(f"`{file.relative_to(base)}::{node.name}`")

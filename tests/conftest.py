@@ -96,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.relative_to(_ROOT).parts[1] not in _SLOW_PACKAGES)
 
 
-class _Scheduling(LoadScopeScheduling):
+class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
     """Hands out tests one by one, but files of `_SHARED_FIXTURES` and the tests of clients whole and first."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -213,9 +213,9 @@ if _needs_django():
 
     from tests.support.emptying import empty_tables
 
-    TransactionTestCase._fixture_teardown = empty_tables
+    TransactionTestCase._fixture_teardown = empty_tables  # type: ignore[attr-defined]
     # A test that commits goes on with the connection of the one before, as those do that roll back.
-    TransactionTestCase._should_reload_connections = lambda _: False
+    TransactionTestCase._should_reload_connections = lambda _: False  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session")

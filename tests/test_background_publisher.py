@@ -1,4 +1,5 @@
 import threading
+from typing import Any
 
 import pytest
 
@@ -10,7 +11,8 @@ from tests.support.patience import PATIENCE_SECONDS
 @pytest.fixture
 def busy():
     """A publisher with room for 300 items whose thread is busy until the gate is opened, and what it has sent."""
-    publisher, gate, sent = BackgroundPublisher("test", max_queued=300), threading.Event(), []
+    publisher, gate = BackgroundPublisher("test", max_queued=300), threading.Event()
+    sent: list[Any] = []
     is_busy, done = threading.Event(), threading.Event()
 
     def wait(_):

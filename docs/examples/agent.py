@@ -6,7 +6,7 @@ Run it from the project's folder: `.venv/bin/python -m docs.examples.agent`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 
 from detection.engine import Guard
 
@@ -18,7 +18,7 @@ def search(query: str) -> str:
     return NOTES.get(query, "0 hits")
 
 
-def model() -> Iterator[str]:
+def model() -> Generator[str, str]:
     """Yield queries: the same one until a message suggests another approach."""
     message = ""
     while "different approach" not in message and "Reflect" not in message:

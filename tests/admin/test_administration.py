@@ -128,9 +128,8 @@ def test_an_override_shows_what_it_inherits(world):
 
 
 def test_the_settings_of_an_override_come_first_and_no_reason_is_filled_in(world):
-    row = overrides.save_override(
-        world.project.pk, PROJECT, {"cycle_min_laps": 2}, SYSTEM, "short cycles only"
-    )
+    overrides.save_override(world.project.pk, PROJECT, {"cycle_min_laps": 2}, SYSTEM, "short cycles only")
+    row = Override.objects.get(backend="", project=world.project)
     page = world.client.get(f"/admin/detection/override/{row.pk}/change/").content.decode()
     assert "In effect: 2, set here. Without it: 3, from preset standard." in page
     assert "In effect: 4, from preset standard." in page

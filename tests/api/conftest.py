@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import httpx
@@ -161,14 +162,15 @@ class Api:
         A step is a tool, its arguments, its result and, if known, whether that is an error; or the text of a person.
         A notice about a result counts at its call. What is blocked does not run, and nothing follows a stop.
         """
-        found, results, number = {}, [], 0
+        number = 0
+        found: dict[Any, Any] = {}
+        results: list[Any] = []
         for step in [*steps, None]:
             calls = []
             if isinstance(step, tuple):
                 calls = [{"call_id": f"{session}-{number + 1}", "tool": step[0], "arguments": step[1]}]
-            body, answer = {"session": session, "results": results, "calls": calls, **more}, {"notices": []}
-            if results or calls:
-                answer = self.post("/guard", body).json()
+            body = {"session": session, "results": results, "calls": calls, **more}
+            answer = self.post("/guard", body).json() if results or calls else {"notices": []}
             for notice in answer["notices"]:
                 found.setdefault(number, (notice["decision"], notice["message"]))
             results = []

@@ -1,9 +1,12 @@
 """Reused call ids, results without one, and calls whose client names no round: through both routes."""
 
+from typing import Any
+
 import pytest
 
 from detection.models import Event, EventType, Incident, Session, call_flags
-from detection.services.sessions.call_identity import LATEST_EVENTS, SAME_ID_EVENTS
+from detection.services.events.recent_calls import LATEST_EVENTS
+from detection.services.sessions.call_identity import SAME_ID_EVENTS
 from detection.services.sessions.evaluation import evaluate
 
 CALL = {"call_id": "call_0", "tool": "search", "arguments": {"q": "reset"}}
@@ -44,9 +47,9 @@ def closes():
 
 @pytest.mark.parametrize("names_rounds", [True, False])
 def test_ten_identical_calls_in_ten_rounds_with_one_id_are_stopped_by_the_guard(api, names_rounds):
-    decisions = {}
+    decisions: dict[Any, Any] = {}
     for session, call_id in (("reused", "call_0"), ("unique", "call_{}")):
-        results = ()
+        results: list[Any] = []
         for number in range(10):
             one = {"call_id": call_id.format(number)}
             named = {"round": f"r-{number}"} if names_rounds else {}
@@ -212,7 +215,7 @@ def test_requests_join_the_open_round_of_a_session_that_reports_results(api):
     guard(api, results=[{"call_id": "a", "content": "text"}])
     parallel = [guard(api, *calls(number))["decision"] for number in range(6)]
     assert parallel == ["allow"] * 6
-    waiting, decisions = range(6), []
+    waiting, decisions = [*range(6)], []
     for number in range(6, 10):
         results = [{"call_id": f"c-{one}", "content": "0 hits"} for one in waiting]
         decisions.append(guard(api, *calls(number), results=results)["decision"])

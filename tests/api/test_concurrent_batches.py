@@ -4,6 +4,7 @@ import collections
 import json
 import random
 import threading
+from typing import Any
 
 import psycopg
 import pytest
@@ -81,7 +82,7 @@ def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key,
 @pytest.mark.parametrize("batches", [90, pytest.param(10_000, marks=pytest.mark.long)])
 def test_three_clients_sharing_young_sessions_are_never_turned_away(key, settings, batches):
     settings.KEY_REQUESTS_PER_SECOND = 0
-    statuses = collections.Counter()
+    statuses: collections.Counter[int] = collections.Counter()
     numbers = iter(range(batches))
     lock = threading.Lock()
 
@@ -98,7 +99,8 @@ def test_three_clients_sharing_young_sessions_are_never_turned_away(key, setting
                 {"type": "call", "session": name, "call_id": f"c-{number}", "tool": "search", "arguments": {}}
                 for name in names
             ]
-            path, body = "/api/v1/events", {"events": events}
+            path = "/api/v1/events"
+            body: dict[str, Any] = {"events": events}
             if number % 10 == 0:
                 calls = [{"call_id": f"c-{number}", "tool": "search", "arguments": {}}]
                 path, body = "/api/v1/guard", {"session": names[0], "calls": calls}

@@ -3,6 +3,7 @@
 import pytest
 from django.test import Client
 
+from detection.engine.calls import Step
 from detection.engine.identity import Keyer
 from detection.models import Event, EventType, Incident, Project, Role, Session
 from detection.selectors.policies import load_overrides
@@ -213,7 +214,11 @@ def test_a_rebuilt_state_and_a_what_if_identify_the_calls_as_before(api, project
     _, outcomes = tracker_state.rebuild(
         session, lambda _: overrides.policy_for("", "", "", {}), Keyer(bytes(project.digest_secret))
     )
-    again = {event.seq: step.call_key for event, step in outcomes if event.type == EventType.CALL}
+    again = {
+        event.seq: step.call_key
+        for event, step in outcomes
+        if isinstance(step, Step) and event.type == EventType.CALL
+    }
     assert again == dict(Event.objects.filter(type="call").values_list("seq", "call_key"))
     assert len(set(again.values())) == 3
     found, outcome = replayed(session)

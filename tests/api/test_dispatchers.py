@@ -1,5 +1,7 @@
 """Tools that call another tool: the call is judged, counted and named by what it dispatches."""
 
+from typing import Any
+
 import pytest
 
 from detection.models import Event, Incident, Session
@@ -124,7 +126,7 @@ def test_presets_of_other_systems_count_the_tool_that_was_called(api, preset, ra
 
 
 def test_tools_that_only_name_another_one_are_themselves(api):
-    calls = [
+    calls: list[dict[str, Any]] = [
         {"tool": "install", "arguments": {"tool": "ripgrep"}},
         {"tool": "describe_tool", "arguments": {"tool_name": "search_docs"}},
         {"tool": "run_code", "arguments": {"code": "tools.a({}); tools.b({})"}},

@@ -7,6 +7,7 @@ import re
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.template.loader import render_to_string
@@ -73,7 +74,7 @@ def test_without_a_verdict_the_examples_run_a_call_unless_its_tool_fails_closed(
 ):
     url = unavailable if has_server else "http://127.0.0.1:9"
     lines = lines_of_the_readme().replace("http://127.0.0.1:8300", url)
-    names = {"key": "lg_x", TOOL: lambda query: f"results for {query}"}
+    names: dict[str, Any] = {"key": "lg_x", TOOL: lambda query: f"results for {query}"}
     exec(lines.replace("delete_repository", TOOL if closed else "x"), names)
     assert (names["result"] == "results for reset password") is not closed
     assert closed is ("No verdict" in names["result"])
@@ -93,7 +94,7 @@ def test_the_python_snippet_of_the_connect_page_runs_a_call_only_when_it_is_allo
 ):
     page = render_to_string("console/snippets/python.html", {"public_url": live_server.url})
     monkeypatch.setenv("LOOPGUARD_KEY", key)
-    names = {}
+    names: dict[Any, Any] = {}
     exec(html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1]), names)
     may_run, message = names["check"](SESSION, "call_7", TOOL, ARGUMENTS)
     assert may_run is (decision in ("allow", "warn"))
@@ -104,7 +105,7 @@ def test_the_snippet_of_the_connect_page_runs_a_call_three_times(live_server, ke
     page = render_to_string("console/snippets/client.html", {"public_url": live_server.url})
     monkeypatch.setenv("LOOPGUARD_KEY", key)
     snippets = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
-    names = {}
+    names: dict[Any, Any] = {}
     # The whole suite may run beside it.
     code = html.unescape(snippets[1]).replace("fail_closed=", "budget_seconds=20, fail_closed=")
     exec(code, names)

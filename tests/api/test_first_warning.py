@@ -1,5 +1,7 @@
 """The first warning about identical calls follows the limit, unless a number is set."""
 
+from typing import Any
+
 import pytest
 
 BOOK = {"book": "b1"}
@@ -7,7 +9,8 @@ BOOK = {"book": "b1"}
 
 def read_pages(api, times, session="s-1", tool="show_page"):
     """Show the same page again and again; the numbers of the calls with a message, by decision."""
-    found, results = {}, []
+    found: dict[Any, Any] = {}
+    results: list[Any] = []
     for number in range(1, times + 1):
         call = {"call_id": f"{session}-{number}", "tool": tool, "arguments": BOOK}
         answer = api.post("/guard", {"session": session, "results": results, "calls": [call]}).json()
@@ -44,7 +47,8 @@ def test_beyond_the_raised_limit_the_same_call_is_still_blocked(api):
 
 def test_a_raised_limit_for_identical_calls_hides_no_loop_of_several(api):
     api.put("/overrides", {"values": {"max_repeats": 30}})
-    results, decisions = [], []
+    decisions = []
+    results: list[Any] = []
     for number in range(24):
         call = {"call_id": f"c{number}", "tool": f"tool_{'abcd'[number % 4]}", "arguments": {}}
         answer = api.post("/guard", {"session": "s-1", "results": results, "calls": [call]}).json()
@@ -86,7 +90,8 @@ def test_a_word_cannot_be_raised(api):
 def test_pages_that_are_nearly_the_same_are_found_at_the_limit_where_there_is_no_early_warning(api):
     api.put("/overrides", {"values": {"max_repeats": 3, "repeat_warn_at": "auto"}})
     text = "the station clock struck nine as the last train left and nobody on the platform saw {}"
-    results, found = [], []
+    found = []
+    results: list[Any] = []
     for number, end in enumerate(
         ("it go at all", "it leave again today", "that it was late", "where he went"), 1
     ):

@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import time
+from typing import Any
 
 import pytest
 
@@ -33,7 +34,7 @@ def test_the_fourth_identical_call_is_blocked_with_its_incident_and_the_source_o
 def test_a_repeated_call_is_warned_about_blocked_four_times_and_then_stopped(api):
     """Results are sent with the next call, as agents do; every 4th to 7th call is blocked, the 8th ends the run."""
     decisions, messages = [], []
-    results = []
+    results: list[Any] = []
     for n in range(9):
         call = {"call_id": f"c{n}", "tool": "search_web", "arguments": {"q": "reset"}}
         answer = api.post("/guard", {"session": "s-1", "results": results, "calls": [call]}).json()

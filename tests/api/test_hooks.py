@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from typing import Any
 
 import orjson
 import pytest
@@ -14,7 +15,7 @@ from detection.services.ingestion.attempts import recorder
 from detection.services.sessions.evaluation import evaluate
 from tests.support.projects import make_member
 
-BEFORE = {
+BEFORE: dict[str, dict[str, Any]] = {
     "claude-code": {
         "session_id": "5d1c", "transcript_path": "/home/u/5d1c.jsonl", "cwd": "/src", "permission_mode": "default",
         "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {"command": "make test", "description": "Run"},

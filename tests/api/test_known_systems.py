@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import secrets
 import subprocess
 import sys
 import time
@@ -12,7 +13,6 @@ import pytest
 from detection import logs
 from detection.engine.policy import environment_override
 from detection.services.approvals import judge_consultation
-from detection.services.judging import judge
 from detection.services.sessions import folding
 from loopguard_site.judge_env import JudgeEndpoint
 from loopguard_site.layout import ROOT
@@ -622,8 +622,8 @@ def test_one_tool_with_other_arguments_can_be_a_loop_too(api):
 class Judge:
     """A judge with an answer, and the run that it rules on."""
 
-    def __init__(self, api, settings):
-        self.api, self.settings = api, settings
+    def __init__(self, api, settings, run):
+        self.api, self.settings, self.run = api, settings, run
 
     def rule(self, answer, *, limit=5, answers="words", request="", first=0):
         """Lead the run over its limit; the approval after the judge has answered."""
@@ -652,10 +652,9 @@ class Judge:
 @pytest.fixture
 def judged(under, api, settings, monkeypatch):
     """A run whose 6th round is put to a judge, with five rounds for an extension."""
-    monkeypatch.setattr(judge.secrets, "randbelow", lambda n: 1)  # no decoys
-    found = Judge(api, settings)
-    found.run = under("justified", budget_max_rounds=6, budget_extension_rounds=5)
-    return found
+    monkeypatch.setattr(secrets, "randbelow", lambda n: 1)  # no decoys
+    run = under("justified", budget_max_rounds=6, budget_extension_rounds=5)
+    return Judge(api, settings, run)
 
 
 def test_forty_rounds_of_any_work_pass_and_the_next_is_put_to_the_judge(judged, under):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detection.models import Incident
@@ -11,7 +13,8 @@ ERROR = "Error: old text not found"
 
 def play(api, calls, *, is_error=True):
     """Make calls, each with its result; the decisions and notices by call, from 1."""
-    results, said = [], {}
+    said = {}
+    results: list[Any] = []
     for number, (tool, arguments, content) in enumerate(calls, 1):
         call = {"call_id": f"c-{number}", "tool": tool, "arguments": arguments}
         answer = api.post("/guard", {"session": "s-1", "results": results, "calls": [call]})

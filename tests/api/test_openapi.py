@@ -5,6 +5,7 @@ import json
 import re
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import schemathesis
@@ -112,7 +113,11 @@ def described(properties, constraint):
 
 def sent(api, **fields):
     """The code with which an event is rejected and the field at fault; None if it is accepted."""
-    needed = {"call": {"tool": "t"}, "usage": {"usage": {"input_tokens": 1}}, "heartbeat": {"call_id": "c"}}
+    needed: dict[str, Any] = {
+        "call": {"tool": "t"},
+        "usage": {"usage": {"input_tokens": 1}},
+        "heartbeat": {"call_id": "c"},
+    }
     kind = fields.pop("type", "call")
     response = api.post("/events", {"type": kind, "session": "s", **needed.get(kind, {}), **fields})
     return None if response.status_code < 300 else (response.json()["code"], response.json()["path"])

@@ -1,5 +1,7 @@
 """What is a person's message, through hooks, events and lists of messages: it begins a run and carries commands."""
 
+from typing import Any
+
 import pytest
 
 from detection.engine import snapshot
@@ -92,10 +94,12 @@ def test_a_reported_message_is_a_person_s_unless_it_is_empty(advisory, message, 
     ("text", "is_person"), [("and the next one", True), ("Tool call error: none found", False)]
 )
 def test_a_list_of_messages_tells_people_from_programs(advisory, shape, text, is_person):
-    messages = [{"role": "user", "content": "look it up"}]
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "look it up"}]
     found = []
     for number in range(3):
         name, arguments = "search", '{"q": "a"}'
+        block: dict[str, Any]
+        result: list[dict[str, Any]]
         if shape == "openai":
             function = {"name": name, "arguments": arguments}
             call = [
@@ -106,7 +110,12 @@ def test_a_list_of_messages_tells_people_from_programs(advisory, shape, text, is
             ]
             result = [{"role": "tool", "tool_call_id": f"c{number}", "content": "0 hits"}]
         elif shape == "anthropic":
-            block = {"type": "tool_use", "id": f"c{number}", "name": name, "input": {"q": "a"}}
+            block = {
+                "type": "tool_use",
+                "id": f"c{number}",
+                "name": name,
+                "input": {"q": "a"},
+            }
             call = [{"role": "assistant", "content": [block]}]
             block = {"type": "tool_result", "tool_use_id": f"c{number}", "content": "0 hits"}
             result = [{"role": "user", "content": [block]}]

@@ -89,7 +89,9 @@ OTHER = "ghp_" + "9z8Y7x6W5v4U3t2S1r0Q9z8Y7x6W5v4U3t2S"
 def everything_stored():
     """The values of all tables as one text."""
     rows = [
-        row for model in apps.get_app_config("detection").get_models() for row in model.objects.values_list()
+        row
+        for model in apps.get_app_config("detection").get_models()
+        for row in model._default_manager.values_list()
     ]
     return "\n".join(
         bytes(value).decode("latin-1") if isinstance(value, bytes | memoryview) else str(value)

@@ -1,18 +1,21 @@
 """One error of several tools, and what a person corrects between lookups that fail, through the guard."""
 
+from typing import Any
+
 REFUSED = "connect ECONNREFUSED 127.0.0.1:5432"
 TOOLS = ("list_tables", "count_rows", "get_customer", "latest_invoice", "describe_index", "show_locks")
 
 
 def decisions(api, session, steps):
     """What the guard says to these steps: a tool, its arguments and its error, or `None` for a person's message."""
-    found, results = [], []
+    found = []
+    results: list[Any] = []
     for number, step in enumerate([*steps, ("report", {}, "")]):
         if step is None:
             answer = api.post("/guard", {"session": session, "results": results, "calls": []})
             assert answer.status_code == 200
-            said = {"type": "message", "role": "user", "content": f"No, it is number {number}."}
-            assert api.post("/events", {"session": session, **said}).status_code < 300
+            correction = {"type": "message", "role": "user", "content": f"No, it is number {number}."}
+            assert api.post("/events", {"session": session, **correction}).status_code < 300
             results = []
             continue
         tool, arguments, error = step

@@ -2,6 +2,7 @@
 
 import json
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
@@ -24,7 +25,7 @@ def looped(
     **about,
 ):
     """Let a session make its calls, report their results, and label the incidents."""
-    results = []
+    results: list[Any] = []
     for number in range(calls):
         given = arguments(number) if callable(arguments) else arguments or JOB
         call = {"call_id": f"{session}-{number}", "tool": tool, "arguments": given}

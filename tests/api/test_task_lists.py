@@ -1,5 +1,7 @@
 """Tools that keep an agent's own list of tasks: a list that moves on is work, the same one again and again is a loop."""
 
+from collections.abc import Callable
+
 import pytest
 
 from detection.models import Event, Incident
@@ -38,7 +40,7 @@ def test_a_list_that_moves_on_is_work_whatever_its_receipts(api, tool, field, an
 @pytest.mark.parametrize(("tool", "field"), LISTS)
 def test_the_same_list_again_is_a_loop_whatever_its_spelling_and_its_receipts(api, tool, field):
     agent = Agent(api)
-    cases = [str, str.upper, str.title, lambda text: text.replace(" ", "  ")]
+    cases: list[Callable[[str], str]] = [str, str.upper, str.title, lambda text: text.replace(" ", "  ")]
     steps = [
         (tasks(tool=tool, field=field, case=case), f'Updated 12 items. Removed "{case("Task number 1")}".')
         for case in cases

@@ -2,6 +2,7 @@
 
 import json
 import re
+from decimal import Decimal
 
 import pytest
 from django.db import connection
@@ -239,7 +240,7 @@ def test_a_session_of_any_cost_is_evaluated(api):
         assert api.post("/events", {"events": events}).json()["accepted"] == 600
     assert evaluated() == 0
     session = Session.objects.get()
-    assert (session.evaluated_seq, session.cost_usd) == (1000, MAX_COST_USD)
+    assert (session.evaluated_seq, session.cost_usd) == (1000, Decimal(MAX_COST_USD))
     late = {"type": "usage", "session": "s-1", "usage": usage}
     assert api.post("/events", late).json()["accepted"] == 1
     assert api.call(session="s-1").status_code == 200

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.http import HttpRequest
-from django.http.response import HttpResponseBase
+from django.http import FileResponse, HttpRequest, HttpResponse
 
 from development.screenshots import CHROMIUM_NAMES
 
@@ -73,7 +72,7 @@ def site(chromium: str, pooled: None, settings: Any) -> Iterator[Site]:
     from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 
     class Static(StaticFilesHandler):
-        def serve(self, request: HttpRequest) -> HttpResponseBase:
+        def serve(self, request: HttpRequest) -> HttpResponse | FileResponse:
             """Let the browser keep what the pages of a test share, as it keeps files of `web`."""
             response = super().serve(request)
             response["Cache-Control"] = "max-age=600"

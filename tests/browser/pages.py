@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from django.conf import settings
 from django.test import Client
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
 
 AXE = (Path(__file__).parent / "vendor" / "axe-4.14.1.min.js").read_text()
-SIZES = {"wide": {"width": 1440, "height": 900}, "narrow": {"width": 390, "height": 844}}
-VIEWS = ("wide", "light"), ("narrow", "dark"), ("wide", "dark"), ("narrow", "light")
+SIZES: dict[str, ViewportSize] = {
+    "wide": {"width": 1440, "height": 900},
+    "narrow": {"width": 390, "height": 844},
+}
+VIEWS: tuple[tuple[str, Literal["dark", "light"]], ...] = (
+    ("wide", "light"),
+    ("narrow", "dark"),
+    ("wide", "dark"),
+    ("narrow", "light"),
+)
 _LISTED_IMPACTS = ("moderate", "serious", "critical")
 # A sheet of the debugger's, which the page's policy does not restrict.
 WITHOUT_TRANSITIONS = """

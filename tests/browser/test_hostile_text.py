@@ -153,7 +153,12 @@ def outside_of(site, page: Page) -> list[str]:
     """Return a list that fills with what the page requests from elsewhere; a dialog fails the test."""
     outside: list[str] = []
     allowed = (site.url, site.live_url, site.live_url.replace("http", "ws", 1), "data:")
-    page.on("request", lambda request: request.url.startswith(allowed) or outside.append(request.url))
+
+    def note(request):
+        if not request.url.startswith(allowed):
+            outside.append(request.url)
+
+    page.on("request", note)
     page.on("dialog", lambda dialog: pytest.fail(f"a dialog: {dialog.message}"))
     return outside
 

@@ -151,12 +151,12 @@ def finished_import(incident: Incident) -> TranscriptImport:
     )
 
 
-def make_world(role: str = Role.ADMIN, **text: str) -> World:
+def make_world(role: str = Role.ADMIN, *, session: str = "s-1", **text: Any) -> World:
     """Make the world; `text` replaces names that clients choose."""
     project = make_project()
     user = make_member(project, role)
     make_key(project)
-    incident = loop(project, text.get("session", "s-1"), **{k: v for k, v in text.items() if k != "session"})
+    incident = loop(project, session, **text)
     overrides.save_override(
         project.pk, Scope("model", backend="openai", model="gpt-5"), {"max_repeats": 5}, SYSTEM, "because"
     )

@@ -10,6 +10,7 @@ import random
 import re
 from datetime import timedelta
 from html import unescape
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -88,7 +89,7 @@ class Chance:
     def triage(self):
         for incident in Incident.objects.order_by("?")[:1]:
             name = self.random.choice([*triage.ACTIONS])
-            more = {
+            more: dict[str, Any] = {
                 "snooze": {"until_worse": True},
                 "label": {"value": self.random.choice(("false_alarm", "true_loop", ""))},
             }
@@ -97,7 +98,7 @@ class Chance:
     def pattern(self):
         for pattern in Pattern.objects.order_by("?")[:1]:
             name = self.random.choice([*pattern_triage.ACTIONS])
-            more = {
+            more: dict[str, Any] = {
                 "mute": {"until_worse": True},
                 "label": {"value": self.random.choice(("false_alarm", ""))},
             }

@@ -1,6 +1,7 @@
 """Pages travel compressed; verdicts and files do not."""
 
 import gzip
+from typing import Any
 
 from tests.console.scenes import make_world
 from tests.support.projects import make_key
@@ -8,7 +9,7 @@ from tests.support.projects import make_key
 
 def test_pages_are_compressed_and_the_api_is_not(db):
     world = make_world()
-    accept = {"headers": {"Accept-Encoding": "gzip"}}
+    accept: dict[str, Any] = {"headers": {"Accept-Encoding": "gzip"}}
     for path in ("/live", "/sessions/s-1", "/live/rows?since="):
         page = world.client.get(world.base + path, **accept)
         assert page.headers["Content-Encoding"] == "gzip", path

@@ -1,6 +1,7 @@
 """The Imports page: uploads through the form, progress, summaries, errors and cancelling."""
 
 from io import BytesIO
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -148,10 +149,11 @@ def test_before_a_large_body_is_read_the_front_asks_for_admission(operator, proj
     url = f"/p/{project.slug}/connect/imports"
     assert operator.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 204
     assert operator.get(url, **{"loopguard.upload_bytes": 10**12}).status_code == 413
+    large: dict[str, Any] = {"loopguard.upload_bytes": 10**6}
     viewer = Client()
     viewer.force_login(make_member(project, Role.VIEWER))
-    assert viewer.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 403
-    assert Client().get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 302
+    assert viewer.get(url, **large).status_code == 403
+    assert Client().get(url, **large).status_code == 302
     for _ in range(5):
         upload(operator, project)
     assert operator.get(url, **{"loopguard.upload_bytes": 10**6}).status_code == 409

@@ -2,6 +2,7 @@
 
 import re
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -317,7 +318,7 @@ def test_what_was_changed_meanwhile_is_not_deleted(world):
     target, _ = destinations.create_destination(
         pk, ben, name="chat", kind="apprise", address="slack://AAAAAAAAA/BBBBBBBBB/cccccccccccccccccccccccc"
     )
-    to = {"name": "night", "destinations": [target.public_id]}
+    to: dict[str, Any] = {"name": "night", "destinations": [target.public_id]}
     route = alert_routes.save_route(pk, ben, **to)
 
     def change():

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -273,7 +274,7 @@ def test_an_incident_says_which_results_are_not_counted(world, is_reported, why)
             if verdict.decision in ("allow", "warn"):
                 answer(world.project, "mail", number, "denied", is_error=True)
             continue
-        about = {"session": "mail", "call_id": f"call-{number}"}
+        about: dict[str, Any] = {"session": "mail", "call_id": f"call-{number}"}
         events.append(EventRecord(type="call", tool="read_mail", arguments=arguments, **about))
         events.append(EventRecord(type="result", content="denied", is_error=True, **about))
     if is_reported:
@@ -331,7 +332,7 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
 def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(world):
     ask(world.project, "talking", 1, tool="lookup")
     said = "I will look into the orders now."
-    more = {"type": "message", "session": "talking", "role": "assistant"}
+    more: dict[str, Any] = {"type": "message", "session": "talking", "role": "assistant"}
     ingest(principal(world.project), [EventRecord(content=said, **more) for _ in range(3)])
     session = Session.objects.get(external_id="talking")
     evaluate(session.pk)
@@ -784,7 +785,7 @@ def test_a_compaction_is_shown_between_its_calls(is_first):
     project = make_project()
     client = Client()
     client.force_login(make_member(project))
-    call = {"type": "call", "tool": "search", "session": "s"}
+    call: dict[str, Any] = {"type": "call", "tool": "search", "session": "s"}
     compactions = [EventRecord(type="compaction", session="s") for _ in range(2)]
     events = [EventRecord(**call, call_id=f"c{number}", arguments=f'{{"q":{number}}}') for number in range(4)]
     at = 0 if is_first else 2
@@ -843,7 +844,7 @@ def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stop
 @pytest.mark.parametrize(("length", "is_changing"), [(40, False), (5000, False), (5000, True)])
 def test_a_row_says_identical_only_where_the_whole_arguments_were(world, length, is_changing):
     """The evidence keeps the beginning of long arguments only."""
-    results = ()
+    results: tuple[EventRecord, ...] = ()
     for number in range(6):
         end = f"end {number * 7919}" if is_changing else "end"
         arguments = f'{{"text":"{"w" * length} {end}"}}'

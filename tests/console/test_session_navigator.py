@@ -3,11 +3,12 @@
 import html
 import itertools
 import re
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
-from detection.console import session_map, session_navigator
+from detection.console import session_map
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, Event, Incident, Session
 from detection.selectors import session_runs
@@ -43,7 +44,7 @@ def test_ten_thousand_calls_are_drawn_whole_on_a_small_page(world, long_run):
     whole = re.search(r'id="run-map".*?</svg>', body, re.DOTALL)
     assert whole
     columns = int(re.search(r'viewBox="0 0 (\d+) 90"', whole[0])[1])
-    assert columns == session_navigator.session_map.MAX_COLUMNS
+    assert columns == session_map.MAX_COLUMNS
     # The loop is 3 % of the run, in full colour from top to floor, at its place.
     loops = re.findall(r'<path class="f h\d+" d="M(\d+) 22h(\d+)v40', whole[0])
     assert [(int(x), int(width)) for x, width in loops] == [(192, 14)]
@@ -55,7 +56,7 @@ def test_a_short_loop_of_a_long_run_is_marked_on_its_map_wide_enough_for_a_click
     for first in (4_000, 4_015, 9_990):
         make_incident(world.project, session=run, first_seq=first, last_seq=first + 9)
     drawn = show(world).content.decode()
-    columns = session_navigator.session_map.MAX_COLUMNS
+    columns = session_map.MAX_COLUMNS
     marks = [
         (float(x), float(y), float(width))
         for x, y, width in re.findall(r'd="M([\d.]+) (\d+)h([\d.]+)"', drawn)
@@ -82,7 +83,7 @@ def reported(world, contents, *, guard=False):
     for number, content in enumerate(contents):
         if guard:
             ask(world.project, "fetching", number, tool="fetch", arguments="{}")
-        about = {"session": "fetching", "call_id": f"call-{number}"}
+        about: dict[str, Any] = {"session": "fetching", "call_id": f"call-{number}"}
         events = [] if guard else [EventRecord(type="call", tool="fetch", arguments="{}", **about)]
         events.append(EventRecord(type="result", content=content, is_error=content == "denied", **about))
         ingest(principal(world.project), events)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import httpx
 import psycopg
@@ -16,6 +17,7 @@ from django.utils import timezone
 from detection.consumers import approval_long_poll
 from detection.engine.scopes import PROJECT
 from detection.models import ApiKey, Approval, Session
+from detection.selectors.approvals import closed_among
 from detection.services import keys
 from detection.services.approvals import decisions
 from detection.services.audit import Actor
@@ -143,7 +145,7 @@ async def test_many_agents_wait_for_one_query_a_second(project, monkeypatch, lon
         looks.append(len(public_ids))
         return original(public_ids, now)
 
-    original = approval_long_poll.closed_among
+    original = closed_among
     monkeypatch.setattr(approval_long_poll, "closed_among", counted)
     public_id, token = await held(project)
     waiting = [asyncio.create_task(wait_for(token, public_id)) for _ in range(40)]
@@ -233,7 +235,7 @@ async def test_an_agent_that_hangs_up_leaves_no_place_behind(project, long_poll)
         "type": "http", "method": "GET", "path": f"/api/v1/approvals/{public_id}", "query_string": b"wait=20",
         "headers": [(b"authorization", f"Bearer {token}".encode())],
     }  # fmt: skip
-    incoming = asyncio.Queue()
+    incoming: asyncio.Queue[Any] = asyncio.Queue()
     sent = []
 
     async def send(event):

@@ -176,7 +176,12 @@ class StepCounter:
 
     def _first_end(self, items: list, place: int) -> int | None:
         ends: list[int] = []
-        return ends[0] if self._match(items, 0, place, lambda end: ends.append(end) or True) else None
+
+        def note(end: int) -> bool:
+            ends.append(end)
+            return True
+
+        return ends[0] if self._match(items, 0, place, note) else None
 
     def _looks(self, argument: tuple, place: int) -> bool:
         direction, items, width = argument

@@ -27,9 +27,9 @@ def unexplained(text: str) -> Iterator[str]:
             has_docstring = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
             if not (has_docstring or _has_comment(lines, node)):
                 yield f"{node.lineno}: {ast.unparse(node)}"
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and _has_limit(node) and not _has_comment(lines, node):
-            yield f"{node.lineno}: {ast.unparse(node)[:60]}"
+    for part in ast.walk(module):
+        if isinstance(part, ast.Call) and _has_limit(part) and not _has_comment(lines, part):
+            yield f"{part.lineno}: {ast.unparse(part)[:60]}"
 
 
 def _is_number(value: ast.expr) -> bool:

@@ -6,6 +6,7 @@ import pkgutil
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,7 @@ HOSTILE = [
 
 def patterns():
     """Every compiled pattern that a module of the product holds, by where it stands."""
-    found = {}
+    found: dict[Any, Any] = {}
     for package in (detection, loopguard_site):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if ".migrations" in module.name or module.name.endswith(

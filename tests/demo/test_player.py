@@ -1,5 +1,7 @@
 """All scenarios, run through the real API against the real database."""
 
+from typing import Any
+
 import pytest
 from django.core.management import CommandError, call_command
 
@@ -31,7 +33,7 @@ def test_every_scenario_shows_what_it_is_for(live_server, token):
     sessions = {scenario_of(session.external_id): session for session in Session.objects.all()}
     assert sessions.keys() == {scenario.name for scenario in SCENARIOS}
     assert all(session.is_demo for session in sessions.values())
-    reactions = {name: set() for name in sessions}
+    reactions: dict[Any, set[Any]] = {name: set() for name in sessions}
     for incident in Incident.objects.all():
         reactions[scenario_of(incident.session_name)].add(incident.decision)
     for scenario in SCENARIOS:

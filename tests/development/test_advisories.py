@@ -4,6 +4,7 @@ import http.server
 import json
 import threading
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from tests.support.closed_port import closed_port
 @contextmanager
 def advisory_server(answer):
     """Answer each question as OSV does; yields the address and what was asked."""
-    asked = []
+    asked: list[Any] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):

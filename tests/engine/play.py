@@ -15,6 +15,14 @@ from detection.engine.policy import ENVIRONMENT, Policy, ToolRule, resolve, vali
 KEYER = Keyer(b"a secret of the tests")
 
 
+def observe(state: State, one: Call | Result | Message, policy: Policy, keyer: Keyer = KEYER) -> Step:
+    if isinstance(one, Call):
+        return fold.observe_call(state, one, policy, keyer)
+    if isinstance(one, Result):
+        return fold.observe_result(state, one, policy, keyer)
+    return fold.observe_message(state, one, policy, keyer)
+
+
 def as_stored(arguments: Any) -> Any:
     """Arguments as the services store them and hand them to the engine: JSON as text."""
     return json.dumps(arguments) if isinstance(arguments, dict | list) else arguments

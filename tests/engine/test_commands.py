@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detection.engine.commands import (
@@ -17,6 +19,7 @@ from detection.engine.commands import (
     without_commands,
 )
 from detection.engine.policy import ENVIRONMENT, FIELDS, PROJECT, SERVER, SESSION, ToolRule, resolve
+from detection.engine.scopes import Scope
 
 
 def applied(text, values=None):
@@ -176,8 +179,11 @@ def test_long_texts_are_searched_in_linear_time():
 # What a preset does not replace
 
 
+Scopes = list[tuple[Scope, dict[str, Any]]]
+
+
 def test_the_reply_to_a_preset_names_what_wider_scopes_still_decide():
-    scopes = [
+    scopes: Scopes = [
         (ENVIRONMENT, {"judge_available": True, "window_calls": 10}),
         (PROJECT, {"max_repeats": 9, "mode": ("warn", "stop")}),
         (SESSION, {"preset": "proxy", "ttl_seconds": 30}),
@@ -194,14 +200,17 @@ def test_the_reply_to_a_preset_names_what_wider_scopes_still_decide():
 
 
 def test_the_reply_to_a_preset_names_nothing_that_agrees_with_it():
-    scopes = [(SERVER, {"max_repeats": 4, "preset": "standard"}), (SESSION, {"preset": "proxy"})]
+    scopes: Scopes = [(SERVER, {"max_repeats": 4, "preset": "standard"}), (SESSION, {"preset": "proxy"})]
 
     assert reply((Change("preset", "proxy"),), resolve(scopes)) == "tool-loop-preset is now proxy."
 
 
 def test_a_long_reply_to_a_preset_counts_what_it_does_not_name():
     values = {name: field.maximum for name, field in FIELDS.items() if field.type == "int" and field.maximum}
-    scopes = [(PROJECT, {name: values[name] for name in list(values)[:9]}), (SESSION, {"preset": "proxy"})]
+    scopes: Scopes = [
+        (PROJECT, {name: values[name] for name in list(values)[:9]}),
+        (SESSION, {"preset": "proxy"}),
+    ]
     line = reply((Change("preset", "proxy"),), resolve(scopes))
 
     assert line.count(" stays ") == 6

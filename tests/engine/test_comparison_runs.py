@@ -41,7 +41,7 @@ LOOPS = {
 }
 
 
-def decisions(*steps, **values) -> list[str]:
+def decisions(*steps, **values):
     """What is decided about these steps: tool, arguments, result, whether it is an error, and the pause before it."""
     player, found = Player(**values), []
     for tool, arguments, result, *more in steps:

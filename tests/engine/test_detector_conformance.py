@@ -11,22 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from detection.engine import fold, snapshot
-from detection.engine.calls import Call, Finding, Message, Result, Step
+from detection.engine.calls import Call, Finding, Message, Result
 from detection.engine.detectors import DETECTORS, KINDS, BaseDetector
 from detection.engine.detectors.base import MAX_EVIDENCE
 from detection.engine.family import FamilyState
 from detection.engine.fields import FIELDS
-from detection.engine.identity import Keyer
 from detection.engine.messages import TEMPLATES, message
 from detection.engine.policy import PRESETS, SERVER, Policy, relevant_fields, resolve
 from detection.engine.silence import Silence, observe_silence
-from tests.engine.play import as_stored
+from tests.engine.play import KEYER, as_stored, observe
 from tests.engine.twins.history import Observation
 from tests.engine.twins.runs import runs
 
-KEYER = Keyer(b"conformance")
 MAX_OWN_BYTES = 16 * 1024
-METHODS = {
+METHODS: dict[str, list[dict[str, Any]]] = {
     "similar": [{"similar_method": "sketch"}, {"similar_method": "literal"}],
     "outcome": [{"outcome_method": name} for name in ("fingerprint", "literal", "literal_masked")],
     "repeat": [
@@ -49,13 +47,6 @@ def only(detector: BaseDetector, **values: Any) -> Policy:
     """`standard` with this detector alone."""
     switches = {one.switch: one is detector for one in DETECTORS}
     return resolve([(SERVER, {**switches, "budget_soft_rounds": False, **values})])
-
-
-def observe(state: Any, one: Observation, policy: Policy) -> Step:
-    if isinstance(one, Call):
-        return fold.observe_call(state, one, policy, KEYER)
-    assert isinstance(one, Result)
-    return fold.observe_result(state, one, policy, KEYER)
 
 
 def stuck(calls: int) -> list[Observation]:
@@ -192,8 +183,9 @@ def test_what_it_keeps_is_bounded(detector, values):
 )
 def test_its_examples_fire_as_documented(detector, name):
     example = detector.examples[name]
-    policy, states, family = only(detector, **(example.values or {})), {}, FamilyState("parent")
-    findings = []
+    policy, family = only(detector, **(example.values or {})), FamilyState("parent")
+    states: dict[Any, Any] = {}
+    findings: list[Any] = []
     for number, one in enumerate(example.calls):
         state = states.setdefault(one.session, fold.new_state())
         if one.session:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detection.engine.policy import ToolRule
@@ -267,7 +269,8 @@ class TestBudget:
         [("budget_max_tokens", {"tokens": 40}), ("budget_max_cost_usd", {"cost_usd": 0.05})],
     )
     def test_tokens_and_money_count(self, limit, spent):
-        player = Player(**{limit: 100 if "tokens" in spent else 0.12})
+        values: dict[str, Any] = {limit: 100 if "tokens" in spent else 0.12}
+        player = Player(**values)
         decisions = [player.call("t", {"n": i}, **spent).verdict.decision for i in range(3)]
 
         assert decisions == ["allow", "allow", "stop"]

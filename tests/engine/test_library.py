@@ -84,7 +84,7 @@ def test_a_resent_call_gets_the_overruled_verdict_again():
 
 
 def test_a_callback_cannot_invent_a_decision():
-    guard = Guard("proxy", max_repeats=2, on_detection=lambda verdict: "retry")
+    guard = Guard("proxy", max_repeats=2, on_detection=lambda verdict: "retry")  # type: ignore[arg-type, return-value]
     guard.call("t", at=0.0)
     with pytest.raises(ValueError, match="allow, warn, block, stop"):
         guard.call("t", at=1.0)
@@ -194,8 +194,8 @@ def test_a_disabled_guard_judges_and_counts_nothing_until_it_is_enabled():
     assert [one.decision for one in calls(guard, 5)] == ["allow"] * 5
     assert guard.count("t", {"q": 1}, at=2.0) == 3
     guard.enable()
-    assert guard.is_enabled
     assert guard.call("t", {"q": 1}, at=3.0).decision == "stop"
+    assert guard.is_enabled
 
 
 def test_a_guard_that_begins_disabled_may_be_enabled_and_keeps_its_settings_and_rules():

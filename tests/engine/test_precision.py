@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detection.engine import Guard
@@ -310,7 +312,8 @@ def test_trouble_of_a_provider_is_one_pattern_in_every_session():
 
 
 def test_a_time_out_among_rate_limits_is_the_same_loop():
-    player, found = Player(), []
+    player = Player()
+    found: list[Any] = []
     for n, error in enumerate(
         ("429 Too Many Requests", "429 Too Many Requests", "the request timed out") * 2
     ):
@@ -520,7 +523,7 @@ def test_what_a_shell_looks_at_ends_no_series_of_what_it_runs(look):
             )
         ]
 
-    quiet = {
+    quiet: dict[str, Any] = {
         "stagnation_enabled": False,
         "scattered_run_repeats": 0,
         "scattered_repeats": 0,
@@ -589,7 +592,7 @@ def test_two_calls_that_fail_again_each_in_its_own_way_are_advised_against():
 
 def test_settings_that_count_every_call_of_a_response_count_errors_by_tool():
     shared = [(f"tool_{n}", {"n": name}, NO_DRIVER, True) for n, name in enumerate(QUERIES)]
-    quiet = {"stagnation_enabled": False}
+    quiet: dict[str, Any] = {"stagnation_enabled": False}
     assert "outcome" in findings(Player(**quiet), *shared)
     assert "outcome" not in findings(Player(once_per_round=False, **quiet), *shared)
 

@@ -14,28 +14,20 @@ from detection.engine import fold, snapshot
 from detection.engine.bounded import MAX_RESULTS
 from detection.engine.calls import Call, Message, Result, Step
 from detection.engine.identity import Keyer, canonical, smallest_rotation
-from detection.engine.memory import MAX_CALL_IDS, MAX_LOOPS, MAX_RECORDS, MAX_RUNS, MAX_TOTALS, State
+from detection.engine.memory import MAX_CALL_IDS, MAX_LOOPS, MAX_RECORDS, MAX_RUNS, MAX_TOTALS
 from detection.engine.policy import PRESETS, SERVER, Policy, resolve
 from detection.engine.similarity import literal_similarity, sketch, sketch_similarity
+from tests.engine.play import KEYER, observe
 from tests.engine.twins.history import Observation
 from tests.engine.twins.identity import tree
 from tests.engine.twins.runs import ARGUMENTS, runs
 from tests.engine.twins.similarity import alike, literally_alike
 
-KEYER = Keyer(b"properties")
 POLICIES = {name: resolve([(SERVER, {"preset": name})]) for name in PRESETS}
 PROMISED_BYTES = 32 * 1024
 AIMED_BYTES = 8 * 1024
 some = settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
 presets = st.sampled_from(sorted(POLICIES))
-
-
-def observe(state: State, one: Observation, policy: Policy) -> Step:
-    if isinstance(one, Call):
-        return fold.observe_call(state, one, policy, KEYER)
-    if isinstance(one, Result):
-        return fold.observe_result(state, one, policy, KEYER)
-    return fold.observe_message(state, one, policy, KEYER)
 
 
 def play(run: list[Observation], policy: Policy) -> list[Step]:
@@ -52,12 +44,7 @@ def test_an_outcome_depends_on_state_and_observation_alone(run, preset):
     for one in run:
         twin = copy.deepcopy(state)
         step = observe(state, one, policy)
-        if isinstance(one, Call):
-            assert fold.observe_call(twin, one, again, Keyer(b"properties")) == step
-        elif isinstance(one, Result):
-            assert fold.observe_result(twin, one, again, Keyer(b"properties")) == step
-        else:
-            fold.observe_message(twin, one, again, Keyer(b"properties"))
+        assert observe(twin, one, again, Keyer(b"a secret of the tests")) == step
         assert twin == state
         assert not step.faults
 
@@ -91,7 +78,8 @@ def test_runs_beside_one_another_do_not_meet(run, preset, data):
     runs_apart = {name: [named(one, name) for one in run] for name in ("a", "b")}
     apart = {name: [step.verdict for step in play(own, policy)] for name, own in runs_apart.items()}
     turns = data.draw(st.permutations(["a"] * len(run) + ["b"] * len(run)))
-    state, together = fold.new_state(), {"a": [], "b": []}
+    state = fold.new_state()
+    together: dict[str, list[Any]] = {"a": [], "b": []}
     waiting = {name: iter(own) for name, own in runs_apart.items()}
     for name in turns:
         together[name].append(observe(state, next(waiting[name]), policy).verdict)
@@ -154,7 +142,9 @@ def test_the_name_of_a_cycle_does_not_depend_on_where_it_is_entered(lap, turn):
     assert smallest_rotation(lap) == smallest_rotation(turned)
 
     def names(steps):
-        run = [Call(n, tool, {}, float(n), f"call-{n}") for n, tool in enumerate(steps * 5)]
+        run: list[Observation] = [
+            Call(n, tool, {}, float(n), f"call-{n}") for n, tool in enumerate(steps * 5)
+        ]
         policy = resolve([(SERVER, {"repeat_enabled": False, "stagnation_enabled": False})])
         return {
             finding.loop_id

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from detection.engine import Guard
@@ -106,7 +108,7 @@ def test_literal_results_compare_by_structure_where_they_can():
 SKETCHED = {"similar_method": "sketch", "similar_ladder": "warn", "result_aware": False}
 
 
-def decisions(guard: Guard, arguments, tool="ask") -> list[str]:
+def decisions(guard: Guard, arguments, tool="ask"):
     return [guard.call(tool, one, at=100.0 + at).decision for at, one in enumerate(arguments)]
 
 
@@ -180,7 +182,7 @@ SAME = words(0, 400)
 def test_long_arguments_are_compared_as_a_whole(wrap, other, is_alike):
     stored = [parse(literal_arguments(wrap(text), 1500)) for text in (SAME, other)]
 
-    assert (literal_similarity(*stored, 0.8) > 0.8) == is_alike
+    assert (literal_similarity(stored[0], stored[1], 0.8) > 0.8) == is_alike
     assert len(literal_arguments(wrap(other), 1500).encode()) <= 1500
 
 
@@ -201,7 +203,7 @@ def test_a_text_just_below_the_limit_is_like_the_same_just_above_it():
     below = words(0, 400)[:1490]
     for wrap in (str, lambda text: {"content": text}):
         stored = [parse(literal_arguments(wrap(text), 1500)) for text in (below, below + " and some more")]
-        assert literal_similarity(*stored, 0.8) > 0.8
+        assert literal_similarity(stored[0], stored[1], 0.8) > 0.8
 
 
 @pytest.mark.parametrize("size", [10, 3_000])
@@ -252,10 +254,10 @@ def test_words_beyond_the_beginning_count_in_sets_and_samples():
 
 # Through the library
 
-LONG = {"repeat_enabled": False, "cycle_enabled": False, "outcome_max_results": 3}
+LONG: dict[str, Any] = {"repeat_enabled": False, "cycle_enabled": False, "outcome_max_results": 3}
 
 
-def results_of(guard: Guard, texts) -> list[str]:
+def results_of(guard: Guard, texts):
     made = []
     for number, text in enumerate(texts):
         guard.call("read", {"number": number * 37}, call_id=f"c{number}", at=100.0 + number)

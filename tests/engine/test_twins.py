@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from detection.engine import fold
 from detection.engine.calls import Call, Message, Result
 from detection.engine.detectors import DETECTORS
-from detection.engine.identity import Keyer
 from detection.engine.policy import SERVER, Policy, resolve
+from tests.engine.play import KEYER, observe
 from tests.engine.twins import (
     budget,
     cycle,
@@ -31,7 +31,6 @@ from tests.engine.twins.findings import Expected, as_expected
 from tests.engine.twins.history import History, Observation, history
 from tests.engine.twins.runs import runs
 
-KEYER = Keyer(b"twins")
 TWINS: dict[str, Callable[[History, Policy], Expected | None]] = {
     "repeat": repeat.repeat,
     "cycle": cycle.cycle,
@@ -64,14 +63,9 @@ def compare(kind: str, observations: Sequence[Observation], policy: Policy) -> N
     """Fold a run and ask the twin after every observation."""
     state = fold.new_state()
     for place, one in enumerate(observations):
+        step = observe(state, one, policy)
         if isinstance(one, Message):
-            fold.observe_message(state, one, policy, KEYER)
             continue
-        step = (
-            fold.observe_call(state, one, policy, KEYER)
-            if isinstance(one, Call)
-            else fold.observe_result(state, one, policy, KEYER)
-        )
         assert not step.faults
         found = [
             as_expected(finding) for finding in step.verdict.findings if not finding.detail.get("notice")
@@ -309,16 +303,15 @@ def test_talk_without_work(run, texts, compactions, announcements, ratio):
     for number, one in enumerate(run):
         changes = {"call_id": f"call-{number}"} if isinstance(one, Call) else {}
         seen.append(replace(one, seq=number, **changes))
-        is_call = isinstance(one, Call)
-        step = (fold.observe_call if is_call else fold.observe_message)(state, seen[-1], policy, KEYER)
+        step = observe(state, seen[-1], policy)
         expected = talk.talk(seen, policy)
         assert not step.faults
         assert [*map(as_expected, step.verdict.findings)] == ([expected] if expected else [])
 
 
 def _moved(one: Observation, step: int, at: float) -> Observation:
-    name = {} if isinstance(one, Message) else {"call_id": f"{step}-{one.call_id}"}
-    round_name = {"round": f"{step}-{one.round}"} if isinstance(one, Call) else {}
+    name: dict[str, Any] = {} if isinstance(one, Message) else {"call_id": f"{step}-{one.call_id}"}
+    round_name: dict[str, Any] = {"round": f"{step}-{one.round}"} if isinstance(one, Call) else {}
     return replace(one, seq=one.seq + step, at=one.at + at, **name, **round_name)
 
 
@@ -331,11 +324,7 @@ def test_a_cycle_whose_results_change_stays_progress_at_any_length(length):
         run.append(Result(f"call-{number}", f"row {number}", False, float(number), number))
     state = fold.new_state()
     for one in run:
-        step = (
-            fold.observe_call(state, one, policy, KEYER)
-            if isinstance(one, Call)
-            else fold.observe_result(state, one, policy, KEYER)
-        )
+        step = observe(state, one, policy)
         assert all(finding.results == "changing" for finding in step.verdict.findings)
 
 

@@ -1,5 +1,7 @@
 """Verdicts in the formats of clients; those of coding agents are read by the rules of the agents."""
 
+from typing import Any
+
 import pytest
 
 from detection.engine.calls import DECISIONS
@@ -84,6 +86,12 @@ def opencode(answer, moment):
     return RUNS | {"runs": runs, "model_reads": answer["message"]}
 
 
+def document(*about: Any, **more: Any) -> dict[str, Any]:
+    answer = render(*about, **more)
+    assert isinstance(answer, dict)
+    return answer
+
+
 HOSTS = {
     "claude_code": claude_code,
     "codex": codex,
@@ -111,7 +119,7 @@ def test_a_coding_agent_does_with_a_verdict_what_the_table_says(shape, decision)
 def test_after_a_tool_the_model_reads_the_message_and_the_run_ends_where_it_can(shape, decision):
     text = "" if decision == "allow" else "try another way"
     ends = action_of(shape, decision) == "end"
-    answer = render(shape, decision, text, moment="after")
+    answer = document(shape, decision, text, moment="after")
     got = HOSTS[shape](answer, "after")
 
     assert got["runs"]
@@ -134,18 +142,18 @@ def test_every_shape_has_an_action_for_every_decision():
 def test_the_other_shapes_are_those_of_the_protocols():
     assert render("text", "block", "m") == "m"
     assert render("openai", "block", "m", "c") == {"role": "tool", "tool_call_id": "c", "content": "m"}
-    assert render("anthropic", "block", "m", "c")["is_error"] is True
-    assert render("anthropic", "warn", "m", "c")["is_error"] is False
+    assert document("anthropic", "block", "m", "c")["is_error"] is True
+    assert document("anthropic", "warn", "m", "c")["is_error"] is False
     assert render("mcp", "stop", "m") == {"content": [{"type": "text", "text": "m"}], "isError": True}
 
 
 def test_gemini_gets_the_response_of_the_function_or_a_whole_response():
     blocked, warned = (
-        render("gemini", one, "m", "c", tool="t")["functionResponse"] for one in ("block", "warn")
+        document("gemini", one, "m", "c", tool="t")["functionResponse"] for one in ("block", "warn")
     )
     assert blocked == {"id": "c", "name": "t", "response": {"error": "m"}}
     assert warned["response"] == {"output": "m"}
-    stopped = render("gemini", "stop", "m", "c", "gemini-3", "t")
+    stopped = document("gemini", "stop", "m", "c", "gemini-3", "t")
     assert stopped["modelVersion"] == "gemini-3"
     assert [(one["content"]["parts"], one["finishReason"]) for one in stopped["candidates"]] == [
         ([{"text": "m"}], "OTHER")
@@ -153,7 +161,7 @@ def test_gemini_gets_the_response_of_the_function_or_a_whole_response():
 
 
 def test_an_openai_stop_is_a_whole_completion_with_one_choice_that_ends_in_an_error():
-    envelope = render("openai", "stop", "m", "c", "gpt-5")
+    envelope = document("openai", "stop", "m", "c", "gpt-5")
 
     assert envelope["model"] == "gpt-5"
     assert [choice["finish_reason"] for choice in envelope["choices"]] == ["error"]
@@ -162,4 +170,4 @@ def test_an_openai_stop_is_a_whole_completion_with_one_choice_that_ends_in_an_er
 
 def test_an_unknown_shape_is_rejected():
     with pytest.raises(ValueError, match="smoke"):
-        render("smoke", "allow", "m")
+        render("smoke", "allow", "m")  # type: ignore[arg-type]

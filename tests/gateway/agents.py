@@ -107,7 +107,9 @@ def chat_whole(raw):
 
 
 def chat_stream(raw):
-    message, calls, finish, roles = {"role": "assistant", "content": ""}, {}, None, ""
+    message: dict[str, Any] = {"role": "assistant", "content": ""}
+    finish, roles = None, ""
+    calls: dict[Any, Any] = {}
     for chunk in documents(raw):
         for choice in chunk["choices"]:
             delta = choice["delta"]
@@ -143,7 +145,8 @@ def anthropic_whole(raw):
 
 
 def anthropic_stream(raw):
-    blocks, inputs, finish, kinds = [], [], None, []
+    inputs, finish, kinds = [], None, []
+    blocks: list[Any] = []
     for event in documents(raw):
         kinds.append(event["type"])
         if event["type"] == "content_block_start":

@@ -34,7 +34,7 @@ def cut(asked: Asked, shape: str) -> Answer:
     """In the middle of a call, or of a document."""
     answer = answered(asked, shape, "Let me see.", [call()])
     whole = asked.document.get("stream")
-    answer.parts = answer.parts[: -4 if shape == "openai" else -3] if whole else [answer.parts[0][:50]]
+    answer.parts = answer.parts[: -4 if shape == "openai" else -3] if whole else [answer.body[:50]]
     answer.ends = "cut"
     return answer
 

@@ -10,7 +10,7 @@ import time
 import pytest
 from django.db import connection
 
-from clients.python.tests.proxy import Proxy
+from client_tests.proxy import Proxy
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Approval, Event, GatewayRewrite, Incident
 from detection.services.approvals import decisions

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -70,7 +71,7 @@ def test_a_cut_in_a_call_is_a_cut_and_evaluates_nothing(world: World, shape, is_
         if is_stream:  # before the end of the calls is marked
             answer.parts = answer.parts[: -3 if shape == "openai" else -2]
         else:
-            answer.parts = [answer.parts[0][:50]]
+            answer.parts = [answer.body[:50]]
         answer.ends = "cut"
         return answer
 
@@ -91,7 +92,7 @@ def test_calls_that_are_whole_before_a_cut_are_evaluated_and_delivered(world: Wo
         return answer
 
     world.model.script = script
-    request = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
+    request: dict[str, Any] = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "x"}]}
     if asks_usage:
         request["stream_options"] = {"include_usage": True}
     for decision in ("allow", "allow", "allow", "block"):

@@ -3,6 +3,7 @@
 import json
 import threading
 import time
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -34,13 +35,13 @@ def policy(world, **values):
 
 @every_form
 def test_a_healthy_run_passes_byte_by_byte(world: World, shape, is_stream):
-    sent = []
+    sent: list[Any] = []
 
     def script(asked):
         number = len(sent)
         calls = [call(q=f"page {number}"), call("read", path=f"{number}.txt")] if number < 6 else []
         answer = answered(asked, shape, "Let me see." if number % 2 else "", calls)
-        sent.append(b"".join(answer.parts))
+        sent.append(answer.body)
         return answer
 
     world.model.script = script

@@ -3,6 +3,7 @@
 import json
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -60,7 +61,7 @@ class StrictServer:
 
     def __init__(self, shape, calls):
         self.shape, self.calls = shape, calls
-        self.open = {None: set()}
+        self.open: dict[Any, set[str]] = {None: set()}
         self.errors = []
 
     def __call__(self, asked):
@@ -83,7 +84,7 @@ class StrictServer:
             self.errors.append((previous, self.open.get(previous), called, given))
         calls = self.calls(asked)
         answer = answered(asked, self.shape, "Hm.", calls)
-        raw = b"".join(answer.parts)
+        raw = answer.body
         self.open[id_of(raw, is_stream=document.get("stream"))] = {one[0] for one in calls}
         return answer
 

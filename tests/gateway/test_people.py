@@ -2,6 +2,7 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
 
@@ -252,7 +253,7 @@ def test_the_same_command_typed_twice_is_executed_twice(world: World, shape, is_
 def test_a_prompt_that_failed_and_is_sent_with_a_shorter_history_is_executed_once(
     world: World, shape, is_stream
 ):
-    fails = []
+    fails: list[Any] = []
 
     def script(asked):
         if fails:

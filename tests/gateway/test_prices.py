@@ -108,9 +108,9 @@ def test_the_console_saves_edits_and_deletes(project):
     assert "must be US dollars per million tokens" in text(page)
     assert client.post(f"{base}/save", GOOD).status_code == 302
     row = ModelPrice.objects.get()
-    page = client.get(base, {"edit": row.public_id}).content.decode()
-    assert 'value="1.25"' in page
-    assert 'value="10"' in page
+    edited = client.get(base, {"edit": row.public_id}).content.decode()
+    assert 'value="1.25"' in edited
+    assert 'value="10"' in edited
     assert 'value="claude-x"' in client.get(base, {"model": "claude-x"}).content.decode()
     assert client.post(f"{base}/delete", {"id": row.public_id}).status_code == 302
     assert not ModelPrice.objects.exists()

@@ -1,6 +1,7 @@
 """However a stream is cut into parts, the client gets the same bytes, and the gateway reads the same answer."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,7 +13,7 @@ from detection.gateway.protocols.chat import Chat
 from detection.gateway.protocols.responses import Responses
 from tests.support.model_answers import STREAMS, call
 
-PROTOCOLS = {"openai": Chat(), "anthropic": Anthropic(), "responses": Responses()}
+PROTOCOLS: dict[str, Any] = {"openai": Chat(), "anthropic": Anthropic(), "responses": Responses()}
 WORDS = [
     "words ",
     "über ",
@@ -23,7 +24,7 @@ WORDS = [
     "[DONE]",
     "😀",
 ]
-REQUESTS = ({}, {"stream_options": {"include_usage": True}})
+REQUESTS: tuple[dict[str, Any], ...] = ({}, {"stream_options": {"include_usage": True}})
 
 
 def events_of(shape, texts, calls, request):
@@ -75,7 +76,12 @@ def test_the_parts_of_a_stream_do_not_matter(shape, data):
 def test_deltas_of_text_pass_unread(shape):
     reader, read_events = PROTOCOLS[shape].reader({}), []
     read_one = reader.read
-    reader.read = lambda event, *more: (read_events.append(event), read_one(event, *more))[1]
+
+    def read_and_note(event, *more):
+        read_events.append(event)
+        return read_one(event, *more)
+
+    reader.read = read_and_note
     texts = ["one ", "two ", "three "]
     events = events_of(shape, texts, [], {})
     assert b"".join(map(reader.feed, events)) + reader.rest == b"".join(events)

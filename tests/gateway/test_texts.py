@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,7 @@ def test_an_answer_that_repeats_itself_is_passed_on_and_is_an_incident(world: Wo
 
 def thinking(shape, number, words):
     """The beginning of a stream whose reasoning does not end."""
+    events: list[dict[str, Any]]
     if shape == "openai":
         return [chat_chunk(number, {"role": "assistant", "content": ""})] + [
             chat_chunk(number, {"reasoning_content": f"{word} "}) for word in words

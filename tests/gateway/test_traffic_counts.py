@@ -1,6 +1,7 @@
 """Counts of traffic: stored by minute and hour with their cost, bounded, trimmed, and shown in the API, metrics and console."""
 
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
 import pytest
 from django.test import Client
@@ -63,7 +64,9 @@ def test_counts_of_processes_add_up_in_minutes_hours_and_all_time(backend, proje
     assert set(rows.values_list("period", "model")) == {
         (TrafficPeriod.MINUTE, "gpt-5"), (TrafficPeriod.HOUR, "gpt-5"), (TrafficPeriod.ALWAYS, ""),
     }  # fmt: skip
-    assert {(row.requests, row.cut, row.cost_usd, sum(row.added_counts)) for row in rows} == {(4, 2, 4, 4)}
+    assert {(row.requests, row.cut, row.cost_usd, sum(row.added_counts)) for row in rows} == {
+        (4, 2, Decimal(4), 4)
+    }
     total = hour_ago(project).total
     assert (total.requests, total.error_count, total.cost_usd) == (4, 2, 4.0)
     assert 2 < (total.added_ms_at(0.5) or 0) <= 5

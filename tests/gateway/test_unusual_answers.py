@@ -1,6 +1,7 @@
 """Answers that model servers do give: fragments in turns, several choices, ids used again, nothing as content."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,8 @@ def choices_of(given, is_stream):
             )
             for choice in json.loads(given)["choices"]
         }
-    tools, ends = {0: [], 1: []}, {}
+    tools: dict[int, list[Any]] = {0: [], 1: []}
+    ends: dict[int, Any] = {}
     for chunk in documents(given):
         for choice in chunk["choices"]:
             for part in choice["delta"].get("tool_calls") or []:
@@ -186,12 +188,12 @@ def test_ids_that_start_anew_with_each_answer_are_calls_of_their_own(world: Worl
 
 
 def test_a_stream_in_pieces_of_a_byte_passes_as_it_came(world: World):
-    parts = []
+    parts: list[Any] = []
 
     def script(asked):
         answer = answered(asked, "openai", "Let me see.", [call()])
         parts[:] = answer.parts
-        raw = b"".join(answer.parts)
+        raw = answer.body
         answer.parts = [raw[at : at + 1] for at in range(len(raw))]
         return answer
 

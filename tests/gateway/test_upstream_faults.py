@@ -7,7 +7,7 @@ import pytest
 
 from detection.models import Event
 from tests.support.model_answers import PATHS, answered, call, sse
-from tests.support.model_server import Answer, of_events, of_json
+from tests.support.model_server import Answer, Asked, of_events, of_json
 from tests.support.plain_http import PLAIN
 
 from .agents import Agent, outcome
@@ -105,7 +105,7 @@ def test_a_faulty_response_is_the_same(world: World, shape, is_stream, fault):
 
 @pytest.mark.parametrize("shape", PATHS)
 def test_a_stream_that_is_cut_anywhere_is_cut_there(world: World, shape):
-    whole = answered(_Asked(), shape, "Let me see.", [call()])
+    whole = answered(_ASKED, shape, "Let me see.", [call()])
     for count in range(len(whole.parts)):
         world.model.script = lambda asked, count=count: of_events(whole.parts[:count], ends="cut")
         direct, through = both(world, shape, is_stream=True)
@@ -117,8 +117,8 @@ def test_a_stream_that_is_cut_anywhere_is_cut_there(world: World, shape):
     )
 
 
-class _Asked:
-    document = {"stream": True, "stream_options": {"include_usage": True}}
+_STREAM = {"stream": True, "stream_options": {"include_usage": True}}
+_ASKED = Asked("POST", "/", {}, json.dumps(_STREAM).encode(), 0)
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_error_within_a_stream_passes_and_nothing_is_evaluated(world: World, 
 
 @forms_in_turns
 def test_silence_is_silence_until_the_client_leaves(world: World, shape, is_stream):
-    given = answered(_Asked(), shape, "Hm.", [])
+    given = answered(_ASKED, shape, "Hm.", [])
     parts = given.parts[:2] if is_stream else []
     world.model.script = lambda asked: Answer(
         [*parts], 200, given.headers if is_stream else JSON, is_chunked=True, ends="silent"
@@ -154,7 +154,7 @@ def test_silence_is_silence_until_the_client_leaves(world: World, shape, is_stre
 
 @pytest.mark.parametrize("shape", PATHS)
 def test_a_stream_that_nobody_asked_for_is_guarded(world: World, shape):
-    whole = answered(_Asked(), shape, "Let me see.", [call()])
+    whole = answered(_ASKED, shape, "Let me see.", [call()])
     world.model.script = lambda asked: of_events([*whole.parts])
     direct, through = both(world, shape, is_stream=False)
     assert direct == through

@@ -1,6 +1,7 @@
 """Tokens and costs of the answers: a budget in money needs nothing but a base URL, and the client sees what it asked for."""
 
 import json
+from decimal import Decimal
 
 import pytest
 from django.test import Client
@@ -66,7 +67,7 @@ def test_the_answer_without_calls_costs_too_and_an_unknown_model_has_no_cost(wor
     # Prices are at most a second old.
     wait_for(lambda: other.ask() and Session.objects.filter(external_id="s-2", cost_usd__gt=0).exists())
     first = Session.objects.get(external_id="s-1")
-    assert (first.token_count, first.cost_usd) == (940, 0)
+    assert (first.token_count, first.cost_usd) == (940, Decimal(0))
     wait_for(lambda: rows.filter(unpriced_tokens=940, cost_usd__gt=0, cached_tokens__gte=200).exists())
 
 

@@ -6,6 +6,7 @@ Opt-in, as the tests of their hooks: `LOOPGUARD_HOSTS` names a folder with the p
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -77,7 +78,8 @@ def test_a_coding_agent_appears_by_its_logs(name, server, tmp_path):
     headers = f"Authorization={token.replace(' ', '%20')}"
     done = PROGRAMS[name](place, upstream, f"{server['url']}/api/v1/otlp", headers)
     assert (done.returncode, place.runs()) == (0, 4), done
-    deadline, sessions = time.monotonic() + 30, []
+    deadline = time.monotonic() + 30
+    sessions: list[Any] = []
     with httpx.Client(
         base_url=f"{server['url']}/api/v1", headers={"Authorization": token}, verify=PLAIN
     ) as api:

@@ -11,7 +11,7 @@ import shutil
 
 import pytest
 
-from clients.python.tests.proxy import Proxy
+from client_tests.proxy import Proxy
 from detection.models import Incident, Session
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
+from typing import Any
+
+Json = dict[str, Any]
 
 
 class Script:
@@ -17,10 +20,19 @@ class Script:
         return self.commands[results % len(self.commands)] if results < self.turns else None
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, script):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.script = script
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers Anthropic's messages, OpenAI's responses and chat completions, and Gemini's streams."""
 
     protocol_version = "HTTP/1.1"
+    server: _Server
 
     def log_message(self, *_):
         """Print nothing."""
@@ -71,7 +83,8 @@ class Handler(BaseHTTPRequestHandler):
         blocks = [b for m in body["messages"] if isinstance(m["content"], list) for b in m["content"]]
         results = sum(block.get("type") == "tool_result" for block in blocks)
         command = self.server.script.next_command(results) if "Bash" in names else None
-        block, reason = {"type": "text", "text": ""}, "end_turn"
+        block: Json = {"type": "text", "text": ""}
+        reason = "end_turn"
         delta = {"type": "text_delta", "text": "done"}
         if command:
             block = {"type": "tool_use", "id": f"toolu_{results}", "name": "Bash", "input": {}}
@@ -124,7 +137,8 @@ class Handler(BaseHTTPRequestHandler):
         results = sum(message["role"] == "tool" for message in body["messages"])
         names = [tool["function"]["name"] for tool in body.get("tools", ())]
         command = self.server.script.next_command(results) if "bash" in names else None
-        delta, reason = {"role": "assistant", "content": "done"}, "stop"
+        delta: Json = {"role": "assistant", "content": "done"}
+        reason = "stop"
         if command:
             arguments = json.dumps({"command": command, "description": "Run it"})
             call = {"index": 0, "id": f"call_{results}", "type": "function",
@@ -153,7 +167,7 @@ class Handler(BaseHTTPRequestHandler):
         results = sum("functionResponse" in part for part in parts)
         names = [d["name"] for tool in body.get("tools", ()) for d in tool.get("functionDeclarations", ())]
         command = self.server.script.next_command(results) if "run_shell_command" in names else None
-        part = {"text": "done"}
+        part: Json = {"text": "done"}
         if not is_stream and not names:
             # Gemini CLI asks from time to time whether the run makes progress.
             progress = {
@@ -177,7 +191,6 @@ class Handler(BaseHTTPRequestHandler):
 
 def serve(script):
     """Start the server; returns it and its address."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads, server.script = True, script
+    server = _Server(script)
     Thread(target=server.serve_forever, daemon=True).start()
     return server, f"http://127.0.0.1:{server.server_port}"

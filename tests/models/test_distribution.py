@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -44,7 +45,7 @@ def standing(column, columns, keys):
 @pytest.mark.django_db
 def test_the_page_shows_which_constraints_are_in_the_way_of_a_distribution_column():
     columns = dict(rows(_COLUMNS))
-    keys = {name: [] for name in columns}
+    keys: dict[Any, list[Any]] = {name: [] for name in columns}
     for table, names in rows(_UNIQUE):
         keys[table].append(names)
     expected = ["| table | `project_id` | `session_id` |", "| --- | --- | --- |"]

@@ -11,16 +11,14 @@ Counts calls of one tool within one second, whatever their arguments.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-
-if TYPE_CHECKING:
-    from detection.engine.policy import Policy
+from detection.engine.settings import Settings
 
 
 class Burst(BaseDetector):
@@ -50,7 +48,7 @@ class Burst(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Policy
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Settings
     ) -> Reading:
         """Judge a call before it runs."""
         if own.get("tool") != record.tool or record.at - own["since"] > 1:

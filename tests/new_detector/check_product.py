@@ -12,6 +12,7 @@ import django
 
 django.setup()
 
+from django.contrib.auth import get_user_model  # noqa: E402
 from django.db import transaction  # noqa: E402
 from django.test import Client  # noqa: E402
 from django.test.utils import setup_test_environment  # noqa: E402
@@ -29,7 +30,7 @@ def check() -> None:
     check_settings_of_the_api(api)
     check_the_guard(api)
     check_the_rest_of_the_api(api)
-    person = Membership._meta.get_field("user").remote_field.model.objects.create_superuser("ana")
+    person = get_user_model().objects.create_superuser("ana")
     Membership.objects.create(project=project, user=person, role=Role.ADMIN)
     screens = Client()
     screens.force_login(person)

@@ -109,9 +109,10 @@ class Installation:
         assert wait_until(lambda: self._answers(self.live_url), START_SECONDS), self.logs()
 
     def _answers(self, url: str = "") -> bool:
-        with contextlib.suppress(httpx.TransportError):
+        try:
             return httpx.get(f"{url or self.url}/readyz", timeout=2, verify=PLAIN).status_code == 200
-        return False
+        except httpx.TransportError:
+            return False
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"]

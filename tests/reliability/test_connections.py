@@ -11,6 +11,7 @@ import pytest
 import websockets.sync.client
 from django.conf import settings
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.typing import Origin
 
 from loopguard_site.live import connections
 from tests.consumers.conftest import sign_in
@@ -38,7 +39,7 @@ def open_socket(live, path="/ws/p/support/", cookie=None, **headers):
         headers["Cookie"] = cookie
     return websockets.sync.client.connect(
         f"ws://{host}:{port}{path}",
-        origin=settings.PUBLIC_URL,
+        origin=Origin(settings.PUBLIC_URL),
         additional_headers=headers,
         compression=None,
         open_timeout=SECONDS,

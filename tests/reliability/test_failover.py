@@ -207,7 +207,7 @@ def fails_over(place: Place) -> None:
             run.result()
     with psycopg.connect(place.pair.standby.url("loopguard")) as database:
         stored = database.execute("SELECT call_id, count(*) FROM detection_event GROUP BY call_id").fetchall()
-    counted = dict(stored)
+    counted: dict[Any, Any] = dict(stored)
     for agent in agents:
         assert [call for call in agent.acknowledged if counted.get(call) != 1] == []
         assert {*agent.statuses} <= {200, 202, 503}

@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
+from websockets.typing import Origin
 
 from detection.engine.scopes import PROJECT
 from detection.models import ApiKey, Role
@@ -41,7 +42,7 @@ class Person:
         socket = connect(
             f"{self.live_url.replace('http', 'ws')}/ws/p/support/",
             additional_headers={"Cookie": cookies},
-            origin=PUBLIC_URL,
+            origin=Origin(PUBLIC_URL),
         )
         self.open = contextlib.ExitStack()
         self.socket = self.open.enter_context(socket)

@@ -42,9 +42,9 @@ def fill(token):
     names = [
         field.column for field in Session._meta.concrete_fields if field.column not in ("id", "external_id")
     ]
-    events = "SELECT array_to_string(array_agg(attname), ', ') FROM pg_attribute WHERE attrelid = 'detection_event'::regclass AND attnum > 0 AND attname <> 'session_id'"
+    query = "SELECT array_to_string(array_agg(attname), ', ') FROM pg_attribute WHERE attrelid = 'detection_event'::regclass AND attnum > 0 AND attname <> 'session_id'"
     with connection.cursor() as cursor:
-        cursor.execute(events)
+        cursor.execute(query)
         (columns,) = cursor.fetchone()
         listed = ", ".join(names)
         cursor.execute(

@@ -1,13 +1,15 @@
 """Incidents: filters, counts, neighbours and exports."""
 
+from decimal import Decimal
+
 import pytest
 from django.utils import timezone
 
 from detection.filtering.language import FilterError
 from detection.selectors.filters import list_query
+from detection.selectors.incident_rows import STATUSES
 from detection.selectors.incidents import (
     ALL_INCIDENTS,
-    STATUSES,
     counts,
     get_incident,
     list_incidents,
@@ -121,6 +123,6 @@ def test_incidents_without_a_group_have_no_neighbours_and_their_own_cost(inciden
     )
     one.refresh_from_db()
     first.refresh_from_db()
-    assert (related(one), loop_cost(one)) == ([], 1)
+    assert (related(one), loop_cost(one)) == ([], Decimal(1))
     assert [row.id for row in related(first)] == [second.pk]
     assert loop_cost(first) == 12

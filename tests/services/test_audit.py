@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pkgutil
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import DatabaseError, connection, transaction
@@ -214,7 +215,14 @@ class World:
 
     def noted_import(self):
         summary = run_import.summarise(Project.objects.get(pk=self.pk), [])
-        facts = {"kind": "trace", "path": "runs", "size": 2, "prices": None, "events": 0, "skipped": []}
+        facts: dict[str, Any] = {
+            "kind": "trace",
+            "path": "runs",
+            "size": 2,
+            "prices": None,
+            "events": 0,
+            "skipped": [],
+        }
         return transcript_imports.note_import(self.pk, ANA, summary=summary, **facts)
 
     def two_secrets(self):
@@ -253,7 +261,7 @@ def _changes(w):
         "gateway.backends.create_token": (w.backend, lambda b: backends.create_token(w.pk, b, ANA, name="ci")),
         "gateway.prices.save_price": (lambda: None, lambda _: w.price()),
         "gateway.prices.delete_price": (w.price, lambda p: prices.delete_price(w.pk, p, ANA)),
-        "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, *t, ANA)),
+        "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, t[0], t[1], ANA)),
         "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "ingestion.transcript_imports.create_import": (lambda: None, lambda _: w.imported()),
         "ingestion.transcript_imports.note_import": (lambda: None, lambda _: w.noted_import()),

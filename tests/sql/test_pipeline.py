@@ -1,5 +1,7 @@
 """Statements that travel together, on a real server."""
 
+from typing import Any
+
 import psycopg
 import pytest
 from django.db import DataError, OperationalError, connection, transaction
@@ -219,7 +221,7 @@ def test_a_connection_that_the_server_ended_is_an_error_and_the_next_one_works(t
 
 
 def test_a_connection_that_the_server_ends_while_a_lock_is_waited_for_is_an_error(project):
-    found = []
+    found: list[Any] = []
 
     def wait():
         try:
@@ -244,7 +246,7 @@ def test_large_values_pass_in_both_directions():
 
 
 def test_a_lock_is_waited_for_until_the_deadline_and_not_longer():
-    found = []
+    found: list[Any] = []
 
     def wait():
         try:

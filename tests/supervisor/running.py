@@ -133,7 +133,7 @@ def volume(megabytes: int, *options: str) -> Iterator[Path]:
         "-o",
         ",".join((f"size={megabytes}m,mode=711", *options)),
         "none",
-        folder,
+        str(folder),
     ]
     try:
         if subprocess.run(command, timeout=10, capture_output=True, check=False).returncode:

@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -35,7 +36,7 @@ def closed() -> Iterator[Path]:
 
 def uids(up: subprocess.Popen[bytes]) -> dict[str, int]:
     """Return the user of each process below the supervisor, by a word of its command."""
-    found = {}
+    found: dict[Any, Any] = {}
     for pid in descendants(up.pid)[1:]:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         names = [name for name in ("granian", "live", "worker", "beat", "postgres", "valkey-server") if

@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import psycopg
@@ -30,7 +31,7 @@ def post(browser: httpx.Client, path: str, **form: str) -> None:
     browser.post(path, data={**form, "csrfmiddlewaretoken": token}).raise_for_status()
 
 
-def rows(url: str, query: str) -> list[tuple[object, ...]]:
+def rows(url: str, query: str) -> list[tuple[Any, ...]]:
     with psycopg.connect(url) as connection:
         return connection.execute(query).fetchall()
 

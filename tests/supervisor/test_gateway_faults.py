@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,7 +105,7 @@ def kill(pids: list[int]) -> None:
 class Interrupted(list):
     """Parts of a stream with a fault before the last three: after the first text, before the calls are complete."""
 
-    def __init__(self, parts: list[bytes | float], fault: Callable[[], None]) -> None:
+    def __init__(self, parts: Sequence[bytes | float], fault: Callable[[], None]) -> None:
         super().__init__(parts)
         self._fault = fault
 
@@ -257,8 +257,7 @@ def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin
     world.model.script = script_with_fault(world, "openai", 1, end_live)
     agent = Agent(world, "openai", is_stream=True, session="streamed")
     assert len(agent.turn().calls) == 1
-    for pid in (web, worker, live):
-        wait_until(world, lambda pid=pid: not children.is_alive(pid))
+    wait_until(world, lambda: not any(map(children.is_alive, (web, worker, live))))
     wait_until(world, lambda: not refuses(world.url) and not refuses(world.pages))
     log = world.run.log.read_text()
     # uvicorn repeats the signal to itself once it is done.

@@ -155,7 +155,7 @@ def test_a_stop_in_the_middle_of_the_start_of_a_child_leaves_none_running(stop, 
     def on_stop(*_):
         raise Stopped
 
-    account = SimpleNamespace(take=lambda: os.kill(os.getppid(), stop))  # runs between fork and program
+    account: Any = SimpleNamespace(take=lambda: os.kill(os.getppid(), stop))  # runs between fork and program
     child = script("child", "import time; time.sleep(60)")
     fleet = Fleet([child], {"PATH": "/usr/bin:/bin"}, tmp_path, console, lambda: None, account)
     before = signal.signal(stop, on_stop)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
-from detection.models import AlertDestination, Incident, Notification
+from detection.models import AlertDestination, AlertRoute, Incident, Notification, Project
 from detection.services.alerting import alert_routes, delivery, destinations
 from detection.services.audit import Actor
+from tests.support.http_receiver import Receiver
 
 ANA = Actor("ana")
 
 
-def make_incident(project, **fields):
+def make_incident(project: Project, **fields: Any) -> Incident:
     """An incident as detection would leave it, without a session."""
-    values = {
+    values: dict[str, Any] = {
         "session_name": "s-1", "agent": "triage", "backend": "openai", "model": "gpt-5", "loop_id": "abc", "kind": "repeat",
         "tool": "search_web", "count": 4, "limit": 4, "window_seconds": 120, "decision": "block", "rung": "block", "first_seq": 1,
         "last_seq": 4, "ended_at": timezone.now(),
@@ -23,19 +25,19 @@ def make_incident(project, **fields):
     return Incident.objects.create(project=project, **{**values, **fields})
 
 
-def make_webhook(project, receiver, name="hook"):
+def make_webhook(project: Project, receiver: Receiver, name: str = "hook") -> AlertDestination:
     row, _ = destinations.create_destination(project.pk, ANA, name=name, kind="webhook", address=receiver.url)
     return row
 
 
-def make_route(project, *targets, name="all", **values):
+def make_route(project: Project, *targets: AlertDestination, name: str = "all", **values: Any) -> AlertRoute:
     values = {"group_wait_seconds": 0, "event_types": [], **values}
     return alert_routes.save_route(
         project.pk, ANA, name=name, destinations=[row.public_id for row in targets], **values
     )
 
 
-def come_due(destination=None):
+def come_due(destination: AlertDestination | None = None) -> None:
     """Let the waits of messages and of breakers be over."""
     past = timezone.now() - timedelta(seconds=1)
     messages = Notification.objects.filter(state="waiting")
@@ -45,5 +47,5 @@ def come_due(destination=None):
     AlertDestination.objects.exclude(paused_until=None).update(paused_until=past)
 
 
-def send_all():
+def send_all() -> int:
     return delivery.run(budget_seconds=5)

@@ -33,8 +33,9 @@ class _Server(uvicorn.Server):
         await self._end.wait()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        for listening in [*self.servers, *(sockets or [])]:
-            listening.close()
+        listening: list[asyncio.Server | socket.socket] = [*self.servers, *(sockets or [])]
+        for one in listening:
+            one.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
         deadline = time.monotonic() + GRACE_SECONDS

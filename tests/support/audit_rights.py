@@ -1,5 +1,7 @@
 """What the role that runs LoopGuard may do to the audit, tried as that role; knows PostgreSQL and nothing of Django."""
 
+from typing import Any
+
 import psycopg
 import pytest
 from psycopg import sql
@@ -46,7 +48,7 @@ def only_adds_to_the_audit(runtime_url: str, owner: str) -> None:
         assert after[: len(before)] == before
 
 
-def _is_refused(connection: psycopg.Connection, statement: str) -> bool:
+def _is_refused(connection: psycopg.Connection[Any], statement: str) -> bool:
     try:
         connection.execute(statement)
     except InsufficientPrivilege:

@@ -1,12 +1,13 @@
 """Lets erasures fail in the database."""
 
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from django.db import connection
 
 
 @contextmanager
-def failing_erasures(but="none"):
+def failing_erasures(but: str = "none") -> Iterator[None]:
     """No session can be deleted, but the one of this name; the error contains the name of the session."""
     with connection.cursor() as cursor:
         cursor.execute(

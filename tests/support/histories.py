@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import orjson
+from django.db.models import Model
 
 from detection.engine import snapshot
 from detection.models import (
@@ -26,6 +28,7 @@ from detection.models import (
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
+from detection.services.keys import Principal
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.locked_session import locked_session
 
@@ -53,7 +56,13 @@ _OF_PLACE = {
 }
 
 
-def play(principal, session: str, history, sizes=None, evaluates=None) -> Session:
+def play(
+    principal: Principal,
+    session: str,
+    history: Iterable[dict[str, Any] | tuple[list[dict[str, Any]], list[dict[str, Any]]]],
+    sizes: Iterable[int] | None = None,
+    evaluates: Iterable[bool] | None = None,
+) -> Session:
     """Send a history to a new session, and evaluate it.
 
     Parameters
@@ -63,17 +72,17 @@ def play(principal, session: str, history, sizes=None, evaluates=None) -> Sessio
     evaluates
         Whether a worker evaluates the session after each batch; it does at the end.
     """
-    sizes, evaluates = iter(sizes or itertools.repeat(1)), iter(evaluates or itertools.repeat(True))
+    next_sizes, next_evaluates = iter(sizes or itertools.repeat(1)), iter(evaluates or itertools.repeat(True))
     batch: list[EventRecord] = []
-    size = next(sizes)
+    size = next(next_sizes)
 
-    def post():
+    def post() -> None:
         nonlocal size
         if batch:
             ingest(principal, [*batch])
             batch.clear()
-            size = next(sizes)
-            if next(evaluates):
+            size = next(next_sizes)
+            if next(next_evaluates):
                 evaluate(Session.objects.get(project_id=principal.project_id, external_id=session).pk)
 
     for item in history:
@@ -103,7 +112,7 @@ def rows(session: Session) -> dict[str, list[Any]]:
     approvals = [*Approval.objects.filter(session=session).order_by("pk")]
     names |= {one.public_id: f"approval-{number}" for number, one in enumerate(approvals)}
 
-    def plain(value):
+    def plain(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: plain(inner) for key, inner in value.items() if key not in _OF_TIME}
         if isinstance(value, list | tuple):
@@ -112,9 +121,11 @@ def rows(session: Session) -> dict[str, list[Any]]:
             return _SECONDS.sub("some seconds", names.get(value, value))
         return value
 
-    def fields(row):
+    def fields(row: Model) -> dict[str, Any]:
         values = {field.attname: getattr(row, field.attname) for field in row._meta.concrete_fields}
-        kept = {key: plain(value) for key, value in values.items() if key not in _OF_TIME | _OF_PLACE}
+        kept: dict[str, Any] = {
+            key: plain(value) for key, value in values.items() if key not in _OF_TIME | _OF_PLACE
+        }
         return kept | ({"incident": numbers.get(values["incident_id"])} if "incident_id" in values else {})
 
     activity = IncidentActivity.objects.filter(incident__in=incidents).order_by("pk")

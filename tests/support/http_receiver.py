@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 @dataclass
 class Reply:
     status: int = 200
-    headers: dict = field(default_factory=dict)
-    body: bytes = b"ok"
+    headers: dict[str, str] = field(default_factory=dict)
+    body: bytes | list[bytes] = b"ok"
     after_seconds: float = 0.0
     drip_seconds: float = 0.0
 
@@ -23,24 +24,24 @@ class Receiver:
     """`replies` are used up one by one; after the last one everything is answered with 200."""
 
     port: int = 0
-    replies: list = field(default_factory=list)
-    requests: list = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
+    requests: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
 
     @property
-    def url(self):
+    def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/hook/s3cr3t-path"
 
     @property
-    def ids(self):
+    def ids(self) -> list[str]:
         return [headers["webhook-id"] for _, headers, _ in self.requests]
 
 
 @contextmanager
-def receiving():
+def receiving() -> Iterator[Receiver]:
     receiver = Receiver()
 
     class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
+        def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
             receiver.requests.append((self.path, headers, body))
@@ -60,7 +61,7 @@ def receiving():
 
         do_PUT = do_POST  # noqa: N815
 
-        def log_message(self, *arguments):
+        def log_message(self, *_: object) -> None:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable, Mapping
+from io import BufferedIOBase
+from typing import Any
+
+from development.scripted_server import ScriptedServer
+
+Json = dict[str, Any]
 
 
-def ruling(request, decision="accepted", extra_rounds=10, **more):
+def ruling(request: Json, decision: str = "accepted", extra_rounds: Any = 10, **more: Any) -> str:
     """The answer of an honest judge: the form that was asked for, with the nonce."""
-    nonce = re.search(r'"nonce" is ([0-9a-f]+)', request["messages"][0]["content"])[1]
+    nonce = re.findall(r'"nonce" is ([0-9a-f]+)', request["messages"][0]["content"])[0]
     fields = {
         "decision": decision,
         "reason": "It learns.",
@@ -22,9 +26,9 @@ def ruling(request, decision="accepted", extra_rounds=10, **more):
     return json.dumps(fields | {"nonce": nonce} | more)
 
 
-def completion(text, *, finish="stop", usage=True, **message):
+def completion(text: str | None, *, finish: str = "stop", usage: bool = True, **message: Any) -> Json:
     """A chat completion around a text."""
-    body = {
+    body: Json = {
         "choices": [
             {
                 "index": 0,
@@ -38,56 +42,26 @@ def completion(text, *, finish="stop", usage=True, **message):
     return body
 
 
-class JudgeServer:
+class JudgeServer(ScriptedServer):
     """Answers with what `script(request)` returns: a document, bytes, or a (status, bytes, headers) triple."""
 
-    def __init__(self, script):
-        self.script, self.requests, self.headers = script, [], []
-        judge = self
+    def __init__(self, script: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.script, self.drips_seconds = script, 0.0
+        self.requests: list[Json] = []
+        self.headers: list[Mapping[str, str]] = []
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                judge.requests.append(request)
-                judge.headers.append(dict(self.headers))
-                told = judge.script(request)
-                status, headers = 200, {}
-                if isinstance(told, tuple):
-                    status, told, headers = told
-                body = told if isinstance(told, bytes) else json.dumps(told).encode()
-                self.send_response(status)
-                for name, value in {"Content-Length": str(len(body)), **headers}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.send_body(body)
+    def answer(self, asked: Json, headers: Mapping[str, str]) -> tuple[int, Any, Mapping[str, str]]:
+        self.requests.append(asked)
+        self.headers.append(headers)
+        told = self.script(asked)
+        return told if isinstance(told, tuple) else (200, told, {})
 
-            def send_body(self, body):
-                try:
-                    if judge.drips_seconds:
-                        for byte in body:
-                            self.wfile.write(bytes((byte,)))
-                            self.wfile.flush()
-                            time.sleep(judge.drips_seconds)
-                    else:
-                        self.wfile.write(body)
-                except OSError:
-                    pass  # the other side had enough
-
-            def log_message(self, *_):
-                pass
-
-        self.drips_seconds = 0.0
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/v1"
-
-    @contextmanager
-    def running(self):
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield self
-        finally:
-            self._server.shutdown()
-            self._server.server_close()
-            thread.join(5)
+    def write(self, file: BufferedIOBase, body: bytes) -> None:
+        if not self.drips_seconds:
+            super().write(file, body)
+            return
+        for byte in body:
+            file.write(bytes((byte,)))
+            file.flush()
+            time.sleep(self.drips_seconds)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tests.support.model_server import Answer, Asked, of_events, of_json
 
 _numbers = itertools.count(1)
-Call = tuple[str, str, dict[str, Any]]
+Json = dict[str, Any]
+Call = tuple[str, str, Json]
 """Id, tool, arguments."""
 PATHS = {
     "openai": ("openai", "/chat/completions"),
@@ -29,7 +30,7 @@ def sse(document: dict[str, Any] | str, name: str = "") -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
 
 
-def answered(asked: Asked, shape: str, text: str = "", calls: tuple[Call, ...] | list[Call] = ()) -> Answer:
+def answered(asked: Asked, shape: str, text: str = "", calls: Sequence[Call] = ()) -> Answer:
     """The answer in the form that the request wants."""
     number = next(_numbers)
     if asked.document.get("stream"):
@@ -42,12 +43,12 @@ def answered(asked: Asked, shape: str, text: str = "", calls: tuple[Call, ...] |
 CHAT_USAGE = {"prompt_tokens": 900, "completion_tokens": 40, "total_tokens": 940}
 
 
-def _chat_call(one: Call) -> dict[str, Any]:
+def _chat_call(one: Call) -> Json:
     return {"id": one[0], "type": "function", "function": {"name": one[1], "arguments": json.dumps(one[2])}}
 
 
-def chat_whole(number, text, calls):
-    message = {"role": "assistant", "content": text or None, "refusal": None}
+def chat_whole(number: int, text: str, calls: Sequence[Call]) -> Json:
+    message: Json = {"role": "assistant", "content": text or None, "refusal": None}
     if calls:
         message["tool_calls"] = [_chat_call(one) for one in calls]
     choice = {
@@ -60,13 +61,13 @@ def chat_whole(number, text, calls):
     return {**head, "choices": [choice], "usage": CHAT_USAGE}
 
 
-def chat_chunk(number, delta, finish=None, index=0, **more):
+def chat_chunk(number: int, delta: Json, finish: str | None = None, index: int = 0, **more: Any) -> bytes:
     choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
     head = {"id": f"chatcmpl-{number}", "object": "chat.completion.chunk", "created": 1, "model": "gpt-x"}
     return sse({**head, "choices": [choice], **more})
 
 
-def chat_stream(number, text, calls, request):
+def chat_stream(number: int, text: str, calls: Sequence[Call], request: Json) -> Iterator[bytes]:
     yield chat_chunk(number, {"role": "assistant", "content": ""})
     for word in text.split():
         yield chat_chunk(number, {"content": f"{word} "})
@@ -89,8 +90,8 @@ def chat_stream(number, text, calls, request):
 # Anthropic's messages
 
 
-def anthropic_whole(number, text, calls):
-    content = [{"type": "text", "text": text}] if text else []
+def anthropic_whole(number: int, text: str, calls: Sequence[Call]) -> Json:
+    content: list[Json] = [{"type": "text", "text": text}] if text else []
     content += [{"type": "tool_use", "id": one[0], "name": one[1], "input": one[2]} for one in calls]
     return {
         "id": f"msg_{number}", "type": "message", "role": "assistant", "model": "claude-x", "content": content,
@@ -99,8 +100,8 @@ def anthropic_whole(number, text, calls):
     }  # fmt: skip
 
 
-def anthropic_stream(number, text, calls, request):
-    def event(**document):
+def anthropic_stream(number: int, text: str, calls: Sequence[Call], _request: Json) -> Iterator[bytes]:
+    def event(**document: Any) -> bytes:
         return sse(document, document["type"])
 
     message = anthropic_whole(number, "", ()) | {"stop_reason": None}
@@ -123,15 +124,15 @@ def anthropic_stream(number, text, calls, request):
             yield event(type="content_block_delta", index=index, delta=delta)
         yield event(type="content_block_stop", index=index)
         index += 1
-    delta = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
-    yield event(type="message_delta", delta=delta, usage={"output_tokens": 40})
+    end = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
+    yield event(type="message_delta", delta=end, usage={"output_tokens": 40})
     yield event(type="message_stop")
 
 
 # Responses
 
 
-def _response(number, status, output, usage=None):
+def _response(number: int, status: str, output: list[Json], usage: Json | None = None) -> Json:
     return {
         "id": f"resp_{number}", "object": "response", "created_at": 1, "status": status, "error": None,
         "incomplete_details": None, "instructions": None, "metadata": {}, "model": "gpt-x", "output": output,
@@ -139,8 +140,8 @@ def _response(number, status, output, usage=None):
     }  # fmt: skip
 
 
-def _items(number, text, calls):
-    items = []
+def _items(number: int, text: str, calls: Sequence[Call]) -> list[Json]:
+    items: list[Json] = []
     if text:
         part = {"type": "output_text", "text": text, "annotations": []}
         items.append(
@@ -166,14 +167,14 @@ RESPONSES_USAGE = {
 }  # fmt: skip
 
 
-def responses_whole(number, text, calls):
+def responses_whole(number: int, text: str, calls: Sequence[Call]) -> Json:
     return _response(number, "completed", _items(number, text, calls), RESPONSES_USAGE)
 
 
-def responses_stream(number, text, calls, request):
+def responses_stream(number: int, text: str, calls: Sequence[Call], _request: Json) -> Iterator[bytes]:
     numbers = itertools.count()
 
-    def event(kind, **document):
+    def event(kind: str, **document: Any) -> bytes:
         return sse({"type": kind, "sequence_number": next(numbers), **document}, kind)
 
     items = _items(number, text, calls)
@@ -209,9 +210,9 @@ def responses_stream(number, text, calls, request):
     yield event("response.completed", response=responses_whole(number, text, calls))
 
 
-STREAMS: dict[str, Callable[..., Any]] = {
+STREAMS: dict[str, Callable[[int, str, Sequence[Call], Json], Iterator[bytes]]] = {
     "openai": chat_stream, "anthropic": anthropic_stream, "responses": responses_stream,
 }  # fmt: skip
-WHOLE: dict[str, Callable[..., Any]] = {
+WHOLE: dict[str, Callable[[int, str, Sequence[Call]], Json]] = {
     "openai": chat_whole, "anthropic": anthropic_whole, "responses": responses_whole,
 }  # fmt: skip

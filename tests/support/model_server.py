@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -24,7 +24,8 @@ class Asked:
 
     @property
     def document(self) -> dict[str, Any]:
-        return json.loads(self.body)
+        document: dict[str, Any] = json.loads(self.body)
+        return document
 
 
 @dataclass
@@ -35,18 +36,22 @@ class Answer:
     "refused" (closed without a head).
     """
 
-    parts: list[bytes | float] = field(default_factory=list)
+    parts: Sequence[bytes | float] = ()
     status: int = 200
     headers: dict[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
     is_chunked: bool = False
     ends: str = "well"
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(part for part in self.parts if isinstance(part, bytes))
 
 
 def of_json(document: Any, status: int = 200, **headers: str) -> Answer:
     return Answer([json.dumps(document).encode()], status, {"Content-Type": "application/json", **headers})
 
 
-def of_events(events: list[bytes | float], **more: Any) -> Answer:
+def of_events(events: Sequence[bytes | float], **more: Any) -> Answer:
     return Answer(
         events, headers={"Content-Type": "text/event-stream; charset=utf-8"}, is_chunked=True, **more
     )
@@ -56,7 +61,7 @@ def of_events(events: list[bytes | float], **more: Any) -> Answer:
 class ModelServer:
     """`script` answers each request; `asked` are the requests so far, `gone` counts clients that left early."""
 
-    script: Callable[[Asked], Answer]
+    script: Callable[..., Answer]
     port: int = 0
     asked: list[Asked] = field(default_factory=list)
     gone: int = 0
@@ -67,7 +72,7 @@ class ModelServer:
         return f"http://127.0.0.1:{self.port}"
 
     @contextmanager
-    def running(self):
+    def running(self) -> Iterator[ModelServer]:
         class Handler(_Handler):
             model = self
 
@@ -88,7 +93,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 256
     daemon_threads = True
 
-    def handle_error(self, request, client_address):
+    def handle_error(self, *_: object) -> None:
         pass
 
 
@@ -98,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = 0
     model: ModelServer
 
-    def answer(self):
+    def answer(self) -> None:
         body = self.read_body()
         headers = {name.lower(): value for name, value in self.headers.items()}
         asked = Asked(self.command, self.path, headers, body, self.client_address[1])
@@ -114,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
         if reply.is_chunked:
             head.append("Transfer-Encoding: chunked")
         elif reply.ends == "well":
-            head.append(f"Content-Length: {sum(len(p) for p in reply.parts if isinstance(p, bytes))}")
+            head.append(f"Content-Length: {len(reply.body)}")
         else:
             head.append("Content-Length: 1000000")
         try:
@@ -124,7 +129,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.model.gone += 1
             self.close_connection = True
 
-    def wait_until_gone(self):
+    def wait_until_gone(self) -> None:
         self.connection.settimeout(60)
         with suppress(ConnectionResetError):
             if self.connection.recv(1):
@@ -132,7 +137,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.model.gone += 1
         self.close_connection = True
 
-    def read_body(self):
+    def read_body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = b""
@@ -142,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return body
 
-    def send_parts(self, reply):
+    def send_parts(self, reply: Answer) -> None:
         for part in reply.parts:
             if isinstance(part, float):
                 time.sleep(part)
@@ -158,5 +163,5 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_POST = do_DELETE = do_PUT = answer  # noqa: N815
 
-    def log_message(self, *arguments):
+    def log_message(self, *_: object) -> None:
         pass

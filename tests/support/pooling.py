@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 from asgiref.local import Local
 from django.db import DEFAULT_DB_ALIAS, connection, connections
+from django.db.backends.postgresql.base import DatabaseWrapper
 
 RETURN_SECONDS = 3.0
 """Requests end sooner. Connections that were closed while a test took the database away never return."""
@@ -30,24 +31,27 @@ def pooled() -> Iterator[None]:
         yield
     finally:
         if not _have_threads_ended():
-            connection.close_pool()
+            _wrapper().close_pool()
         del connections.settings[DEFAULT_DB_ALIAS]["OPTIONS"]["pool"]
         _begin_anew()
 
 
 def close() -> None:
     """Close the pool after the last test, so that the database can be dropped."""
-    for pool in connection._connection_pools.values():
+    pools = _wrapper()._connection_pools  # type: ignore[attr-defined]
+    for pool in pools.values():
         pool.close()
-    connection._connection_pools.clear()
+    pools.clear()
 
 
 def _have_threads_ended() -> bool:
     """Wait until requests that still run have returned their connections; return whether they have."""
     connection.close()
+    pool = _wrapper().pool
+    assert pool is not None
     deadline = time.monotonic() + RETURN_SECONDS
     while time.monotonic() < deadline:
-        stats = connection.pool.get_stats()
+        stats = pool.get_stats()
         if stats["pool_available"] == stats["pool_size"]:
             return True
         time.sleep(0.01)
@@ -61,4 +65,10 @@ def _begin_anew() -> None:
     return one to a pool that it never came from, or keep another one out of its pool for ever.
     """
     connection.close()
-    connections._connections = Local(connections.thread_critical)
+    connections._connections = Local(connections.thread_critical)  # type: ignore[attr-defined]
+
+
+def _wrapper() -> DatabaseWrapper:
+    wrapper = connections[DEFAULT_DB_ALIAS]
+    assert isinstance(wrapper, DatabaseWrapper)
+    return wrapper

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import connection
 from django.utils import timezone
 
@@ -34,7 +36,12 @@ def make_long_run(project: Project, calls: int) -> Session:
     )
     with connection.cursor() as cursor:
         cursor.execute(_PLAYED, {"session": session.pk, "calls": calls})
-    where = {"session": session, "session_name": "long", "status": "ended", "ended_at": timezone.now()}
+    where: dict[str, Any] = {
+        "session": session,
+        "session_name": "long",
+        "status": "ended",
+        "ended_at": timezone.now(),
+    }
     make_incident(
         project, **where, kind="repeat", tool="search_web", count=300, limit=4, first_seq=8001, last_seq=8599,
         first_call_number=4001, last_call_number=4300, loop_id="l",

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import subprocess
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
+from pathlib import Path
+from typing import Any
 
 from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import Envelope
 
 
 @dataclass
@@ -18,13 +23,15 @@ class Mailbox:
 
     port: int = 0
     refusal: str = ""
-    envelopes: list = field(default_factory=list)
+    envelopes: list[Envelope] = field(default_factory=list)
 
     @property
     def messages(self) -> list[EmailMessage]:
-        return [message_from_bytes(one.content, policy=policy.default) for one in self.envelopes]
+        return [
+            message_from_bytes(one.original_content or b"", policy=policy.default) for one in self.envelopes
+        ]
 
-    async def handle_DATA(self, server, session, envelope):  # noqa: N802  (the server's name for it)
+    async def handle_DATA(self, _server: Any, _session: Any, envelope: Envelope) -> str:  # noqa: N802  (the server's name for it)
         if self.refusal:
             return self.refusal
         self.envelopes.append(envelope)
@@ -34,13 +41,14 @@ class Mailbox:
 class _AnyPort(Controller):
     """Takes a free port, and says which before anybody connects."""
 
-    def _trigger_server(self):
+    def _trigger_server(self) -> None:
+        assert isinstance(self.server, asyncio.Server)
         self.port = self.server.sockets[0].getsockname()[1]
-        super()._trigger_server()
+        super()._trigger_server()  # type: ignore[no-untyped-call]
 
 
 @contextmanager
-def receiving_mail(tls: ssl.SSLContext | None = None):
+def receiving_mail(tls: ssl.SSLContext | None = None) -> Iterator[Mailbox]:
     """Receive on a free port of 127.0.0.1; with `tls` only after STARTTLS."""
     mailbox = Mailbox()
     controller = _AnyPort(
@@ -54,7 +62,7 @@ def receiving_mail(tls: ssl.SSLContext | None = None):
         controller.stop()
 
 
-def certificate(folder):
+def certificate(folder: Path) -> tuple[Path, ssl.SSLContext]:
     """Make a certificate for 127.0.0.1 that nobody has signed but itself; the file, and a server's context with it."""
     file, key = folder / "mail.pem", folder / "mail.key"
     subprocess.run(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from detection.tasks import alerts
-from detection.tasks.alerts import Periodic
+from detection.tasks.periodic import Periodic
 from tests.support.patience import PATIENCE_SECONDS
 
 

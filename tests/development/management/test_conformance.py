@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -14,7 +15,7 @@ FOLDER = Path(__file__).parents[2] / "scenarios"
 
 def run(*arguments):
     out = StringIO()
-    code = 0
+    code: Any = 0
     try:
         call_command("conformance", *map(str, arguments), stdout=out)
     except SystemExit as stop:

@@ -7,6 +7,7 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -243,7 +244,7 @@ STUCK = {
     "is_error": True,
     "times": 10,
 }
-EXPECTATIONS = [
+EXPECTATIONS: list[tuple[dict[str, Any], str]] = [
     (
         {"warn_by": 3, "block_by": 4, "stop_by": 10, "no_warn_before": 3, "no_block_before": 4, "runs": [3]},
         "",
@@ -338,7 +339,7 @@ def test_a_call_that_runs_after_its_session_is_said_to_be_stopped_is_a_differenc
     ]
 
 
-WRONG = [
+WRONG: list[tuple[str, str, dict[str, Any], str]] = [
     ("seeds.json", "000-02-three-is-fine", {"expect": {"first": 2, "detections": []}}, "first: expected 2, got None"),
     ("seeds.json", "000-12-ttl-drops-old-entries", {"config": {"ttl_seconds": 3600}}, "detections at [] expected"),
     ("agents.json", "gemini-five-identical", {"ideal": "quiet"}, "expected nothing, got"),

@@ -12,8 +12,8 @@ class Expected:
     """A finding without its identity, which has properties of its own."""
 
     kind: str
-    count: int
-    limit: int
+    count: float
+    limit: float
     results: str = "unknown"
     period: int = 1
     advisory: bool = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from detection.engine.policy import Policy
 from tests.engine.twins.findings import Expected
 from tests.engine.twins.history import History
@@ -14,7 +16,7 @@ def outage(run: History, policy: Policy) -> Expected | None:
     current, limit = run.current, policy.get("outage_max_errors")
     if current is None or not run.is_after_result or current.kind_of_tool == "fallible":
         return None
-    series = []
+    series: list[Any] = []
     for one in reversed([one for one in run.answers() if one.tool == current.tool]):
         if one.status != "error" or not any(words in one.text.lower() for words in _WORDS):
             break

@@ -69,7 +69,7 @@ def turns(arguments: tuple[Any, ...] = ARGUMENTS, answered: bool = True) -> st.S
     answers = st.one_of(good, good, bad, st.just((None, False)))
     return st.builds(
         lambda tool, arguments, answer, pause, late, joined, resent, tokens: Turn(
-            tool, arguments, *answer, pause, late, joined, resent, tokens
+            tool, arguments, answer[0], answer[1], pause, late, joined, resent, tokens
         ),
         st.sampled_from(TOOLS),
         st.sampled_from(arguments),

@@ -6,6 +6,7 @@ Imports nothing of LoopGuard; run by the Python that has the packages.
 import json
 import sys
 import traceback
+from typing import Any
 from zlib import crc32
 
 PROMPT = {"role": "user", "content": "reset my password"}
@@ -23,9 +24,9 @@ def result(tool, q):
     return "0 hits" if q == "reset password" else f"{tool} found {crc32(q.encode()):,} lines"
 
 
-seen = []
+seen: list[Any] = []
 """The text that the agent has seen of streams, in this job."""
-current = {}
+current: dict[Any, Any] = {}
 """The job."""
 
 

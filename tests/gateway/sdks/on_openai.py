@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from typing import Any
 
 import openai
 from jobs import (
@@ -206,7 +207,8 @@ def responses_stream_helper(openai_client):
 
 def responses_previous(job):
     """The model server keeps the conversation: each request has only what is new."""
-    openai_client, state = client(job), {}
+    openai_client = client(job)
+    state: dict[Any, Any] = {}
 
     def turn(items):
         response = openai_client.responses.create(input=items, **state, **RESPONSES)

@@ -96,8 +96,12 @@ def test_what_would_get_as_far_as_the_library_stays_one_header_and_one_plain_par
 
 def test_who_gets_mail_is_in_no_log(open_network, mailbox):
     written: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: written.append(f"{record.name} {record.getMessage()}")
+
+    class Written(logging.Handler):
+        def emit(self, record):
+            written.append(f"{record.name} {record.getMessage()}")
+
+    handler = Written()
     logging.getLogger().addHandler(handler)  # where the deployment's log is written
     try:
         notifiers.notify(address(mailbox), "t", "x", is_success=True)

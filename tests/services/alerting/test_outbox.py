@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, time, timedelta
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -70,9 +71,9 @@ def test_what_people_do_is_told_once_and_remarks_are_not(project):
 
 def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
     incident = make_incident(project)
-    with pytest.raises(RuntimeError), transaction.atomic():  # noqa: PT012
+    with transaction.atomic():
         triage.resolve(project.pk, incident.public_id, ANA)
-        raise RuntimeError
+        transaction.set_rollback(True)
     assert recorded() == []
 
 
@@ -183,7 +184,7 @@ def test_quiet_hours_end_at_the_local_time_of_their_zone_over_midnight_and_clock
 
 def test_quiet_hours_hold_what_is_not_critical(project, target):
     now = timezone.now()
-    quiet = {
+    quiet: dict[str, Any] = {
         "quiet_from": (now - timedelta(hours=1)).time(), "quiet_until": (now + timedelta(hours=2)).time(), "quiet_zone": "UTC"
     }  # fmt: skip
     make_route(project, target, group_by=["session"], **quiet)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db.models import F
@@ -140,7 +141,7 @@ def test_a_destination_that_cannot_be_reached_gathers_no_reminders(project, rece
 
 def test_a_reminder_keeps_quiet_hours(project, hook):
     now = timezone.now()
-    quiet = {
+    quiet: dict[str, Any] = {
         "quiet_from": (now - timedelta(hours=1)).time(), "quiet_until": (now + timedelta(hours=2)).time(), "quiet_zone": "UTC"
     }  # fmt: skip
     make_route(project, hook, repeat_interval_hours=1)

@@ -1,6 +1,7 @@
 """A preview tells what routing then does with the same events."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -40,7 +41,7 @@ def route_all():
 
 @pytest.mark.parametrize("number", range(len(ROUTES)))
 def test_it_counts_the_notifications_that_routing_makes(project, receiver, number):
-    values = {"group_wait_seconds": 60, **ROUTES[number]}
+    values: dict[str, Any] = {"group_wait_seconds": 60, **ROUTES[number]}
     hook, other = make_webhook(project, receiver), make_webhook(project, receiver, "other")
     make_route(project, other, hook, name="first", tools=["read_*"], position=1, continue_matching=True)
     make_route(project, other, name="last", position=3)

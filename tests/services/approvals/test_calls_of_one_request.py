@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from tests.support.agents import OPERATOR, Agent
 
 from .test_decisions import make_overdue
 
-HOLDING = {
+HOLDING: dict[str, tuple[dict[str, Any], int]] = {
     "limit of a run": ({"budget_max_calls": 3, "budget_ladder": "ask"}, 2),
     "limit of a session": ({"session_budget_max_calls": 3, "session_budget_ladder": "ask"}, 2),
     "loop": ({"preset": "proxy", "mode": "ask"}, 3),

@@ -51,9 +51,9 @@ def test_nobody_undoes_what_another_did(project, incident):
 
 def test_a_snooze_always_ends(project, incident):
     now = timezone.now()
-    for wrong in ({}, {"until": now - timedelta(minutes=1)}, {"until": now + timedelta(days=400)}):
+    for wrong in (None, now - timedelta(minutes=1), now + timedelta(days=400)):
         with pytest.raises(Invalid):
-            triage.snooze(project.pk, incident.public_id, OPERATOR, **wrong)
+            triage.snooze(project.pk, incident.public_id, OPERATOR, until=wrong)
     row = triage.snooze(project.pk, incident.public_id, OPERATOR, until=now + timedelta(hours=1))
     assert row.status == "snoozed"
 

@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.db import connection
@@ -62,7 +63,7 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
 
     agent = Agent(Principal(0, "x", project.pk, "p", frozenset(), False, None, b"secret"))
     batch = [*rounds(agent, 10, with_ids=True)]
-    outcomes = []
+    outcomes: list[Any] = []
 
     def send():
         outcomes.extend(agent.posts(*batch) for _ in range(3))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import secrets
 import threading
 from datetime import timedelta
 from decimal import Decimal
+from typing import Any
 
 import pytest
 from django.db import connection
 from django.utils import timezone
 
+from detection.engine import judge as engine_judge
 from detection.engine.scopes import PROJECT
 from detection.models import (
     AlertEvent,
@@ -61,7 +64,7 @@ def judged(project):
 @pytest.fixture
 def server(settings, monkeypatch):
     """Start a scripted judge and point the settings to it; no decoys unless a test wants them."""
-    monkeypatch.setattr(judge.secrets, "randbelow", lambda n: 1)
+    monkeypatch.setattr(secrets, "randbelow", lambda n: 1)
     started = []
 
     def start(script, **endpoint):
@@ -371,7 +374,7 @@ def test_anything_but_an_explicit_yes_in_the_closed_form_stops_the_run(name, jud
 
 @pytest.mark.promise("J-04")
 def test_a_judge_that_is_slow_is_cut_off_at_the_deadline(judged, agent, server, monkeypatch):
-    monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.4)
+    monkeypatch.setattr(engine_judge, "DEADLINE_SECONDS", 0.4)
 
     consulted = threading.Event()
 
@@ -388,7 +391,7 @@ def test_a_judge_that_is_slow_is_cut_off_at_the_deadline(judged, agent, server, 
 
 @pytest.mark.promise("REL-27")
 def test_a_judge_that_drips_is_cut_off_at_the_deadline_too(judged, agent, server, monkeypatch):
-    monkeypatch.setattr(judge.engine_judge, "DEADLINE_SECONDS", 0.5)
+    monkeypatch.setattr(engine_judge, "DEADLINE_SECONDS", 0.5)
     running = server(lambda request: completion(ruling(request)))
     running.drips_seconds = 0.1
     assert judge_consultation.consult_judge(held(agent)) == "failed"
@@ -419,7 +422,7 @@ def test_a_person_may_answer_what_the_judge_was_asked_and_the_judge_is_spared(ju
 
 @pytest.mark.django_db(transaction=True)
 def test_a_yes_that_comes_after_a_persons_answer_grants_nothing(judged, agent, server):
-    asked = []
+    asked: list[Any] = []
 
     def meanwhile(request):
         decisions.decide(judged.pk, asked[0], "skip", OPERATOR)
@@ -452,12 +455,12 @@ def test_off_and_attended_a_person_is_asked_instead(judged, agent):
 @pytest.mark.parametrize("kind", ["repeat", "cycle", "calls"])
 def test_a_repetition_or_a_hard_limit_is_never_put_to_the_judge(kind, project, agent, server):
     running = server(lambda request: completion(ruling(request)))
-    values = {
+    values: dict[str, Any] = {
         "repeat": {"mode": "justify"},
         "cycle": {"repeat_enabled": False, "cycle_ladder": "justify", "cycle_unknown_laps": 2},
         "calls": {"repeat_enabled": False, "budget_max_calls": 4, "budget_ladder": "justify"},
-    }[kind]
-    overrides.save_override(project.pk, PROJECT, values, OPERATOR)
+    }
+    overrides.save_override(project.pk, PROJECT, values[kind], OPERATOR)
     tools = ["a", "b"] * 4 if kind == "cycle" else ["a"] * 8
     decisions = [agent.asks(agent.call(tool=tool)).decision for tool in tools]
     assert "stop" in decisions
@@ -535,7 +538,7 @@ def play(principal, number, said):
         for at in range(first, first + count):
             text = next(said)
             arguments = json.dumps({text[:60]: text, "turn": at})
-            about = {"session": session, "call_id": f"c-{at}"}
+            about: dict[str, Any] = {"session": session, "call_id": f"c-{at}"}
             calls.append(
                 EventRecord(type="call", round=f"r-{at}", tool=text[:128], arguments=arguments, **about)
             )
@@ -589,7 +592,7 @@ def test_quoted_arguments_cannot_close_their_fence(judged, agent, server):
 
 @pytest.mark.promise("J-05")
 def test_a_judge_that_obeys_a_decoy_is_switched_off(judged, principal, server, monkeypatch):
-    monkeypatch.setattr(judge.secrets, "randbelow", lambda n: 0)
+    monkeypatch.setattr(secrets, "randbelow", lambda n: 0)
 
     def obeys_the_decoy(request):
         token = re.search(r"the reason (ok-[0-9a-f]+)", request["messages"][1]["content"])[1]

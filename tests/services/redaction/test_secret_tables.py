@@ -1,5 +1,8 @@
 """The examples of every row of the tables that redaction reads."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 
 from detection.engine import tables
@@ -30,7 +33,7 @@ def test_a_value_is_a_token_beside_each_name_of_its_service_and_beside_no_other(
         assert value.replace("·", "") in read(f"checked {value}")
 
 
-READ = {
+READ: dict[str, Callable[[str], Any]] = {
     "harmless": lambda name: not key_kind(name),
     "behind": key_kind,
     "letter": key_kind,

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -60,8 +61,8 @@ def everything():
 
 def tables_with(*words):
     # Columns of bytes are shown, and dumped, in hexadecimal digits.
-    words = [*words, *(word.encode().hex() for word in words)]
-    return {table for table, text in everything().items() if any(word in text for word in words)}
+    searched = [*words, *(word.encode().hex() for word in words)]
+    return {table for table, text in everything().items() if any(word in text for word in searched)}
 
 
 @pytest.fixture
@@ -151,12 +152,12 @@ def everywhere(project, receiver):
     )
     overrides.save_override(project.pk, PROJECT, {"preset": "justified", "budget_max_rounds": 6}, ANA, "test")
     for number in range(7):
-        texts = {
+        secret: dict[str, Any] = {
             "call_id": f"r{number}",
             "arguments": arguments.replace(":", f":{number},"),
             "round": f"{SECRET} {number}",
         }
-        call = EventRecord(type="call", session=NAME, tool="read", **texts)
+        call = EventRecord(type="call", session=NAME, tool="read", **secret)
         verdict = guard.guard(principal(project), GuardRequest(session=NAME, calls=(call,))).verdicts[0]
         if verdict.decision == "hold":
             break

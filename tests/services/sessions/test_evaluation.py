@@ -1,4 +1,5 @@
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -78,7 +79,8 @@ def test_a_poisonous_call_at_the_guard_is_allowed_and_parked(agent, monkeypatch)
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.servers
 def test_a_call_is_quarantined_although_another_request_took_its_number(agent, monkeypatch):
-    sound, others = fold.observe_call, []
+    sound = fold.observe_call
+    others: list[Any] = []
 
     def brittle(state, call, *rest):
         if call.tool != "poison":

@@ -1,5 +1,6 @@
 import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -33,7 +34,9 @@ def racing(transactional_db):
 @async_to_sync
 async def hints_after(project_id, do, count):
     """The hints that the watchers of a project get from `do`; waits for `count` of them."""
-    layer, found, news = get_channel_layer(), set(), asyncio.Queue()
+    layer = get_channel_layer()
+    found: set[Any] = set()
+    news: asyncio.Queue[Any] = asyncio.Queue()
     channel = await layer.new_channel()
     await layer.group_add(project_group(project_id), channel)
 

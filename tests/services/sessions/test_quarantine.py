@@ -1,5 +1,7 @@
 """Events whose evaluation raises: all are kept with their tracebacks, in linear time, and can be retried."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from io import StringIO
 
 import pytest
@@ -17,9 +19,17 @@ from tests.support.projects import make_member
 from tests.support.statements import sent_messages
 
 
+@dataclass(frozen=True)
+class Defect:
+    """The numbers of the calls that the engine was given, and a function that fixes it."""
+
+    work: list[int]
+    fix: Callable[..., None]
+
+
 @pytest.fixture
 def defect(monkeypatch):
-    """A defect of the engine that calls of some tools meet; yields a function that fixes it."""
+    """A defect of the engine that calls of some tools meet."""
     sound = fold.observe_call
     work = []
 
@@ -33,8 +43,7 @@ def defect(monkeypatch):
         monkeypatch.setattr(fold, "observe_call", work_like)
 
     monkeypatch.setattr(fold, "observe_call", brittle)
-    fix.work = work
-    return fix
+    return Defect(work, fix)
 
 
 def poisoned(agent, count):
@@ -85,17 +94,17 @@ def test_a_retry_evaluates_events_in_their_place_and_reports_the_loop(agent, def
     session = Session.objects.get()
     evaluate(session.pk)
     assert not Incident.objects.exists()
-    defect()
+    defect.fix()
     assert quarantine.retry(project.pk, "s-1", OPERATOR) == quarantine.RetryResult(evaluated=5)
 
     session.refresh_from_db()
-    calls = Event.objects.filter(type="call").order_by("seq")
+    stored = Event.objects.filter(type="call").order_by("seq")
     assert not QuarantinedEvent.objects.exists()
-    assert len({row.call_key for row in calls}) == 1
-    assert calls[0].call_key
-    assert [row.flags for row in calls] == [cell[2] for cell in session.strip] == ["^", "?", "?", "?", "?"]
-    assert [cell[1] for cell in session.strip] == [calls[0].call_key[:6]] * 5
-    assert {row.decision for row in calls} == {"allow"}
+    assert len({row.call_key for row in stored}) == 1
+    assert stored[0].call_key
+    assert [row.flags for row in stored] == [cell[2] for cell in session.strip] == ["^", "?", "?", "?", "?"]
+    assert [cell[1] for cell in session.strip] == [stored[0].call_key[:6]] * 5
+    assert {row.decision for row in stored} == {"allow"}
     assert session.call_count == 5
     incident = Incident.objects.get()
     assert (incident.tool, incident.count, session.state) == ("poison", 5, "looping")
@@ -108,7 +117,7 @@ def test_a_retry_evaluates_events_in_their_place_and_reports_the_loop(agent, def
 def test_what_fails_again_stays_with_its_new_error_and_leaves_no_trace(agent, defect, project, monkeypatch):
     agent.posts(agent.call("poison a"), agent.call("poison b"), agent.call("read"))
     evaluate(Session.objects.get().pk)
-    defect()
+    defect.fix()
     sound = fold.observe_call
 
     def halfway(state, call, *rest):
@@ -117,7 +126,7 @@ def test_what_fails_again_stays_with_its_new_error_and_leaves_no_trace(agent, de
             raise KeyError("half done")
         return step
 
-    defect(halfway)
+    defect.fix(halfway)
     assert quarantine.retry(project.pk, "s-1", OPERATOR) == quarantine.RetryResult(evaluated=1, failed=1)
     row = QuarantinedEvent.objects.get()
     assert (row.seq, row.error) == (2, "call: KeyError: 'half done'")
@@ -143,14 +152,14 @@ def test_a_state_is_rebuilt_without_quarantined_events_and_without_calls_that_ca
         agent.asks(agent.call("read", f'{{"n": {number}}}'))
     TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
     assert agent.asks(agent.call("read", '{"n": 6}')).decision == "allow"
-    defect()
+    defect.fix()
     assert quarantine.retry(project.pk, "s-1", OPERATOR) == quarantine.RetryResult(expired=4)
 
 
 def test_events_are_listed_and_retried_on_the_screen_by_those_who_may(agent, defect, project):
     poisoned(agent, 20)
     evaluate(Session.objects.get().pk)
-    defect()
+    defect.fix()
     client, url = Client(), f"/p/{project.slug}/quarantined-events"
     client.force_login(make_member(project, Role.VIEWER))
     page = client.get(url).text
@@ -187,7 +196,7 @@ def test_events_are_listed_and_retried_on_the_command_line(agent, defect, projec
     assert run("--session", "another") == "0 quarantined events.\n"
     with pytest.raises(CommandError, match="failed again"):
         run("--retry")
-    defect()
+    defect.fix()
     assert run("--retry").startswith("18 evaluated, 0 failed again")
     assert run() == "0 quarantined events.\n"
     with pytest.raises(CommandError, match="no project"):
@@ -200,7 +209,7 @@ def test_retried_calls_show_their_results_whatever_would_be_answered_now(agent, 
         agent.posts(agent.call("poison", "{}", call_id=f"c-{number}"), result)
     session = Session.objects.get()
     evaluate(session.pk)
-    defect()
+    defect.fix()
     quarantine.retry(project.pk, session.external_id, OPERATOR)
     calls = Event.objects.filter(session_id=session.pk, type="call").order_by("seq")
     assert [*calls.values_list("decision", "flags")] == [("allow", "!")] * 8

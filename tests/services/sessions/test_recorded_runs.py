@@ -4,6 +4,7 @@ import hashlib
 import itertools
 import os
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
@@ -43,7 +44,8 @@ def by_session(file):
 
 def history_of(found, mixes_guard):
     """Return the events of a run; with the guard, every other round is asked for, with the results before it."""
-    history, results = [], []
+    history: list[Any] = []
+    results: list[Any] = []
     for number, lines in enumerate(found):
         calls = []
         if lines[0].get("user_before"):

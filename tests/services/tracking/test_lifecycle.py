@@ -1,6 +1,7 @@
 """The states of an incident: what people do, what follows by rule, and how both work together."""
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
@@ -19,8 +20,8 @@ from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR
 from tests.support.alerts import make_incident
 
-SOON = {"until": timezone.now() + timedelta(hours=1)}
-STARTS = {
+SOON: dict[str, Any] = {"until": timezone.now() + timedelta(hours=1)}
+STARTS: dict[str, dict[str, Any]] = {
     "open": {"status": "open", "ended_at": None},
     "open after a stop": {"status": "open", "needs_acknowledgement": True},
     "acknowledged": {"status": "acknowledged", "ended_at": None},
@@ -34,7 +35,7 @@ STARTS = {
     "not a loop": {"status": "ended", "ended_at": None, "label": "false_alarm"},
     "resolved": {"status": "resolved"},
 }
-ACTIONS = {
+ACTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "acknowledge": ("acknowledge", {}),
     "resolve": ("resolve", {}),
     "reopen": ("reopen", {}),

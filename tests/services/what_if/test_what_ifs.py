@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import Event, Incident, Session, WhatIf
+from detection.models import Event, Incident, Session, ToolOverride, WhatIf
 from detection.selectors.policies import load_overrides
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -174,6 +174,7 @@ def test_an_override_that_exists_is_replaced_by_the_change(project):
     )
     live = load_overrides(project.pk)
     assert [rule.pattern for rule in tried.tool_rules] == [rule.pattern for rule in live.tool_rules]
+    assert isinstance(saved, ToolOverride)
     assert saved.pattern in [rule.pattern for rule in tried.tool_rules]
     emptied = changes.check(project.pk, "project", {}).applied(live)
     assert emptied.policy_for("", "", "", {}).get("max_repeats") == 4

@@ -37,10 +37,12 @@ def greet(who: str) -> str:
 server.run("stdio")
 '''
 
+RUNS = "runs"
+
 
 @pytest.fixture
 def parameters(server, name, tmp_path):
-    script, runs = tmp_path / "server.py", tmp_path / "runs"
+    script, runs = tmp_path / "server.py", tmp_path / RUNS
     script.write_text(SERVER)
     runs.touch()
 
@@ -56,14 +58,13 @@ def parameters(server, name, tmp_path):
             env={**os.environ, "LOOPGUARD_URL": server.url, "LOOPGUARD_KEY": server.key},
         )
 
-    of.runs = runs
     return of
 
 
-async def test_three_of_ten_identical_calls_run(parameters, server, name):
+async def test_three_of_ten_identical_calls_run(parameters, server, name, tmp_path):
     async with Client(parameters(True)) as client:
         answers = [await client.call_tool("search", {"q": "x"}) for _ in range(10)]
-    assert parameters.runs.read_text().split() == ["ran"] * 3
+    assert (tmp_path / RUNS).read_text().split() == ["ran"] * 3
     assert [bool(answer.is_error) for answer in answers] == [False] * 3 + [True] * 7
     assert answers[2].content[-1].text == "0 hits"
     assert len(answers[2].content) == 2

@@ -18,9 +18,7 @@ pytest.importorskip(
     reason="opentelemetry-distro is not installed: python3 manage.py test clients --install",
 )
 
-sys.path.append(str(Path(__file__).parents[4] / "tests" / "support"))
-
-from model_server import Answer, Asked, ModelServer, of_json
+from tests.support.model_server import Answer, Asked, ModelServer, of_json
 
 PROGRAM = Path(__file__).with_name("observed_agent.py")
 WAIT_SECONDS = 30

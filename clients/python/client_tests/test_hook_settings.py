@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ from loopguard_client.hooks.opencode import ALL_HOSTS
 from loopguard_client.hooks.settings_files import SettingsProblem, installation
 
 URL = "http://127.0.0.1:9"
-OTHERS = {
+OTHERS: dict[str, Any] = {
     "model": "opus",
     "hooks": {
         "PreToolUse": [
