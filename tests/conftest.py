@@ -43,6 +43,7 @@ _SHARED_FIXTURES = {
     "tests/console/test_connect_snippets.py",
     "tests/development/test_package.py",
     "tests/new_detector/test_new_detector.py",
+    "tests/reliability/test_connections.py",
     "tests/reliability/test_database_rights.py",
     "tests/reliability/test_deadlines.py",
     "tests/reliability/test_uploads.py",
@@ -202,8 +203,10 @@ if _needs_django():
     import django
     from django.conf import settings
 
-    settings.IMPORT_FOLDER = tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}imports-")
-    atexit.register(shutil.rmtree, settings.IMPORT_FOLDER, ignore_errors=True)
+    # Empty: each client of a test would look through all that an installation on this checkout has collected.
+    for name in ("IMPORT_FOLDER", "STATIC_ROOT"):
+        setattr(settings, name, tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{name.lower()}-"))
+        atexit.register(shutil.rmtree, getattr(settings, name), ignore_errors=True)
     # No test depends on the cost of hashing; installations that tests start have the real hasher.
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
     django.setup()

@@ -1,6 +1,7 @@
 """What a client without a right can take up of `web` and `live`: processes as they are started, real connections."""
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -19,18 +20,23 @@ from tests.support.asgi_server import serving
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_member
 
+from .installation import Installation
+
 pytestmark = pytest.mark.servers
 
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SECONDS = 30.0
 
 
-@pytest.fixture
-def live(install):
+@pytest.fixture(scope="module")
+def live(django_db_setup, tmp_path_factory):
     """Host and port of `live`, as `up` starts it."""
-    installation = install(web=False, worker=False)
-    installation.start_live()
-    return "127.0.0.1", int(installation.live_url.rpartition(":")[2])
+    installation = Installation(os.environ["REDIS_URL"], tmp_path_factory.mktemp("live"))
+    try:
+        installation.start_live()
+        yield "127.0.0.1", int(installation.live_url.rpartition(":")[2])
+    finally:
+        installation.stop()
 
 
 def open_socket(live, path="/ws/p/support/", cookie=None, **headers):
