@@ -172,7 +172,6 @@ def event_record(
     arguments = content = None
     tokens, cost_usd = 0, 0.0
     if kind == "call":
-        _check_call(names)
         arguments = _arguments(data.get("arguments"), cleaner)
         tokens, cost_usd = _usage(data.get("usage"))
     elif kind == "usage":
@@ -205,11 +204,21 @@ def _names(data: dict[str, Any], kind: str, shared: Mapping[str, str]) -> dict[s
     names: dict[str, Any] = {**shared}
     for key, length in NAME_CHARACTERS.items():
         if data.get(key) is not None:
-            names[key] = name(data, key, length)
+            names[key] = name(data[key], key, length)
     if kind != "call":
         names.pop("cwd", None)
     if not names.get("session"):
         raise Problem(422, "missing", "`session` is required.", path="session")
+    if kind == "call" and not names.get("tool"):
+        raise Problem(422, "missing", "`tool` is required.", path="tool")
+    for key in ("call_id", "round") if kind == "call" else ():
+        if is_assigned(names.get(key, "")):
+            raise Problem(
+                422,
+                "reserved_name",
+                f"`{key}` must not have the form seq-<number>, which LoopGuard assigns.",
+                path=key,
+            )
     return names
 
 
@@ -234,7 +243,7 @@ def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
     """Read the digest and length of a content that was sent truncated."""
     given: dict[str, Any] = {}
     if data.get("content_digest") is not None:
-        given["tail_digest"] = name(data, "content_digest", DIGEST_CHARACTERS)
+        given["tail_digest"] = name(data["content_digest"], "content_digest", DIGEST_CHARACTERS)
     length = data.get("content_length")
     if length is not None:
         if not isinstance(length, int) or isinstance(length, bool):
@@ -258,19 +267,6 @@ def _event_type(data: dict[str, Any]) -> str:
     return str(kind)
 
 
-def _check_call(names: dict[str, str]) -> None:
-    if not names.get("tool"):
-        raise Problem(422, "missing", "`tool` is required.", path="tool")
-    for key in ("call_id", "round"):
-        if is_assigned(names.get(key, "")):
-            raise Problem(
-                422,
-                "reserved_name",
-                f"`{key}` must not have the form seq-<number>, which LoopGuard assigns.",
-                path=key,
-            )
-
-
 def _check_heartbeat(data: dict[str, Any]) -> None:
     """Check that a heartbeat names its call and has no fields of other event types."""
     if not data.get("call_id"):
@@ -280,15 +276,14 @@ def _check_heartbeat(data: dict[str, Any]) -> None:
             raise Problem(422, "unknown_field", f"`{key}` is not a field of a heartbeat.", path=key)
 
 
-def name(data: dict[str, Any], key: str, length: int) -> str:
-    """Read a name: printable text of a bounded length.
+def name(value: Any, key: str, length: int) -> str:
+    """Read the value of a name: printable text of a bounded length.
 
     Raises
     ------
     Problem
         422 ``invalid_type``, ``too_long`` or ``invalid_characters``.
     """
-    value = data[key]
     if not isinstance(value, str):
         raise Problem(422, "invalid_type", f"`{key}` must be a string.", path=key)
     if len(value) > length:

@@ -68,7 +68,9 @@ def guard_of(
 def shared_names(document: dict[str, Any]) -> dict[str, str]:
     """Read the names that a guard request gives to all its events."""
     shared = {
-        key: name(document, key, NAME_CHARACTERS[key]) for key in _SHARED if document.get(key) is not None
+        key: name(document[key], key, NAME_CHARACTERS[key])
+        for key in _SHARED
+        if document.get(key) is not None
     }
     if not shared.get("session"):
         raise Problem(422, "missing", "`session` is required.", path="session")

@@ -17,6 +17,7 @@ from detection.models import (
     StoredSettings,
     ToolOverride,
 )
+from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.patterns import SharedFact
 from detection.selectors.sessions import CallRow, CommandReplyRow
 from detection.services.policies.overrides import override_version
@@ -61,7 +62,7 @@ def empty_response() -> HttpResponse:
 
 def call_document(row: CallRow) -> dict[str, Any]:
     """Return a call with its verdict and result."""
-    verdict = row.verdict or {}
+    verdict = row.verdict or StoredVerdict()
     result = row.result
     return {
         "seq": row.seq,
@@ -82,12 +83,12 @@ def call_document(row: CallRow) -> dict[str, Any]:
         "altered": row.altered.split(",") if row.altered else [],
         "key": row.call_key,
         "decision": row.decision,
-        "message": verdict.get("message", ""),
-        "incident": verdict.get("incident"),
-        "rung": verdict.get("rung"),
-        "ending": verdict.get("ending"),
-        "detection_number": verdict.get("detection_number", 0),
-        "finding": verdict.get("finding"),
+        "message": verdict.message,
+        "incident": verdict.incident,
+        "rung": verdict.rung,
+        "ending": verdict.ending,
+        "detection_number": verdict.detection_number,
+        "finding": verdict.finding,
         "result": result
         and {
             "seq": result.seq,

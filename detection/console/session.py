@@ -268,7 +268,7 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
     before = next((row for row in reversed(earlier) if row.tool == shown.tool), None)
     same = [row.seq for row in earlier if _are_identical(row, shown)]
     following = selector.session_calls(session, after_seq=seq, limit=1).items
-    finding = (shown.verdict or {}).get("finding") or {}
+    finding = shown.verdict.finding if shown.verdict else None
     return {
         "call": shown,
         "chosen_seq": seq,
@@ -280,11 +280,7 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "next_seq": following[0].seq if following else None,
         "verdict_chip": incident_text.DECISION_CHIPS.get(shown.decision, "plain"),
         "finding": finding,
-        "finding_words": meter_title(
-            finding.get("kind", ""), finding.get("count", 0), finding.get("limit", 0)
-        )
-        if finding
-        else "",
+        "finding_words": meter_title(finding["kind"], finding["count"], finding["limit"]) if finding else "",
         "delay": durations.precise((shown.result.received_at - shown.received_at).total_seconds())
         if shown.result
         else "",

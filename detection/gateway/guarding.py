@@ -19,6 +19,7 @@ from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
+from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.approvals import closed_among
 from detection.selectors.prices import price_cache
 from detection.services.approvals import decisions
@@ -31,7 +32,7 @@ from detection.services.events.event_records import (
     EventRecord,
 )
 from detection.services.gateway.conversations import preset_ends_in_error
-from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse
+from detection.services.ingestion.guard import CallResponse, GuardRequest, GuardResponse
 from detection.services.ingestion.message_guard import MessageGuardResponse, guard_messages
 from detection.services.keys import Principal
 from detection.services.sessions.chat_commands import replies_in_effect
@@ -142,7 +143,7 @@ class Guarding:
         if len(response.verdicts) != len(answer.calls):
             log.warning("gateway_verdicts_missing", session=speaker.session)
             raise GuardUnavailable
-        verdicts = [await self._decided(speaker, verdict) for verdict in response.verdicts]
+        verdicts = [await self._decided(speaker, one) for one in response.verdicts]
         return _with_notices(verdicts, response)
 
     async def evaluate_results(self, speaker: Speaker, messages: list[dict[str, Any]]) -> ResultNotices:
@@ -158,8 +159,8 @@ class Guarding:
         except Exception as error:  # a defect here must not end the run of an agent
             raise GuardUnavailable(str(error)) from error
         found = done.response.notices
-        stop = next((notice.message for notice in found if notice.decision == "stop"), "")
-        texts = dict.fromkeys(notice.message for notice in found if notice.message)
+        stop = next((notice.message() for notice in found if notice.decision == "stop"), "")
+        texts = dict.fromkeys(notice.message() for notice in found if notice.message())
         return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop), is_resent=done.new.is_resent)
 
     async def report(
@@ -226,14 +227,14 @@ class Guarding:
             )
             return COMMAND_FAILED
 
-    async def _decided(self, speaker: Speaker, verdict: CallVerdict) -> AnswerVerdict:
+    async def _decided(self, speaker: Speaker, response: CallResponse) -> AnswerVerdict:
         """Return a verdict; for a held call, once it is decided."""
-        message = verdict.message_by_shape.get(speaker.shape, verdict.message)
-        if verdict.decision != "hold":
-            return AnswerVerdict(verdict.decision, message, _ends_in_error(verdict), verdict.ending)
-        if verdict.approval is None:
+        message, ends_in_error = response.message(speaker.shape), _ends_in_error(response.verdict)
+        if response.decision != "hold":
+            return AnswerVerdict(response.decision, message, ends_in_error, response.verdict.ending)
+        if response.approval is None:
             return AnswerVerdict("block", message or NOT_RUN)
-        public_id = str(verdict.approval["id"])
+        public_id = str(response.approval["id"])
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
@@ -245,10 +246,10 @@ class Guarding:
             except ServiceError:
                 return AnswerVerdict("block", NOT_RUN)
             if decided is not None:
-                return replace(decided, ends_in_error=_ends_in_error(verdict))
+                return replace(decided, ends_in_error=ends_in_error)
 
 
-def _ends_in_error(verdict: CallVerdict) -> bool:
+def _ends_in_error(verdict: StoredVerdict) -> bool:
     return preset_ends_in_error(str(verdict.policy.get("preset", {}).get("value")))
 
 
@@ -331,7 +332,7 @@ def _with_notices(verdicts: list[AnswerVerdict], response: GuardResponse) -> Eva
     """Return the verdicts with what was found about results: it stops the run, or is a warning with the next result."""
     stops = [notice for notice in response.notices if notice.decision == "stop"]
     if stops:
-        stop = AnswerVerdict("stop", stops[0].message, _ends_in_error(stops[0]))
+        stop = AnswerVerdict("stop", stops[0].message(), _ends_in_error(stops[0].verdict))
         return Evaluation(tuple(stop for _ in verdicts))
-    texts = dict.fromkeys(notice.message for notice in response.notices if notice.message)
+    texts = dict.fromkeys(notice.message() for notice in response.notices if notice.message())
     return Evaluation(tuple(verdicts), "\n\n".join(texts))

@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.stored_verdict import VerdictField
 
 DAYS_PER_PARTITION = 7
 
@@ -104,7 +105,7 @@ class Event(models.Model):
     reply = models.TextField(
         default="", help_text="Of a message: the replies to its in-chat commands, one a line."
     )
-    verdict = models.JSONField(null=True)
+    verdict = VerdictField(null=True)
 
     class Meta:
         managed = False  # created by hand in the first migration: Django cannot declare partitions

@@ -199,11 +199,16 @@ class Session(models.Model):
         """Whether the session was imported and therefore sends no alerts."""
         return self.integration.startswith(IMPORTED)
 
-    def note_integration(self, integration: str) -> None:
-        """Record the integration of an event.
+    def note_sender(
+        self, integration: str, agent: str, backend: str, model: str, parent_session: str
+    ) -> None:
+        """Record what sent an event or a request, and those of its names that are not empty.
 
-        The first one is kept, unless it only observes and the new one can block calls.
+        The first integration is kept, unless it only observes and the new one can block calls.
         """
+        self.agent, self.backend = agent or self.agent, backend or self.backend
+        self.model = model or self.model
+        self.parent_external_id = parent_session or self.parent_external_id
         if _RANKS.get(integration, len(_RANKS)) > _RANKS.get(self.integration, len(_RANKS)):
             self.integration = integration
 

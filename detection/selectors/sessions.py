@@ -15,6 +15,7 @@ from django.utils import timezone
 
 from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind, call_flags
 from detection.models.session_state import STOPPED_STATES, shown_state, state_condition
+from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
@@ -232,7 +233,7 @@ class CallRow:
     flags: str
     decision: str
     call_number: int
-    verdict: dict[str, Any] | None
+    verdict: StoredVerdict | None
     result: ResultRow | None
 
     @property

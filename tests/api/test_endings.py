@@ -1,6 +1,5 @@
 """Softer endings of blocked calls through the guard, a hook and the API of settings."""
 
-import json
 import time
 
 import pytest
@@ -56,13 +55,27 @@ def test_the_known_answer_of_a_read_comes_back_with_its_age_and_is_stored_once(a
     assert again["duplicate"]
     assert again["message"].endswith("\nthree notes")
     row = Event.objects.get(call_id="c4")
-    assert "three notes" not in json.dumps(row.verdict)
+    assert "three notes" not in row.verdict.dump()
     (stored,) = [one for one in api.get("/sessions/s-1/calls").json()["items"] if one["call_id"] == "c4"]
     assert (stored["ending"], stored["decision"]) == ("reuse", "block")
     assert Incident.objects.get().rung == "reuse"
     Event.objects.filter(type="result").delete()
     gone = agent.sends_again("c4")
     assert (gone["decision"], gone["ending"], gone["reused"]) == ("block", None, None)
+
+
+def test_the_known_answer_is_given_to_its_own_call_alone(api, agent):
+    set_mode(api, ["reuse"])
+    assert api.put("/tool-rules/write_file", {"values": {"enabled": False}, "note": "ours"}).is_success
+    for _ in range(3):
+        agent.asks("three notes")
+    calls = [
+        {"call_id": f"last-{tool}", "tool": tool, "arguments": FILE} for tool in ("read_file", "write_file")
+    ]
+    body = {"session": "s-1", "results": agent.results, "calls": calls}
+    read, written = api.post("/guard", body).json()["verdicts"]
+    assert read["message"].endswith("\nthree notes")
+    assert (written["decision"], written["message"], written["reused"]) == ("allow", "", None)
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ def test_no_text_says_that_the_arguments_were_the_same(values):
     for number in range(6):
         arguments = f'{{"q":"{number * 37} things"}}'
         answer = ask(world.project, "by-name", number, tool="look_up", arguments=arguments, results=results)
-        told.append(answer.verdicts[0].message)
+        told.append(answer.verdicts[0].message())
         results = (result_of("by-name", number, "0 hits"),) if answer.decision in ("allow", "warn") else ()
         if answer.decision in ("hold", "stop"):
             break

@@ -95,7 +95,7 @@ def test_a_session_is_stopped_and_resumed_and_the_next_call_obeys(world):
     )
     refused = ask(world.project, "fresh", 2, arguments='{"q":"x"}')
     assert refused.decision == "stop"
-    assert "wrong customer" in refused.verdicts[0].message
+    assert "wrong customer" in refused.verdicts[0].message()
     world.client.post(f"{world.base}/session/act", {"name": "fresh", "action": "resume"})
     assert ask(world.project, "fresh", 3, arguments='{"q":"y"}').decision == "allow"
 

@@ -151,7 +151,7 @@ def test_a_warning_precedes_the_result_in_every_later_request(world: World, shap
     agent = Agent(world, shape, is_stream)
     for _ in range(6):
         agent.turn()
-    warned = calls_of()[2].verdict["message"]
+    warned = calls_of()[2].verdict.message
     bodies = [asked.body.decode() for asked in world.model.asked]
     needle = json.dumps(warned, ensure_ascii=False)[1:-1]
     assert [needle in body for body in bodies] == [False, False, False, True, True, True]

@@ -336,7 +336,7 @@ def test_the_real_proxy_warns_and_rejects_in_every_protocol(world: World, litell
             assert b"search" in answer.content, name
             if not is_stream:
                 assert answer.status_code == 400, (name, answer.text)
-            warned = calls_of(name)[2].verdict["message"]
+            warned = calls_of(name)[2].verdict.message
             assert json.dumps(warned, ensure_ascii=False)[1:-1] in world.model.asked[-1].body.decode(), name
 
 

@@ -21,7 +21,7 @@ def test_an_order_is_placed_three_times(world: World):
     assert decisions()[:4] == ["allow", "allow", "warn", "block"]
     assert (
         "3 orders were placed; the last is ORD-7003"
-        in Event.objects.get(seq__gt=0, call_number=4).verdict["message"]
+        in Event.objects.get(seq__gt=0, call_number=4).verdict.message
     )
 
 

@@ -32,7 +32,7 @@ from detection.models import KeyScope
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import MAX_EVENTS
 from detection.services.ingestion.attempts import recorder
-from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
+from detection.services.ingestion.guard import CallResponse, GuardRequest, GuardResponse, guard
 from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.ingestion.lag import project_lag
 from detection.services.ingestion.message_guard import guard_messages
@@ -88,13 +88,14 @@ def send_events(request: ApiRequest) -> HttpResponse:
     done = ingest(principal, batch.events)
     if done.rejected and batch.is_single:
         raise NotStorable
-    batch.reject_stored(done.rejected)
+    if done.rejected:
+        batch.reject_stored(done.rejected)
     # Stored events cost more than their request while the workers have not caught up with the project.
     request.META["loopguard.weight"] = (
         1.0 + project_lag.seconds(principal.project_id) / LAG_SECONDS_PER_WEIGHT
     )
     altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
-    _count_events(request, principal, done, batch, time.perf_counter() - started)
+    _count_events(principal, done, batch.rejected, time.perf_counter() - started)
     return json_response(
         {
             "accepted": done.accepted,
@@ -118,14 +119,14 @@ def _links(project: str, sessions: list[str]) -> dict[str, Any]:
 
 
 def _count_events(
-    request: ApiRequest, principal: Principal, done: Accepted, batch: event_parsing.Batch, seconds: float
+    principal: Principal, done: Accepted, rejected: list[dict[str, Any]], seconds: float
 ) -> None:
     prometheus.REQUESTS.labels("events", "202", "").inc()
     prometheus.REQUEST_SECONDS.labels("events").observe(seconds)
     prometheus.count_events(done)
-    for code, number in Counter(item["code"] for item in batch.rejected).items():
+    for code, number in Counter(item["code"] for item in rejected).items():
         prometheus.EVENTS.labels("rejected", code).inc(number)
-    first = batch.rejected[0] if batch.rejected else None
+    first = rejected[0] if rejected else None
     recorder.note(
         principal.project_id,
         "events",
@@ -136,7 +137,7 @@ def _count_events(
         accepted=done.accepted,
         duplicate=done.duplicate,
         altered=len(done.altered),
-        rejected=len(batch.rejected),
+        rejected=len(rejected),
     )
 
 
@@ -225,8 +226,8 @@ def guard_document(
     altered: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Return the response to a guard request."""
-    verdicts = [_verdict(verdict, shape) for verdict in out.verdicts]
-    notices = [_verdict(notice, shape) for notice in out.notices]
+    verdicts = [_verdict(one, shape) for one in out.verdicts]
+    notices = [_verdict(one, shape) for one in out.notices]
     if shape:
         for verdict, call in zip(verdicts, guard_request.calls, strict=True):
             _render(verdict, shape, call.model, call.tool)
@@ -234,7 +235,7 @@ def guard_document(
             tool = (notice["finding"] or {}).get("tool", "")
             _render(notice, shape, guard_request.model, tool, "after")
     links = {"session": session_link(principal.project_slug, out.session)}
-    incident = next((given.incident for given in out.verdicts if given.incident), None)
+    incident = next((one.verdict.incident for one in out.verdicts if one.verdict.incident), None)
     if incident:
         links["incident"] = incident_link(principal.project_slug, incident)
     document: dict[str, Any] = {
@@ -250,24 +251,24 @@ def guard_document(
     return document
 
 
-def _verdict(verdict: CallVerdict, shape: wire_shapes.Shape | None) -> dict[str, Any]:
+def _verdict(response: CallResponse, shape: wire_shapes.Shape | None) -> dict[str, Any]:
+    verdict, answer = response.verdict, response.answer
     document = {
-        "call_id": verdict.call_id,
-        "decision": verdict.decision,
-        # The project may have a message template for this wire shape.
-        "message": verdict.message_by_shape.get(shape or "", verdict.message),
+        "call_id": response.call_id,
+        "decision": response.decision,
+        "message": response.message(shape),
         "incident": verdict.incident,
         "rung": verdict.rung,
         "detection_number": verdict.detection_number,
         "ending": verdict.ending,
-        "retry_after_seconds": verdict.retry_after_seconds,
-        "reused": verdict.reused,
+        "retry_after_seconds": response.retry_after_seconds,
+        "reused": answer and {"seq": answer.seq, "age_seconds": round(answer.age_seconds)},
         "finding": verdict.finding,
         "policy": verdict.policy,
-        "duplicate": verdict.duplicate,
+        "duplicate": response.duplicate,
     }
-    if verdict.approval is not None:
-        document["approval"] = verdict.approval
+    if response.approval is not None:
+        document["approval"] = response.approval
     return document
 
 
@@ -299,11 +300,11 @@ def _count_guard(principal: Principal, out: GuardResponse, altered: int, seconds
     prometheus.REQUESTS.labels("guard", "200", "").inc()
     prometheus.VERDICT_SECONDS.observe(seconds)
     duplicates = 0
-    for verdict in out.verdicts:
-        prometheus.VERDICTS.labels(verdict.decision).inc()
-        if verdict.ending:
-            prometheus.ENDINGS.labels(verdict.ending).inc()
-        duplicates += verdict.duplicate
+    for one in out.verdicts:
+        prometheus.VERDICTS.labels(one.decision).inc()
+        if one.verdict.ending:
+            prometheus.ENDINGS.labels(one.verdict.ending).inc()
+        duplicates += one.duplicate
     recorder.note(
         principal.project_id,
         "guard",

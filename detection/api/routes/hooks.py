@@ -78,7 +78,7 @@ def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
     records = [_record(event, data, is_large=is_large) for data in event.events]
     started = time.perf_counter()
     answer = handle_hook(request.principal, known, event, records)
-    _count(request, host, answer, time.perf_counter() - started)
+    _count(request, host, event.moment, answer, time.perf_counter() - started)
     address = _wait_url(known, answer, wait_seconds)
     return json_response({"wait_url": address} if address else _document(known.shape, event, answer))
 
@@ -95,7 +95,7 @@ def _wait_seconds(request: ApiRequest) -> int:
 
 def _wait_url(host: Host, answer: HookAnswer, wait_seconds: int) -> str:
     """Return where a hook waits for the decision on a held call; empty if it does not."""
-    approval = answer.verdict.approval if answer.verdict is not None else None
+    approval = answer.response.approval if answer.response is not None else None
     if approval is None or not wait_seconds or answer.decision != "hold":
         return ""
     if wire_shapes.action_of(host.shape, "hold") != "wait":
@@ -124,27 +124,27 @@ def _document(shape: wire_shapes.Shape, event: HookEvent, answer: HookAnswer) ->
     if event.moment not in ("before_tool", "after_tool"):
         return {}
     moment: wire_shapes.Moment = "before" if event.moment == "before_tool" else "after"
-    call_id = answer.verdict.call_id if answer.verdict else ""
+    call_id = answer.response.call_id if answer.response else ""
     rendered = wire_shapes.render(shape, answer.decision, answer.message, call_id, moment=moment)
     assert isinstance(rendered, dict)  # noqa: S101 - of the shapes, only plain text is no object
     return rendered
 
 
-def _count(request: ApiRequest, host: str, answer: HookAnswer, seconds: float) -> None:
+def _count(request: ApiRequest, host: str, moment: str, answer: HookAnswer, seconds: float) -> None:
     prometheus.REQUESTS.labels("hooks", "200", "").inc()
-    is_duplicate = False
-    if answer.response is not None and answer.response.verdicts:
+    response, is_duplicate = answer.response, False
+    if response is not None and moment == "before_tool":
         prometheus.VERDICT_SECONDS.observe(seconds)
-        is_duplicate = answer.response.verdicts[0].duplicate
+        is_duplicate = response.duplicate
         prometheus.VERDICTS.labels(answer.decision).inc()
-        if answer.verdict is not None and answer.verdict.ending:
-            prometheus.ENDINGS.labels(answer.verdict.ending).inc()
+        if response.verdict.ending:
+            prometheus.ENDINGS.labels(response.verdict.ending).inc()
     recorder.note(
         request.principal.project_id,
         f"hooks/{host}",
         200,
         key_hint=f"lg_{request.principal.public_id}",
-        decision=answer.decision if answer.verdict or answer.message else "",
+        decision=answer.decision if response or answer.message else "",
         accepted=int(not is_duplicate),
         duplicate=int(is_duplicate),
     )

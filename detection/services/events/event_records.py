@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ from detection.engine.calls import Message
 from detection.engine.scopes import MAX_NAME_CHARACTERS
 from detection.integrations.people import Circumstances
 from detection.models.events import EventType, MessageRole
+from detection.models.stored_verdict import StoredVerdict
 from detection.sql.pipeline import Writes, fetch
 
 MAX_EVENTS: Final = 1_000
@@ -125,7 +127,7 @@ class EventRecord:
     decision: str = "allow"
     call_number: int = 0
     reply: str = ""
-    verdict: dict[str, Any] | None = None
+    verdict: StoredVerdict | None = None
 
     @property
     def is_of_user(self) -> bool:
@@ -160,6 +162,7 @@ class EventRecord:
 
 _NOT_STORED = frozenset(("session", "parent_session", "id", "circumstances", "assigned"))
 _NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in _NOT_STORED)
+_values = attrgetter(*_NAMES)
 _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
 _COPY = f"COPY detection_event ({_COLUMNS}) FROM STDIN"
@@ -188,7 +191,7 @@ def _records(rows: Iterable[tuple[Any, ...]]) -> list[EventRecord]:
     records = []
     for *values, verdict in rows:  # the verdict, which is last, comes as text
         known = dict(zip(_NAMES[:-1], values, strict=True))
-        records.append(EventRecord(**known, verdict=orjson.loads(verdict) if verdict else None))
+        records.append(EventRecord(**known, verdict=StoredVerdict.load(verdict) if verdict else None))
     return records
 
 
@@ -206,11 +209,5 @@ def store(events: Sequence[EventRecord]) -> None:
         return
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
         for event in events:
-            copy.write_row(_values(event))
-
-
-def _values(event: EventRecord) -> list[Any]:
-    values = [getattr(event, name) for name in _NAMES]
-    if event.verdict is not None:
-        values[-1] = orjson.dumps(event.verdict).decode()
-    return values
+            *values, verdict = _values(event)
+            copy.write_row([*values, verdict.dump() if verdict else None])

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from detection.models import EventType
+from detection.models.stored_verdict import StoredVerdict
 from detection.services.events.event_records import EventRecord
 
 LATEST_EVENTS: Final = 128
@@ -43,7 +44,19 @@ class RecentCalls:
         """Add stored events, which follow those before; the oldest ones beyond `LATEST_EVENTS` are dropped."""
         for event in events:
             if event.type in (EventType.CALL, EventType.RESULT):
-                record = _without_texts(event)
+                record = EventRecord(
+                    session_id=event.session_id,
+                    seq=event.seq,
+                    type=event.type,
+                    call_id=event.call_id,
+                    tool=event.tool,
+                    arguments_digest=event.arguments_digest,
+                    round=event.round,
+                    run=event.run,
+                    closes=event.closes,
+                    decision=event.decision,
+                    verdict=None if event.verdict is None else StoredVerdict(),
+                )
                 self._records.append(record)
                 self._by_id.setdefault(record.call_id, []).append(record)
         while len(self._records) > LATEST_EVENTS:
@@ -53,19 +66,3 @@ class RecentCalls:
             del same[0]
             if not same:
                 del self._by_id[dropped.call_id]
-
-
-def _without_texts(event: EventRecord) -> EventRecord:
-    return EventRecord(
-        session_id=event.session_id,
-        seq=event.seq,
-        type=event.type,
-        call_id=event.call_id,
-        tool=event.tool,
-        arguments_digest=event.arguments_digest,
-        round=event.round,
-        run=event.run,
-        closes=event.closes,
-        decision=event.decision,
-        verdict=None if event.verdict is None else {},
-    )

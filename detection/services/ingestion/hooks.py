@@ -13,7 +13,7 @@ from detection.integrations.hosts import HookEvent, Host
 from detection.models import Event, EventType
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
-from detection.services.ingestion.guard import CallVerdict, GuardRequest, GuardResponse, guard
+from detection.services.ingestion.guard import CallResponse, GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
 from detection.services.keys import Principal
 from detection.services.tracking.documents import ASKED
@@ -25,14 +25,13 @@ class HookAnswer:
 
     Attributes
     ----------
-    verdict
-        The verdict on the call, or the strictest finding about the result; None without either.
+    response
+        That to the call, or the strictest finding about the result; None without either.
     """
 
     decision: Decision = "allow"
     message: str = ""
-    verdict: CallVerdict | None = None
-    response: GuardResponse | None = None
+    response: CallResponse | None = None
 
 
 def handle_hook(
@@ -72,24 +71,23 @@ def handle_hook(
         results=() if is_call else tuple(records),
         awaits_retry=waits,
     )
-    response = guard(principal, request)
+    guarded = guard(principal, request)
     if is_call:
-        verdict = response.verdicts[0]
-        answer = _answer(host.shape, verdict, response)
-        is_open = verdict.decision == "hold" and verdict.approval is not None
+        (response,) = guarded.verdicts
+        answer = _answer(host.shape, response)
+        is_open = response.decision == "hold" and response.approval is not None
         return replace(answer, message=f"{answer.message} {ASKED}") if waits and is_open else answer
-    if response.notices:
-        return _answer(host.shape, max(response.notices, key=_strength), response)
+    if guarded.notices:
+        return _answer(host.shape, max(guarded.notices, key=_strength))
     return HookAnswer("warn", _late_warning(principal, host.shape, records[0]))
 
 
-def _strength(verdict: CallVerdict) -> int:
-    return DECISIONS.index(cast("Decision", verdict.decision))
+def _strength(response: CallResponse) -> int:
+    return DECISIONS.index(cast("Decision", response.decision))
 
 
-def _answer(shape: Shape, verdict: CallVerdict, response: GuardResponse) -> HookAnswer:
-    message = verdict.message_by_shape.get(shape, verdict.message)
-    return HookAnswer(cast("Decision", verdict.decision), message, verdict, response)
+def _answer(shape: Shape, response: CallResponse) -> HookAnswer:
+    return HookAnswer(cast("Decision", response.decision), response.message(shape), response)
 
 
 def _late_warning(principal: Principal, shape: Shape, result: EventRecord) -> str:
@@ -107,4 +105,4 @@ def _late_warning(principal: Principal, shape: Shape, result: EventRecord) -> st
     )
     row = calls.order_by("-seq").values_list("decision", "verdict").first()
     verdict = row[1] if row is not None and row[0] == "warn" else None
-    return str(verdict.get("message_by_shape", {}).get(shape) or verdict["message"]) if verdict else ""
+    return verdict.message_by_shape.get(shape) or verdict.message if verdict else ""

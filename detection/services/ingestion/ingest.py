@@ -197,15 +197,6 @@ def forget_numbers(events: Iterable[EventRecord]) -> None:
             event.decision, event.flags, event.verdict, event.reply = "allow", "", None, ""
 
 
-def note_about(event: EventRecord, session: Session, integration: str) -> None:
-    """Copy an event's facts about its session to the row."""
-    session.note_integration(integration)
-    session.agent = event.agent or session.agent
-    session.backend = event.backend or session.backend
-    session.model = event.model or session.model
-    session.parent_external_id = event.parent_session or session.parent_external_id
-
-
 def _fresh(
     project: Project,
     by_name: dict[str, Session],
@@ -214,7 +205,7 @@ def _fresh(
     integration: str,
 ) -> list[EventRecord]:
     """Number the events that are new and return them; count the others."""
-    fresh_ids = claim_ids(project, by_name, events)
+    fresh_ids = claim_ids(project.pk, {event.id: by_name[event.session].pk for event in events if event.id})
     identity = CallIdentity(
         (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
     ).read()
@@ -230,7 +221,7 @@ def _fresh(
         if is_known_id or is_known_otherwise or identity.repeated_by(session.pk, event) is not None:
             done.duplicate += 1
             continue
-        note_about(event, session, integration)
+        session.note_sender(integration, event.agent, event.backend, event.model, event.parent_session)
         number(event, session, now, identity)
         fresh.append(event)
         if event.altered:
@@ -238,11 +229,8 @@ def _fresh(
     return fresh
 
 
-def claim_ids(
-    project: Project, by_name: Mapping[str, Session], events: Sequence[EventRecord]
-) -> dict[str, bool]:
-    """Claim the event ids of the client; return true for each id that is new, once."""
-    ids = {event.id: by_name[event.session].pk for event in events if event.id}
+def claim_ids(project_id: int, ids: Mapping[str, int]) -> dict[str, bool]:
+    """Claim event ids of the client, given with their sessions; return true for each id that is new, once."""
     if not ids:
         return {}
     by_digest = {hashlib.blake2b(name.encode(), digest_size=16).digest(): name for name in ids}
@@ -252,7 +240,7 @@ def claim_ids(
             "INSERT INTO detection_eventkey (project_id, digest, session_id)"
             " SELECT %s, digest, session_id FROM unnest(%s::bytea[], %s::bigint[]) AS new (digest, session_id)"
             " ON CONFLICT DO NOTHING RETURNING digest",
-            [project.pk, digests, [ids[by_digest[digest]] for digest in digests]],
+            [project_id, digests, [ids[by_digest[digest]] for digest in digests]],
         )
         return {by_digest[bytes(row[0])]: True for row in cursor.fetchall()}
 

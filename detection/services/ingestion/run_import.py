@@ -224,12 +224,11 @@ def _fold(
             at = event.occurred_at or session.last_event_at + timedelta(seconds=1)
             session.last_event_at = max(session.last_event_at, at)
             ingest.number(event, session, session.last_event_at, identity)
-            ingest.note_about(event, session, f"{IMPORTED}{kind}")
+            session.note_sender(
+                f"{IMPORTED}{kind}", event.agent, event.backend, event.model, event.parent_session
+            )
             folding.fold(event)
-        rows = batch
-        if not session.project.stores_payloads:
-            rows = [event.without_payload() for event in batch]
-        locked.events.store(list(rows))
+        locked.events.store(batch)
         session.evaluated_seq = session.last_seq
     return len(batch)
 

@@ -14,6 +14,7 @@ from typing import Self
 from detection.engine.dispatching import outer
 from detection.engine.open_calls import is_assigned
 from detection.models import EventType
+from detection.models.stored_verdict import StoredVerdict
 from detection.services.events.event_records import EventRecord
 from detection.services.events.recent_calls import LATEST_EVENTS, RecentCalls
 from detection.sql.pipeline import Rows, Statement, send
@@ -146,7 +147,9 @@ class CallIdentity:
         """
         if not event.call_id or event.type not in _OF_CALLS:
             return None
-        known = self._by_id.get((session_id, event.call_id), ())
+        known = self._by_id.get((session_id, event.call_id))
+        if not known:
+            return None
         if event.type == EventType.CALL:
             return _same_call(known, event)
         if _open_call(known, event) is not None:
@@ -276,6 +279,7 @@ def _first_calls(rounds: Sequence[Place]) -> Statement:
 
 def _records(rows: Rows) -> list[EventRecord]:
     records = [
-        EventRecord(**dict(zip(_COLUMNS, row, strict=False)), verdict={} if row[-1] else None) for row in rows
+        EventRecord(**dict(zip(_COLUMNS, row, strict=False)), verdict=StoredVerdict() if row[-1] else None)
+        for row in rows
     ]
     return sorted(records, key=lambda record: (record.session_id, record.seq))

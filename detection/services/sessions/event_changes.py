@@ -43,6 +43,9 @@ class EventChanges:
 
     def store(self, events: Sequence[EventRecord]) -> None:
         """Add new events to the writes, with the outcome of evaluation."""
+        if not self._session.project.stores_payloads:
+            # Copies: the events are folded again if this transaction has to be repeated.
+            events = [event.without_payload() for event in events]
         self._new = events
 
     def note_evaluated(self, event: EventRecord) -> None:
@@ -129,6 +132,8 @@ class EventChanges:
 
     def _put_results_on_rows(self) -> None:
         """Add the flags to calls that are not written yet."""
+        if not self._result_flags and not self._flags_if_reported:
+            return
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
             by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, self._result_flags.pop(seq))
@@ -164,18 +169,18 @@ class EventChanges:
         )
 
     def _add_result_flags(self, writes: Writes) -> None:
-        session_id, flags = self._session.pk, self._result_flags
+        flags = self._result_flags
         if len(flags) > _FEW_FLAGS:
             writes.add(
                 _PUT_FLAGS,
-                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], session_id],
+                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], self._session.pk],
             )
             return
         for seq, flag in flags.items():
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12)"
                 " WHERE session_id = %s AND seq = %s",
-                [flag, call_flags.RESULT_FLAGS + flag, session_id, seq],
+                [flag, call_flags.RESULT_FLAGS + flag, self._session.pk, seq],
                 ends_in_condition=True,
             )
 

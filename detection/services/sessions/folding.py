@@ -15,7 +15,7 @@ import structlog
 from django.db import DatabaseError, transaction
 
 from detection.engine import fold, interventions, messages, silence
-from detection.engine.calls import Step
+from detection.engine.calls import Step, Verdict
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.integrations.hosts import can_end_run
@@ -147,6 +147,7 @@ class Folding:
         EventEvaluationError
             When anything but the database failed.
         """
+        self.answer = None
         known_error = self.quarantine.error_of(event)
         if known_error is not None:
             self._pass_over(event, known_error)
@@ -193,7 +194,7 @@ class Folding:
         self._count(event)
         self._note_verdict(event, step)
         locked.incidents.observe(event.seq, event.tool, step, policy, event)
-        self._meter(step)
+        self._report(step, event.tool)
         self._watch(event, policy)
         return step
 
@@ -228,26 +229,21 @@ class Folding:
             signature=step.call_key,
             seq=event.seq,
         )
-        self._find_answer(event, step, policy)
-        self._log_detection(event.tool, step)
+        if step.verdict.reuses is not None and locked.incidents.is_guarded:
+            self.answer = find_answer(locked.session, step.verdict.reuses, event.received_at, self._results)
+            if self.answer is None:
+                self._block_normally(step.verdict, policy.for_tool(event.tool))
         finding = step.verdict.finding
         if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
             # A call that has run already opens no approval.
             interventions.close_hold(locked.tracker, finding.loop_id)
         return step
 
-    def _find_answer(self, event: EventRecord, step: Step, policy: Policy) -> None:
-        """Find the result that a guarded call reuses; if it is not stored whole, the call is blocked normally."""
-        verdict = step.verdict
-        self.answer = None
-        if verdict.reuses is None or not self.locked.incidents.is_guarded:
-            return
-        self.answer = find_answer(self.locked.session, verdict.reuses, event.received_at, self._results)
-        if self.answer is None and verdict.finding is not None:
+    def _block_normally(self, verdict: Verdict, policy: Policy) -> None:
+        """Block a call whose known result is not stored whole."""
+        if verdict.finding is not None:
             verdict.ending, verdict.reuses = None, None
-            verdict.message = messages.message(
-                "block", verdict.finding, policy.for_tool(event.tool), self.templates.by_rung
-            )
+            verdict.message = messages.message("block", verdict.finding, policy, self.templates.by_rung)
 
     def _fold_result(self, event: EventRecord) -> Step:
         locked = self.locked
@@ -269,8 +265,8 @@ class Folding:
             flags = call_flags.of_result(step.cell.result, step.verdict.decision)
             locked.events.put_result(step.cell.seq, flags)
             locked.incidents.observe(step.cell.seq, step.cell.tool, step, policy, event)
-            self._log_detection(step.cell.tool, step)
-        self._meter(step)
+        has_run = step.cell is not None and step.cell.decision not in BLOCKING
+        self._report(step, step.cell.tool if step.cell and has_run else None)
         self._watch(event, policy)
         return step
 
@@ -288,8 +284,7 @@ class Folding:
             return Step()
         step = self._observe(event, policy)
         locked.incidents.observe(event.seq, "", step, policy, event)
-        self._log_detection("", step)
-        self._meter(step)
+        self._report(step, "")
         return step
 
     def _fold_usage(self, event: EventRecord) -> None:
@@ -380,14 +375,14 @@ class Folding:
         ended_at = self._latest_end.occurred_at if self._latest_end else None
         return ended_at is not None and event.occurred_at <= ended_at
 
-    def _log_detection(self, tool: str, step: Step) -> None:
-        """Log, once it is committed, that a loop was detected and reacted to."""
-        line = detection_log_line(self.locked.session.external_id, tool, step)
-        if line is not None:
-            level, event, fields = line
-            transaction.on_commit(lambda: log.log(level, event, **fields))
+    def _report(self, step: Step, tool: str | None) -> None:
+        """Show the meter of a step on the session, and log its faults and, once it is committed, its detection.
 
-    def _meter(self, step: Step) -> None:
+        Parameters
+        ----------
+        tool
+            None for the result of a call that was to be blocked: its detection was logged with the call.
+        """
         session, meter = self.locked.session, step.verdict.meter
         if meter is not None:
             session.meter_kind, session.meter_count, session.meter_limit = (
@@ -397,6 +392,11 @@ class Folding:
             )
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
+        if tool is not None and step.verdict.rung is not None:
+            line = detection_log_line(session.external_id, tool, step)
+            if line is not None:
+                level, event, fields = line
+                transaction.on_commit(lambda: log.log(level, event, **fields))
 
 
 def detection_log_line(session: str, tool: str, step: Step) -> tuple[int, str, dict[str, Any]] | None:
@@ -417,22 +417,3 @@ def detection_log_line(session: str, tool: str, step: Step) -> tuple[int, str, d
             "decision": verdict.decision,
         },
     )
-
-
-def finding_as_dict(finding: Any) -> dict[str, Any] | None:
-    """Return a finding in the public form of verdicts."""
-    if finding is None:
-        return None
-    return {
-        "kind": finding.kind,
-        "count": finding.count,
-        "limit": finding.limit,
-        "window_seconds": finding.window_seconds,
-        "window_calls": finding.window_calls,
-        "confidence": finding.confidence,
-        "results": finding.results,
-        "period": finding.period,
-        "tool": finding.detail.get("tool", ""),
-        "pattern": [*finding.pattern],
-        "laps": finding.laps,
-    }

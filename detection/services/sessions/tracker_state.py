@@ -133,7 +133,7 @@ def _note_used(state: State, session: Session, policy_for: Callable[[EventRecord
 
 
 def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> Step:
-    if event.verdict is not None and event.verdict.get("by"):
+    if event.verdict is not None and event.verdict.stopped_by:
         return Step()
     step = fold.observe(state, event, policy, keyer)
     if event.type == EventType.CALL:

@@ -52,7 +52,7 @@ def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
             session_id=approval.session_id, type=EventType.CALL, call_id=call_id, seq__gte=approval.seq
         )
         for tool, verdict in waiting.order_by("-seq").values_list("tool", "verdict")[:MAX_NAMESAKES]:
-            if (verdict or {}).get("approval") == approval.public_id:
+            if verdict is not None and verdict.approval == approval.public_id:
                 return call_id, tool
     return approval.call_id, approval.tool
 

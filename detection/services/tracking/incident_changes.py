@@ -265,12 +265,11 @@ def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None
     if len(call.arguments or "") > EVIDENCE_ARGUMENTS_CHARACTERS:
         # What tells them from others that begin alike; a row of an older version has none.
         found["arguments_digest"] = call.arguments_digest or f"call {call.seq}"
-    verdict = call.verdict or {}
-    decided_by = (verdict.get("finding") or {}).get("kind")
-    if decided_by and call.decision != "allow":
-        found["decided_by"] = decided_by
-        if verdict.get("rung"):
-            found["rung"] = verdict["rung"]
+    verdict = call.verdict
+    if verdict is not None and verdict.finding is not None and call.decision != "allow":
+        found["decided_by"] = verdict.finding["kind"]
+        if verdict.rung:
+            found["rung"] = verdict.rung
     if result is not None:
         found["result"] = (result.content or "")[:EVIDENCE_RESULT_CHARACTERS]
         found["result_length"] = result.content_length

@@ -252,12 +252,12 @@ class SessionReplay:
 
     def _fold_call(self, event: EventRecord, policy: Policy) -> None:
         self._session.call_count += 1
-        if event.verdict is not None and event.verdict.get("by"):
+        if event.verdict is not None and event.verdict.stopped_by:
             return  # of a session that was stopped
         step = fold.observe(self._state, event, policy, self._keyer)
         verdict = step.verdict
         if verdict.decision == "hold" and verdict.finding is not None:
-            decided = self._decisions.get((event.verdict or {}).get("approval", ""))
+            decided = self._decisions.get((event.verdict and event.verdict.approval) or "")
             if decided is not None and not decided.is_closed_at(event.received_at):
                 self._held[verdict.finding.loop_id] = decided
             elif verdict.finding.loop_id not in self._held:
@@ -268,7 +268,8 @@ class SessionReplay:
         if (
             verdict.ending == "delay"
             and event.decision == "allow"
-            and (event.verdict or {}).get("ending") == "delay"
+            and event.verdict is not None
+            and event.verdict.ending == "delay"
         ):
             interventions.run_after_pause(self._state, event.seq)
         self._observe(event.seq, event.tool, step, policy, event)

@@ -60,7 +60,7 @@ def test_one_decision_is_for_all_of_them(holding, choice, copies, project, agent
     held = hold(agent, holding, copies)
     approval = Approval.objects.get()
     assert [(one.decision, one.approval["id"]) for one in held] == [("hold", approval.public_id)] * copies
-    assert {one.incident for one in held} == {Incident.objects.get().public_id}
+    assert {one.verdict.incident for one in held} == {Incident.objects.get().public_id}
     assert (approval.held_calls, *blocked()) == (copies, copies, copies)
     decisions.decide(project.pk, approval.public_id, choice, OPERATOR, raise_by=5)
     decision = DECISIONS[choice]
@@ -157,6 +157,6 @@ def test_without_a_decider_a_copy_is_stopped_as_well(project, agent):
         agent.asks(agent.call(arguments=json.dumps({"page": number})))
     given = agent.asks(agent.call(), agent.call()).verdicts
     assert [one.decision for one in given] == ["stop", "stop"]
-    assert given[0].message == given[1].message
+    assert given[0].message() == given[1].message()
     assert not Approval.objects.exists()
     assert not Event.objects.filter(decision="hold").exists()

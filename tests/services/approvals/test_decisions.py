@@ -244,7 +244,7 @@ def test_a_run_that_ends_after_its_held_call_was_allowed_was_not_stopped(asking,
     decisions.decide(asking.pk, held.approval["id"], "allow_once", OPERATOR)
     agent.asks(agent.call(call_id="c-3"))
     agent.posts(EventRecord(type="end", session="s-1", content="completed"))
-    incident = Incident.objects.get(public_id=held.incident)
+    incident = Incident.objects.get(public_id=held.verdict.incident)
     assert not incident.evidence.get("reactions")
     assert not incident.activity.filter(action="stopped").exists()
 

@@ -78,7 +78,7 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
             verdict = guard(principal, GuardRequest(session="s-1", calls=(call,))).verdicts[0]
             if verdict.decision == "allow":
                 continue
-            told = {"i": index, "decision": verdict.decision, "count": verdict.finding["count"]}
+            told = {"i": index, "decision": verdict.decision, "count": verdict.verdict.finding["count"]}
             found.append(told)
             if verdict.approval and verdict.decision == "hold":
                 approval = Approval.objects.get(public_id=verdict.approval["id"])

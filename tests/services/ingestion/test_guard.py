@@ -34,11 +34,11 @@ def test_a_verdict_carries_text_incident_finding_and_the_source_of_every_setting
         agent.asks()
     verdict = agent.asks().verdicts[0]
 
-    assert "search_web" in verdict.message
-    assert "reset password" not in verdict.message
-    assert verdict.incident == Incident.objects.get().public_id
-    assert verdict.finding["count"] == 4
-    assert verdict.policy["mode"] == {"value": "block_then_stop", "source": "preset:standard"}
+    assert "search_web" in verdict.message()
+    assert "reset password" not in verdict.message()
+    assert verdict.verdict.incident == Incident.objects.get().public_id
+    assert verdict.verdict.finding["count"] == 4
+    assert verdict.verdict.policy["mode"] == {"value": "block_then_stop", "source": "preset:standard"}
 
 
 def test_different_calls_are_left_alone(agent):
@@ -54,7 +54,7 @@ def test_a_resent_call_gets_the_verdict_it_got_the_first_time_and_counts_once(ag
 
     assert again.verdicts[0].duplicate
     assert again.decision == first.decision == "block"
-    assert again.verdicts[0].message == first.verdicts[0].message
+    assert again.verdicts[0].message() == first.verdicts[0].message()
     assert Session.objects.get().call_count == 4
     assert Event.objects.filter(type="call").count() == 4
 
@@ -66,8 +66,8 @@ def test_a_resent_call_that_was_allowed_although_it_was_found_repeats_the_findin
         call = agent.call(call_id=f"c-{number}", arguments=f'{{"q": "page {number}"}}')
         first, again = agent.asks(call).verdicts[0], agent.asks(call).verdicts[0]
         assert again.duplicate
-        assert (again.decision, again.finding, again.rung) == (first.decision, first.finding, first.rung)
-        found.append(first.decision == "allow" and first.finding is not None)
+        assert (again.decision, again.verdict) == (first.decision, first.verdict)
+        found.append(first.decision == "allow" and first.verdict.finding is not None)
         agent.posts(agent.result(f"c-{number}"))
     assert any(found)
 
@@ -82,7 +82,7 @@ def test_a_model_override_changes_the_next_verdict_and_names_its_tier(agent, pro
     answer = agent.asks()
 
     assert answer.decision == "allow"
-    assert answer.verdicts[0].policy["max_repeats"] == {"value": 9, "source": "model:openai/gpt-5"}
+    assert answer.verdicts[0].verdict.policy["max_repeats"] == {"value": 9, "source": "model:openai/gpt-5"}
 
 
 def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
@@ -96,7 +96,7 @@ def test_the_session_s_own_setting_wins_over_the_model_s(agent, project):
     assert out.is_changed
     assert "6" in out.lines[0]
     assert answer.decision == "allow"
-    assert answer.verdicts[0].policy["max_repeats"] == {"value": 6, "source": "session"}
+    assert answer.verdicts[0].verdict.policy["max_repeats"] == {"value": 6, "source": "session"}
 
 
 def test_a_stopped_session_gets_no_call_through_until_it_is_resumed(agent, project):
@@ -107,8 +107,8 @@ def test_a_stopped_session_gets_no_call_through_until_it_is_resumed(agent, proje
     resumed = agent.asks(agent.call(tool="read_file", arguments="{}"))
 
     assert stopped.decision == "stop"
-    assert "ana" in stopped.verdicts[0].message
-    assert "runs wild" in stopped.verdicts[0].message
+    assert "ana" in stopped.verdicts[0].message()
+    assert "runs wild" in stopped.verdicts[0].message()
     assert resumed.decision == "allow"
     assert Session.objects.get().blocked_count == 1
 

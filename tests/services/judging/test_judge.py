@@ -127,7 +127,7 @@ def test_the_judge_gets_the_request_of_the_run_the_limit_and_the_error(judged, a
     for number in range(LIMIT):
         call = agent.call(arguments=json.dumps({"n": number}), round=f"r-{number}", run="two")
         verdict = agent.asks(call).verdicts[0]
-    assert verdict.message.startswith("The call is on hold. This run has reached its limit of 5 rounds.")
+    assert verdict.message().startswith("The call is on hold. This run has reached its limit of 5 rounds.")
     judge_consultation.consult_judge(verdict.approval["id"])
     content = running.requests[0]["messages"][1]["content"]
     assert "Original request: <data>Read all of them.</data>" in content

@@ -21,21 +21,23 @@ def stopped(agent):
 
 
 def test_an_own_text_holds_from_the_next_verdict_on_and_the_default_comes_back(project, agent):
-    default = stopped(agent).message
+    default = stopped(agent).message()
     text = "$tool: $count of $limit within $window. It costs $$5."
     message_templates.save_template(project.pk, "stop", "", text, OPERATOR)
-    assert re.fullmatch(r"search_web: 9 of 4 within \d s\. It costs \$5\.", agent.asks().verdicts[0].message)
+    assert re.fullmatch(
+        r"search_web: 9 of 4 within \d s\. It costs \$5\.", agent.asks().verdicts[0].message()
+    )
     message_templates.save_template(project.pk, "stop", "", "", OPERATOR)
-    assert agent.asks().verdicts[0].message.startswith(default[:20])
+    assert agent.asks().verdicts[0].message().startswith(default[:20])
     assert AuditEntry.objects.filter(action="message_template.save").count() == 2
 
 
 def test_a_shape_may_have_a_text_of_its_own(project, agent):
     message_templates.save_template(project.pk, "stop", "mcp", "Stop calling $tool.", OPERATOR)
     verdict = stopped(agent)
-    assert verdict.message_by_shape == {"mcp": "Stop calling search_web."}
-    assert "Tool call loop detected" in verdict.message
-    assert Event.objects.order_by("seq").last().verdict["message_by_shape"] == verdict.message_by_shape
+    assert verdict.verdict.message_by_shape == {"mcp": "Stop calling search_web."}
+    assert "Tool call loop detected" in verdict.message()
+    assert Event.objects.order_by("seq").last().verdict == verdict.verdict
 
 
 def test_the_templates_of_other_projects_do_not_change(project, agent):
@@ -78,7 +80,7 @@ def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, princi
     message_templates.save_template(project.pk, "stop", "", "Stop $tool now.", OPERATOR)
     agent = Agent(principal)
     verdict = [agent.asks(agent.call(tool="a$count\u202eb")).verdicts[0] for _ in range(8)][-1]
-    assert verdict.message == "Stop a$countb now."
+    assert verdict.message() == "Stop a$countb now."
 
 
 @pytest.mark.parametrize("shape", ["", *SHAPES])
@@ -112,14 +114,14 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
 
 def test_a_stop_after_a_chance_is_answered_with_the_same_words_as_the_activity_has(project, agent):
     overrides.save_override(project.pk, PROJECT, {"mode": "chance"}, OPERATOR)
-    message = [agent.asks().verdicts[0].message for _ in range(5)][-1]
+    message = [agent.asks().verdicts[0].message() for _ in range(5)][-1]
     assert "after guidance" in message
     assert Incident.objects.get().activity.filter(action="reacted", note=f"stop: {message}").count() == 1
 
 
 def test_the_activity_of_an_incident_has_the_words_that_the_agent_got(project, agent):
     message_templates.save_template(project.pk, "stop", "", "Enough of $tool within $window.", OPERATOR)
-    messages = [agent.asks().verdicts[0].message for _ in range(8)]
+    messages = [agent.asks().verdicts[0].message() for _ in range(8)]
     assert messages[7].startswith("Enough of search_web within ")
     notes = Incident.objects.get().activity.filter(action="reacted").order_by("id")
     assert [row.note for row in notes] == [f"chance: {messages[3]}", f"stop: {messages[7]}"]
@@ -137,7 +139,7 @@ def test_a_repeated_read_is_not_said_to_have_its_answer_without_one(agent, tool,
     messages = []
     for number in range(4):
         verdict = agent.asks(agent.call(tool, "{}", call_id=f"r-{number}")).verdicts[0]
-        messages.append(verdict.message or "")
+        messages.append(verdict.message())
         if is_reported:
             agent.posts(agent.result(f"r-{number}", "403 Forbidden", is_error=True))
     assert advice in " ".join(messages)
