@@ -162,7 +162,7 @@ def event_record(
     """
     if not isinstance(data, dict):
         raise Problem(422, "invalid_type", "An event must be an object.")
-    kind = kind or _event_type(data)
+    kind = kind or _event_type(data.get("type"))
     if size > MAX_EVENT_BYTES:
         data = _without_end(data, kind)
     if shared and data.get("session") not in (None, shared["session"]):
@@ -259,8 +259,7 @@ def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
     return given
 
 
-def _event_type(data: dict[str, Any]) -> str:
-    kind: Any = data.get("type")
+def _event_type(kind: Any) -> str:
     if kind not in EVENT_TYPES:
         code = "missing" if kind is None else "invalid_value"
         raise Problem(422, code, f"`type` must be one of {', '.join(EVENT_TYPES)}.", path="type")

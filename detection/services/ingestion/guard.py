@@ -182,7 +182,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
         for event, sent_id in zip(events, sent_ids, strict=True)
         if event.call_id != sent_id
     }
-    quarantine = Quarantine(events)
+    quarantine = Quarantine(id)
     trusts_recent = waits_for_family = True
     while True:
         try:
@@ -197,7 +197,7 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
         except OutdatedError:
             trusts_recent = False
         except EventEvaluationError as error:
-            if quarantine.is_new(error.event):
+            if any(error.event is event for event in events):
                 quarantine.add(error)
             else:
                 evaluate(error.event.session_id)

@@ -197,7 +197,7 @@ class FileImport:
 
 def _import_batch(principal: Principal, kind: str, batch: list[EventRecord], stored: int) -> int:
     """Store the events that follow the first `stored` of a session. Returns how many of them were new."""
-    quarantine = Quarantine(batch)
+    quarantine = Quarantine(id)
     while True:
         try:
             return _fold(principal, kind, batch, stored, quarantine)

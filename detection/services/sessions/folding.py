@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import structlog
@@ -56,30 +57,22 @@ class Quarantine:
 
     Parameters
     ----------
-    new
-        Events of the request. They get another sequence number with every attempt, so they are known by their records;
-        stored events are read anew and known by their numbers.
+    key
+        What an event is known by: stored ones, which are read anew, by their numbers, and those of a request, which get
+        another number with every attempt, by their records (`id`).
     """
 
-    def __init__(self, new: Iterable[EventRecord] = ()) -> None:
-        self._new = {id(event) for event in new}
-        self._errors: dict[tuple[bool, int], EventEvaluationError] = {}
+    def __init__(self, key: Callable[[EventRecord], int] = attrgetter("seq")) -> None:
+        self._key = key
+        self._errors: dict[int, EventEvaluationError] = {}
 
     def add(self, error: EventEvaluationError) -> None:
         """Quarantine the event that raised."""
         self._errors[self._key(error.event)] = error
 
-    def is_new(self, event: EventRecord) -> bool:
-        """Return whether the event is from the request."""
-        return id(event) in self._new
-
     def error_of(self, event: EventRecord) -> EventEvaluationError | None:
         """Return the error of a quarantined event, None for any other."""
         return self._errors.get(self._key(event)) if self._errors else None
-
-    def _key(self, event: EventRecord) -> tuple[bool, int]:
-        is_new = self.is_new(event)
-        return is_new, id(event) if is_new else event.seq
 
 
 class Folding:
@@ -192,7 +185,8 @@ class Folding:
         result = step.cell.result if step.cell else "pending"
         event.flags = call_flags.of_call(result, event.decision, has_run=has_run)
         self._count(event)
-        self._note_verdict(event, step)
+        if event.decision == "stop" or locked.session.stopped_by_kind:
+            self._note_verdict(event, step)
         locked.incidents.observe(event.seq, event.tool, step, policy, event)
         self._report(step, event.tool)
         self._watch(event, policy)
