@@ -3,29 +3,31 @@
 from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import httpcore
 import orjson
 
 from detection.gateway.client import Client
-from detection.gateway.conversation import USAGE_OPTION, Conversation
+from detection.gateway.conversation import Conversation, Turn, conversation_of
 from detection.gateway.delivery import Delivery
 from detection.gateway.errors import GatewayError
 from detection.gateway.loop_state import LoopState
-from detection.gateway.protocols.answers import MAX_REASKS, Answer, Message
+from detection.gateway.protocols import sessions
 from detection.gateway.protocols.prompt_commands import lead_of
 from detection.gateway.protocols.stream import StreamReader
 from detection.gateway.relaying import BegunBody, kind_of, relay
 from detection.gateway.request_body import check_number, parsed_request, request_body
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
-from detection.services.gateway.conversations import SessionFacts
+from detection.gateway.verdicts import JudgedAnswer
 from detection.services.gateway.grants import Grant
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of an error document that is read before it is passed on."""
+USAGE_OPTION: Final = "stream_options"
 COMMANDS_WAIT: Final = "The command takes effect with the first tool call of this conversation."
 
 
@@ -54,37 +56,46 @@ class Exchange:
                 self.meter.close()
 
     async def _serve(self, body: bytes) -> None:
-        conversation = await self.state.off_loop(len(body), lambda: self._conversation(body))
-        if conversation is None:
+        sent = await self.state.off_loop(len(body), lambda: self._conversation(body))
+        if sent is None:
             # The model server has its own error for what is no conversation.
             async with self._upstream(body) as response:
                 await relay(self.client, response)
             return
-        delivery = Delivery(conversation)
-        facts = await conversation.facts()
-        body, messages = await self.state.off_loop(len(body), lambda: conversation.rewrite(body, facts))
-        if facts.stopped:
-            await delivery.respond_text(facts.stopped, ends_in_error=facts.ends_in_error)
-        elif conversation.ends_with_commands_only:
-            await delivery.respond_text(await self._command_reply(conversation))
-        else:
-            if conversation.ends_with_commands:
-                delivery.lead = lead_of(await self._command_reply(conversation))
-            await self._converse(delivery, body, messages, facts)
-
-    async def _command_reply(self, conversation: Conversation) -> str:
-        """Execute the commands at the end of a conversation and return the reply."""
-        if not conversation.session and conversation.is_kept:
-            # The model server may keep the conversation, and then the command is in no later request.
-            conversation.name_after(conversation.own_response_id)
-        if not conversation.session:
-            return COMMANDS_WAIT
-        return await self.state.guarding.run_commands(
-            conversation.speaker(),
-            conversation.guard_messages,
-            conversation.prompt_text,
-            is_whole=conversation.ends_with_commands_only,
+        model = sessions.printable(sent.request.get("model") or "", 200)
+        self.meter.model = self.grant.principal.redactor.name(model)
+        conversation, facts = await self.state.histories.look_up(sent)
+        turn = await self.state.off_loop(
+            len(body), lambda: self.state.histories.turn(conversation, facts, body)
         )
+        lead = ""
+        if turn.prompt is not None and not facts.stopped:
+            turn, reply = await self._command_reply(turn, turn.prompt[1])
+            lead = reply if turn.is_only_commands else lead_of(reply)
+        backend = self.grant.backend
+        if facts.stopped or turn.is_only_commands:
+            delivery = Delivery(self.state, self.client, self.meter, backend)
+            await delivery.respond_text(
+                turn, facts.stopped or lead, ends_in_error=bool(facts.stopped) and facts.ends_in_error
+            )
+            return
+        reader: StreamReader = self.protocol.reader(turn.request)
+        reader.lead = lead
+        delivery = Delivery(self.state, self.client, self.meter, backend, lead)
+        await self._converse(delivery, turn, reader, is_cut=facts.cuts)
+
+    async def _command_reply(self, turn: Turn, prompt: str) -> tuple[Turn, str]:
+        """Execute the commands at the end of a conversation; return the reply, and the turn with a named session."""
+        conversation = turn.conversation
+        if conversation.is_kept:
+            # The model server may keep the conversation, and then the command is in no later request.
+            conversation = conversation.named_after(conversation.own_response_id)
+        if not conversation.session:
+            return turn, COMMANDS_WAIT
+        reply = await self.state.guarding.run_commands(
+            conversation.speaker(), [*turn.for_guard], prompt, is_whole=turn.is_only_commands
+        )
+        return replace(turn, conversation=conversation), reply
 
     def _conversation(self, body: bytes) -> Conversation | None:
         request = parsed_request(body)
@@ -92,7 +103,7 @@ class Exchange:
         if messages is None:
             return None
         check_number(messages)
-        return Conversation(self.state, self.client, self.grant, self.protocol, self.meter, request, messages)
+        return conversation_of(self.client, self.grant, self.protocol, request, messages)
 
     def _upstream(self, body: bytes) -> AbstractAsyncContextManager[httpcore.Response]:
         backend = self.grant.backend
@@ -102,43 +113,39 @@ class Exchange:
             backend, self.client.method, self.path, headers, body, self.client, self.meter.model
         )
 
-    async def _converse(
-        self, delivery: Delivery, body: bytes, messages: list[Message], facts: SessionFacts
-    ) -> None:
+    async def _converse(self, delivery: Delivery, turn: Turn, reader: StreamReader, *, is_cut: bool) -> None:
         """Ask the model server until there is an answer for the client."""
-        conversation = delivery.conversation
-        request: dict[str, Any] = conversation.request
-        reader: StreamReader = self.protocol.reader(request)
-        reader.lead = delivery.lead
-        if facts.cuts:
-            reader.answer.said.watch(facts.max_repeated_words)
-        choices = request.get("n")
-        reasks_left = 0 if isinstance(choices, int) and choices > 1 else MAX_REASKS
-        blocked = await self._ask(delivery, body, reader, reasks_left, None)
-        known = 0
-        while blocked is not None:
-            more = (
-                delivery.verdicts.whole_answer(blocked) if blocked.messages else conversation.before[known:]
-            )
-            messages, known = [*messages, *more], len(conversation.before)
-            again = self.protocol.continued(request, messages, blocked)
-            if delivery.verdicts.without_tools and request.get("tools"):
-                again |= {"tool_choice": self.protocol.no_tools}
-            body = await self.state.off_loop(len(body), partial(orjson.dumps, again))
+        blocked: JudgedAnswer | None = None
+        while True:
+            if is_cut:
+                reader.answer.said.watch(turn.conversation.max_repeated_words)
+            blocked = await self._ask(delivery, turn, reader, blocked)
+            if blocked is None:
+                return
+            turn = await self._next_turn(turn, blocked)
             reader = reader.next_reader()
-            if facts.cuts:
-                reader.answer.said.watch(facts.max_repeated_words)
-            reasks_left -= 1
-            blocked = await self._ask(delivery, body, reader, reasks_left, blocked)
+
+    async def _next_turn(self, turn: Turn, judged: JudgedAnswer) -> Turn:
+        """Return what the model server is asked after an answer whose calls were all blocked."""
+        messages = [*turn.messages, *judged.returned]
+        request = self.protocol.continued(turn.request, messages, judged.answer)
+        without_tools = turn.without_tools or judged.resolution.without_tools
+        if without_tools and turn.request.get("tools"):
+            request |= {"tool_choice": self.protocol.no_tools}
+        return replace(
+            turn,
+            conversation=judged.conversation,
+            body=await self.state.off_loop(len(turn.body), partial(orjson.dumps, request)),
+            messages=messages,
+            for_guard=[*turn.for_guard, *self.protocol.for_guard(judged.blocked)],
+            before=[*turn.before, *judged.blocked],
+            reasks_left=turn.reasks_left - 1,
+            without_tools=without_tools,
+        )
 
     async def _ask(
-        self,
-        delivery: Delivery,
-        body: bytes,
-        reader: StreamReader,
-        reasks_left: int,
-        blocked: Answer | None,
-    ) -> Answer | None:
+        self, delivery: Delivery, turn: Turn, reader: StreamReader, blocked: JudgedAnswer | None
+    ) -> JudgedAnswer | None:
         """Forward a request and the answer; return the answer if all its calls were blocked and there is another try.
 
         Parameters
@@ -146,24 +153,25 @@ class Exchange:
         blocked
             The answer before, if this is such a try.
         """
-        conversation = delivery.conversation
-        asking = await self.state.off_loop(len(body), lambda: conversation.with_usage(body))
-        reader.hides_usage = asking is not body
+        asking = await self.state.off_loop(len(turn.body), lambda: self._with_usage(turn))
+        reader.hides_usage = asking is not turn.body
         try:
             async with self._upstream(asking) as response:
                 begun = None
-                if asking is not body and response.status in (400, 422):
+                if asking is not turn.body and response.status in (400, 422):
                     begun = BegunBody(response)
                     if USAGE_OPTION.encode() in await begun.read(MAX_ERROR_BYTES):
-                        # Older servers reject the option: ask as the client did.
-                        conversation.note_without_usage()
-                        return await self._ask(delivery, body, reader, reasks_left, blocked)
+                        # Older servers reject the option: ask as the client did, and remember it.
+                        backend = self.grant.backend
+                        known = self.state.memory.backends_without_usage
+                        known.put(backend.public_id, backend.base_url)
+                        return await self._ask(delivery, turn, reader, blocked)
                 self.meter.is_answered = self.meter.is_answered or response.status == 200
                 kind = kind_of(response) if response.status == 200 else None
                 if kind == "stream":
-                    return await delivery.stream(response, reader, reasks_left)
+                    return await delivery.stream(turn, response, reader)
                 if kind is not None:
-                    return await delivery.whole(response, reasks_left)
+                    return await delivery.whole(turn, response)
                 if response.status == 200:
                     self.meter.count_error("unreadable")
                 if blocked is None:
@@ -173,5 +181,23 @@ class Exchange:
             if blocked is None:
                 raise
         # The model server fails when it is asked again.
-        await delivery.end_with_reasons(blocked, reader)
+        await delivery.end_with_reasons(turn, blocked, reader)
         return None
+
+    def _with_usage(self, turn: Turn) -> bytes:
+        """Return a request that asks for the usage of its stream; the same one if it asks already or should not.
+
+        The client does not see what it has not asked for; see `StreamReader.hides_usage`.
+        """
+        backend, options, body = self.grant.backend, turn.request.get(USAGE_OPTION), turn.body
+        is_stream = turn.conversation.is_stream
+        is_asked = self.protocol.shape != "openai" or not is_stream or not backend.requests_usage
+        if is_asked or (isinstance(options, dict) and options.get("include_usage") is True):
+            return body
+        if self.state.memory.backends_without_usage.get(backend.public_id) == backend.base_url:
+            return body
+        if USAGE_OPTION in turn.request:
+            asking = {**(options if isinstance(options, dict) else {}), "include_usage": True}
+            return orjson.dumps({**orjson.loads(body), USAGE_OPTION: asking})
+        # At the end, so that all the rest keeps its bytes.
+        return body.rstrip()[:-1] + b',"stream_options":{"include_usage":true}}'

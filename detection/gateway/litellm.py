@@ -37,7 +37,7 @@ from detection.gateway.protocols.rewrites import Rewrite, Rewrites, occurrence_o
 from detection.gateway.request_body import check_number, parsed_request, request_body
 from detection.models import KeyScope
 from detection.services import keys
-from detection.services.gateway.conversations import session_facts, store_rewrite
+from detection.services.gateway.conversations import session_facts
 from detection.services.keys import Principal
 
 log = structlog.get_logger(__name__)
@@ -229,7 +229,8 @@ class GuardrailCall:
             notes.setdefault(calls[0].id, evaluation.notice)
         if notes and calls[0].id:
             ids = [one for message in messages for one in _CHAT.call_ids(message)]
-            await self._keep(name, Rewrite(calls[0].id, occurrence_of(calls[0].id, ids), notes=notes))
+            rewrite = Rewrite(calls[0].id, occurrence_of(calls[0].id, ids), notes=notes)
+            await self.state.histories.keep(self.principal.project_id, name, rewrite)
         return _PASSES
 
     @property
@@ -299,20 +300,10 @@ class GuardrailCall:
                 key = (calls[0], occurrence_of(calls[0], ids))
                 before = next((one for one in rewrites if one.key == key), Rewrite(*key))
                 changed = replace(before, notes={last: text} | before.notes)
-                await self._keep(name, changed)
+                await self.state.histories.keep(self.principal.project_id, name, changed)
                 return [*(one for one in rewrites if one.key != key), changed]
             ids += calls
         return rewrites
-
-    async def _keep(self, name: str, rewrite: Rewrite) -> None:
-        project_id = self.principal.project_id
-        self.state.memory.add_rewrite((project_id, name), rewrite)
-        try:
-            await self.state.workers.run(
-                lambda: store_rewrite(project_id, name, rewrite.key, rewrite.dump()), FACTS_SECONDS
-            )
-        except DatabaseError as error:
-            log.warning("gateway_rewrite_not_stored", session=name, error=str(error)[:200])
 
     def _rewritten(
         self, rows: list[Message], messages: list[Message], rewrites: list[Rewrite]

@@ -14,6 +14,7 @@ from detection.gateway.access import Access
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.guarding import Guarding
+from detection.gateway.histories import Histories
 from detection.gateway.memory import Memory, Recent, RecentBySize
 from detection.gateway.protocols.answers import Message, ToolCall
 from detection.gateway.request_body import BodyBudget
@@ -84,6 +85,7 @@ class LoopState:
         self.memory_budget = BodyBudget()
         self.guarding = Guarding(self.workers)
         self.memory = Memory()
+        self.histories = Histories(self.memory, self.workers)
         self.shown_requests: RecentBySize[ShownRequest] = RecentBySize(MAX_SHOWN_BYTES)
         self.given_items: Recent[tuple[ToolCall, ...]] = Recent(MAX_GIVEN_ITEMS)
         self.item_ids: Recent[str] = Recent(MAX_ITEM_IDS)

@@ -91,6 +91,7 @@ class RequestMeter:
         self._traffic, self._backend = traffic, backend
         self._started: float | None = time.perf_counter()
         self._added_seconds = 0.0
+        self._counted: Answer | None = None
         self.model = ""
         self.is_answered = False
 
@@ -113,16 +114,18 @@ class RequestMeter:
         """Count an error of the model server."""
         self._traffic.counts(self._backend, self.model).count_error(kind)
 
-    def count_answer(self, answer: Answer) -> None:
-        """Count the tokens of an answer."""
+    def count_answer(self, answer: Answer) -> bool:
+        """Count the tokens of an answer once; return whether they were not counted yet."""
+        is_first, self._counted = self._counted is not answer, answer
         usage = answer.usage
-        if not usage.total:
-            return
+        if not is_first or not usage.total:
+            return is_first
         counts = self._traffic.counts(self._backend, self.model, answer.model[:200])
         counts.input_tokens += usage.input_tokens
         counts.cached_tokens += usage.cached_tokens
         counts.cache_write_tokens += usage.cache_write_tokens
         counts.output_tokens += usage.output_tokens
+        return True
 
     def close(self) -> None:
         """Count the time that was added to a request that was forwarded."""

@@ -47,7 +47,7 @@ def finding_document(finding: Finding) -> FindingDocument:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredVerdict:
-    """What an agent was told about a call, and why: all that it takes to say it again when the call is sent again.
+    """The response to a call and its reasons: all that it takes to respond alike when the call is sent again.
 
     The decision is a column of its own.
 

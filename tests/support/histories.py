@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any
 
 import orjson
@@ -25,6 +26,7 @@ from detection.models import (
     Session,
     TrackerState,
 )
+from detection.models.stored_verdict import StoredVerdict
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.ingest import ingest
@@ -113,6 +115,7 @@ def rows(session: Session) -> dict[str, list[Any]]:
     names |= {one.public_id: f"approval-{number}" for number, one in enumerate(approvals)}
 
     def plain(value: Any) -> Any:
+        value = asdict(value) if isinstance(value, StoredVerdict) else value
         if isinstance(value, dict):
             return {key: plain(inner) for key, inner in value.items() if key not in _OF_TIME}
         if isinstance(value, list | tuple):

@@ -133,8 +133,8 @@ class CallResponse:
         reference = approval_reference(approval, self.call_id)
         if approval.is_open:
             return replace(self, approval=reference)
-        told = replace(self.verdict, message=approval.message, message_by_shape={})
-        return replace(self, decision=approval.decision, verdict=told, approval=reference)
+        verdict = replace(self.verdict, message=approval.message, message_by_shape={})
+        return replace(self, decision=approval.decision, verdict=verdict, approval=reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,8 +476,8 @@ def _first_response(locked: LockedSession, call_id: str, seq: int) -> CallRespon
     left = None
     if verdict.ending == "delay" and event.decision == "block":
         if locked.session.is_stopped_by_person:
-            told = replace(allowed.verdict, message=stopped_message(locked.session))
-            return replace(allowed, decision="stop", verdict=told)
+            stopped = replace(allowed.verdict, message=stopped_message(locked.session))
+            return replace(allowed, decision="stop", verdict=stopped)
         left = ceil(verdict.pause_seconds - (now - event.received_at).total_seconds())
         if left <= 0:
             # The pause is over: the call that was counted then runs now.

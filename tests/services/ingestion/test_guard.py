@@ -66,7 +66,7 @@ def test_a_resent_call_that_was_allowed_although_it_was_found_repeats_the_findin
         call = agent.call(call_id=f"c-{number}", arguments=f'{{"q": "page {number}"}}')
         first, again = agent.asks(call).verdicts[0], agent.asks(call).verdicts[0]
         assert again.duplicate
-        assert (again.decision, again.verdict) == (first.decision, first.verdict)
+        assert (again.decision, again.verdict.finding) == (first.decision, first.verdict.finding)
         found.append(first.decision == "allow" and first.verdict.finding is not None)
         agent.posts(agent.result(f"c-{number}"))
     assert any(found)

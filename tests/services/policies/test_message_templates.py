@@ -43,9 +43,9 @@ def test_a_shape_may_have_a_text_of_its_own(project, agent):
 def test_the_templates_of_other_projects_do_not_change(project, agent):
     other = Project.objects.create(slug="rivals", name="Rivals")
     message_templates.save_template(other.pk, "stop", "", "Not yours.", OPERATOR)
-    assert stopped(agent).message != "Not yours."
+    assert stopped(agent).message() != "Not yours."
     theirs = keys.authenticate(keys.create_key(other, "agent", OPERATOR)[1])
-    assert stopped(Agent(theirs)).message == "Not yours."
+    assert stopped(Agent(theirs)).message() == "Not yours."
 
 
 @pytest.mark.parametrize(
