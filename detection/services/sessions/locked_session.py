@@ -264,24 +264,24 @@ class LockedSession:
             raise OutdatedError
         return written
 
-    def as_written(self, project_version: str) -> RecentSession | None:
-        """Return the session with its state as `save` has written them, None if it has not written both.
+    def remember(self, project_version: str) -> None:
+        """Keep the session in this process for its next call, if `save` has written it together with its state.
 
         Parameters
         ----------
         project_version
             The version of the project's row that the session was read with.
         """
-        if self._tracker is None or not self._written_by:
-            return None
+        if self._tracker is None or not self._written_by or connection.in_atomic_block:
+            return
         if self.session.project.first_event_at is None:
-            return None  # the first event of a project is noted on the project's row
+            return  # the first event of a project is noted on the project's row
         self._tracker.leave_family()
         versions = RowVersions(self._written_by, project_version, self._written_by)
         calls = RecentCalls(self.session.last_seq) if self.events.has_changed_others else self._calls
         if calls is self._calls:
             calls.add(self.events.stored)
-        return RecentSession(self.session, self._before, self._tracker, versions, calls)
+        recent_sessions.put(RecentSession(self.session, self._before, self._tracker, versions, calls))
 
     @classmethod
     def unlocked(
@@ -308,8 +308,10 @@ def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSess
         If the session does not exist, or without `wait` if another transaction holds the lock.
     """
     reads = session_rows.by_id(session_id, wait=wait), tracker_state.by_id(session_id)
-    with pipelined_transaction(*reads) as rows, _written(*rows) as locked:
+    with pipelined_transaction(*reads) as rows:
+        locked = _locked(*rows)
         yield locked
+        locked.save()
 
 
 @contextmanager
@@ -321,8 +323,10 @@ def locked_session_by_name(project_id: int, external_id: str) -> Iterator[Locked
     NotFound
         When the project has no such session.
     """
-    with pipelined_transaction(*_reads(project_id, external_id)) as rows, _written(*rows) as locked:
+    with pipelined_transaction(*_reads(project_id, external_id)) as rows:
+        locked = _locked(*rows)
         yield locked
+        locked.save()
 
 
 @contextmanager
@@ -360,7 +364,7 @@ def locked_session_of_agent(
                 locked = LockedSession.unlocked(recent, identity, known, lock)
                 yield locked
                 locked.save()
-            _keep(locked, recent.versions.project)
+            locked.remember(recent.versions.project)
             return
     known_id = recent.session.pk if recent else recent_ids.get(project_id, external_id)
     by_name = _reads(project_id, external_id)
@@ -385,7 +389,7 @@ def locked_session_of_agent(
         locked.identity = identity.load(rows)
         yield locked
         locked.save()
-    _keep(locked, project_version)
+    locked.remember(project_version)
 
 
 def _known_rows(recent: RecentSession, identity: CallIdentity) -> KnownRows | None:
@@ -397,12 +401,6 @@ def _known_rows(recent: RecentSession, identity: CallIdentity) -> KnownRows | No
     if new_ids is None:
         return None
     return KnownRows(session.pk, recent.versions, new_ids, recent.calls.after_seq)
-
-
-def _keep(locked: LockedSession, project_version: str) -> None:
-    written = locked.as_written(project_version)
-    if written is not None and not connection.in_atomic_block:
-        recent_sessions.put(written)
 
 
 def _reads(project_id: int, external_id: str) -> tuple[Statement, Statement]:
@@ -423,13 +421,6 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
         sessions = session_rows.lock_or_create(principal, names)
         yield sessions
         session_rows.save_received(sessions.values())
-
-
-@contextmanager
-def _written(locked_rows: Rows, tracker_rows: Rows) -> Iterator[LockedSession]:
-    locked = _locked(locked_rows, tracker_rows)
-    yield locked
-    locked.save()
 
 
 def _locked(locked_rows: Rows, tracker_rows: Rows) -> LockedSession:
