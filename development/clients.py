@@ -1,12 +1,14 @@
 """Runs the tests of the clients: those of the client itself here, those of each framework in an environment of its own.
 
 Frameworks exclude each other's dependencies. Each has a file of pinned requirements; its environment is created with
-`--install`, and without one its tests are skipped visibly.
+`--install`, and without one its tests are skipped visibly. So are those of the JavaScript client and of its frameworks,
+which need Node.js and npm.
 """
 
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +19,9 @@ from development.test_server import running_server
 
 TESTS = Path("clients/python/client_tests")
 CLIENT = "client"
+JAVASCRIPT = {"javascript": Path("clients/javascript")}
+"""Folders with a `package.json`, in the order in which they are built."""
+SKIPPED = "SKIPPED: not installed; run `python3 manage.py test clients --install`"
 
 
 def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None = None) -> int:
@@ -27,17 +32,19 @@ def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None 
     root : Path
         The checkout.
     arguments : sequence of str
-        `--install` creates missing environments and renews those of other requirements; names of frameworks, and
-        `client` for the client itself, run only these; anything else is passed to pytest.
+        `--install` creates missing environments and renews those of other requirements; names of frameworks,
+        `client` for the client itself, and `javascript` run only these; anything else is passed to pytest.
     running : mapping, optional
         What the ready file of a running server says; without one, a server of the checkout is started.
     """
     requirements = {
         file.stem: file for file in sorted((root / TESTS / "frameworks/requirements").glob("*.txt"))
     }
-    chosen = [word for word in arguments if word in requirements]
+    known = (*requirements, *JAVASCRIPT)
+    chosen = [word for word in arguments if word in known]
     is_client = CLIENT in arguments or not chosen
-    passed_on = [word for word in arguments if word not in (*requirements, CLIENT, "--install")]
+    is_install = "--install" in arguments
+    passed_on = [word for word in arguments if word not in (*known, CLIENT, "--install")]
     results: dict[str, str] = {}
     with contextlib.nullcontext(running) if running else running_server() as server:
         environment = {
@@ -50,14 +57,30 @@ def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None 
             status = subprocess.run(command, cwd=root, env=environment, check=False).returncode
             return "passed" if status == 0 else "FAILED"
 
+        # First the client in JavaScript: the cases that clients share need what it builds.
+        for name in chosen if CLIENT in arguments else chosen or (*JAVASCRIPT, *requirements):
+            if name in JAVASCRIPT:
+                results[name] = _test_javascript(root / JAVASCRIPT[name], environment, install=is_install)
+                continue
+            python = python_of(name, requirements[name], install=is_install)
+            results[name] = test(python, TESTS / "frameworks" / f"test_{name}.py") if python else SKIPPED
         if is_client:
             results[CLIENT] = test(sys.executable, TESTS, f"--ignore={TESTS / 'frameworks'}")
-        for name in chosen if CLIENT in arguments else chosen or requirements:
-            python = python_of(name, requirements[name], install="--install" in arguments)
-            results[name] = (
-                test(python, TESTS / "frameworks" / f"test_{name}.py")
-                if python
-                else "SKIPPED: not installed; run `python3 manage.py test clients --install`"
-            )
     print("\n".join(f"{name}: {result}" for name, result in results.items()), flush=True)
     return 1 if "FAILED" in results.values() else 0
+
+
+def _test_javascript(folder: Path, environment: Mapping[str, str], *, install: bool) -> str:
+    """Run the tests of a folder with a `package.json`, and say what became of them."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return "SKIPPED: `npm` is not on the PATH"
+    commands = [["test"]]
+    if install:
+        commands = [["ci", "--no-audit", "--no-fund"], ["run", "--if-present", "build"], *commands]
+    elif not (folder / "node_modules").is_dir():
+        return SKIPPED
+    for command in commands:
+        if subprocess.run([npm, *command], cwd=folder, env=environment, check=False).returncode != 0:
+            return "FAILED"
+    return "passed"

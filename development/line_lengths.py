@@ -17,6 +17,8 @@ SOURCES = (
     ("loopguard_site", "*.py"),
     ("development", "*.py"),
     ("clients/python/loopguard_client", "*.py"),
+    ("clients/javascript/src", "*.ts"),
+    ("clients/javascript/tests", "*.mjs"),
 )
 """Folder and pattern; code of others, in `static/vendor`, is not ours to format."""
 _FREE = re.compile(r"/migrations/|/secret_rules\.py$")
