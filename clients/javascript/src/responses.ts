@@ -82,7 +82,11 @@ export class ResponseCalls {
 
 interface AnyResponse {
   choices?: { message?: AnyResponse }[];
-  tool_calls?: { id?: string; function?: { name: string; arguments: string }; custom?: { name: string; input: string } }[];
+  tool_calls?: {
+    id?: string;
+    function?: { name: string; arguments: string };
+    custom?: { name: string; input: string };
+  }[];
   output?: { type: string; name?: string; call_id?: string; arguments?: string; input?: string }[];
   content?: unknown;
 }
