@@ -111,4 +111,7 @@ def _answer(verdict: Verdict) -> dict[str, Any]:
     return {**fields, "may_run": verdict.may_run, "is_answer": verdict.is_answer}
 
 
-CLIENTS = {"python": PythonClient, "javascript": JavaScriptClient}
+CLIENTS: dict[str, type[PythonClient] | type[JavaScriptClient]] = {
+    "python": PythonClient,
+    "javascript": JavaScriptClient,
+}

@@ -79,7 +79,7 @@ class Run:
         calls = _expanded(step["check"])
         calls = calls if isinstance(calls, list) else [calls]
         verdicts: list[dict[str, Any]] = []
-        for _ in range(step.get("times", 1)):
+        for _time in range(step.get("times", 1)):
             given = self.client.do("check", calls=calls, round=step.get("round", ""))
             for verdict in given:
                 verdicts.append(verdict)
