@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeVar
+
+_Row = TypeVar("_Row")
+_NOT_FOUND = "Not found in this project."
 
 
 class ServiceError(Exception):
@@ -30,8 +34,15 @@ class NotFound(ServiceError):
 
     code, status = "not_found", 404
 
-    def __init__(self, detail: str = "Not found in this project.") -> None:
+    def __init__(self, detail: str = _NOT_FOUND) -> None:
         super().__init__(detail)
+
+
+def found(row: _Row | None, detail: str = _NOT_FOUND) -> _Row:
+    """Return a row that was looked for, or raise `NotFound`."""
+    if row is None:
+        raise NotFound(detail)
+    return row
 
 
 class Conflict(ServiceError):

@@ -18,7 +18,7 @@ from django.utils import timezone
 from detection.models import ApiKey, KeyScope, Project
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Invalid, NotFound
+from detection.services.errors import Invalid, found
 from detection.services.redaction.redaction import Redactor
 
 PREFIX = "lg_"
@@ -231,9 +231,7 @@ def _update_last_used(key: ApiKey) -> None:
 @transaction.atomic
 def revoke_key(project: Project, public_id: str, actor: Actor) -> ApiKey:
     """Revoke a key. Takes effect in every process within a second; revoking twice changes nothing."""
-    key = ApiKey.objects.select_for_update().filter(project=project, public_id=public_id).first()
-    if key is None:
-        raise NotFound
+    key = found(ApiKey.objects.select_for_update().filter(project=project, public_id=public_id).first())
     if key.revoked_at is None:
         key.revoked_at = timezone.now()
         key.save(update_fields=["revoked_at"])

@@ -15,7 +15,7 @@ from detection.selectors.lists import LISTS
 from detection.selectors.saved_views import MAX_VIEWS
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 
 MAX_QUERY_LENGTH: Final = 4_000
 _MORE: Final = {"sessions": "rows", "statistics": "by", "notifications": "tab"}
@@ -115,10 +115,7 @@ def delete_view(project_id: int, public_id: str, actor: Actor) -> None:
 
 def _locked(project_id: int, public_id: str) -> SavedView:
     rows = SavedView.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
-    view = rows.first()
-    if view is None:
-        raise NotFound
-    return view
+    return found(rows.first())
 
 
 def _name(name: str) -> str:

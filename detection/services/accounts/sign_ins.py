@@ -14,7 +14,7 @@ from django.utils import timezone
 from detection.models import SignIn
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import NotFound
+from detection.services.errors import found
 
 log = structlog.get_logger(__name__)
 SEEN_STEP_SECONDS = 60.0
@@ -85,9 +85,8 @@ def note_seen(session_key: str, user_id: int, agent: str, address: str | None) -
 @transaction.atomic
 def end_sign_in(user_id: int, public_id: str, actor: Actor) -> None:
     """Sign a person out in one browser; `NotFound` if the person is not signed in there."""
-    row = SignIn.objects.select_for_update().filter(user_id=user_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound("This sign-in has already ended.")
+    rows = SignIn.objects.select_for_update().filter(user_id=user_id, public_id=public_id)
+    row = found(rows.first(), "This sign-in has already ended.")
     audit.record(actor, "account.sign_out", row.user.get_username(), project_id=None, before=_described(row))
     BrowserSession.objects.filter(pk=row.session_id).delete()
 

@@ -15,7 +15,7 @@ from detection.services.alerting import routing
 from detection.services.alerting.destinations import checked_name
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.versions import require_version, version_of
 
 MAX_ROUTES = 100
@@ -146,10 +146,8 @@ def _quiet_hours(values: Mapping[str, Any]) -> tuple[time | None, time | None, s
 
 
 def _locked_route(project_id: int, public_id: str) -> AlertRoute:
-    row = AlertRoute.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
-    return row
+    rows = AlertRoute.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
+    return found(rows.first())
 
 
 def route_as_dict(row: AlertRoute) -> dict[str, Any]:

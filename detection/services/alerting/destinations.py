@@ -15,7 +15,7 @@ from detection.models import AlertDestination, DestinationKind, Project
 from detection.services import audit, outgoing_http
 from detection.services.alerting import notifiers
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.versions import require_version, version_of
 
 MAX_DESTINATIONS = 50
@@ -37,14 +37,8 @@ def checked_name(name: str) -> str:
 
 
 def _destination(project_id: int, public_id: str) -> AlertDestination:
-    row = (
-        AlertDestination.objects.select_for_update(no_key=True)
-        .filter(project_id=project_id, public_id=public_id)
-        .first()
-    )
-    if row is None:
-        raise NotFound
-    return row
+    rows = AlertDestination.objects.select_for_update(no_key=True)
+    return found(rows.filter(project_id=project_id, public_id=public_id).first())
 
 
 def _address(kind: str, address: str) -> str:
@@ -136,13 +130,8 @@ def update_destination(
     """
     shown = ""
     if address is not None:
-        kind = (
-            AlertDestination.objects.filter(project_id=project_id, public_id=public_id)
-            .values_list("kind", flat=True)
-            .first()
-        )
-        if kind is None:
-            raise NotFound
+        rows = AlertDestination.objects.filter(project_id=project_id, public_id=public_id)
+        kind = found(rows.values_list("kind", flat=True).first())
         address = address.strip()
         shown = _address(kind, address)
     with transaction.atomic():

@@ -11,7 +11,7 @@ from detection.models import AlertDestination, Notification, NotificationState
 from detection.services import audit
 from detection.services.alerting import delivery
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, NotFound
+from detection.services.errors import Conflict, NotFound, found
 
 MAX_RESENT = 1000
 
@@ -19,13 +19,8 @@ MAX_RESENT = 1000
 def send_test(project_id: int, destination_id: str, actor: Actor) -> Notification:
     """Send a test notification to a destination, by public id, and wait up to a few seconds for the outcome."""
     with transaction.atomic():
-        destination = (
-            AlertDestination.objects.select_for_update(no_key=True)
-            .filter(project_id=project_id, public_id=destination_id)
-            .first()
-        )
-        if destination is None:
-            raise NotFound
+        destinations = AlertDestination.objects.select_for_update(no_key=True)
+        destination = found(destinations.filter(project_id=project_id, public_id=destination_id).first())
         notification = Notification.objects.create(
             project_id=project_id, destination=destination, is_test=True, due_at=timezone.now()
         )

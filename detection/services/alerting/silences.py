@@ -12,7 +12,7 @@ from detection.models import AlertSilence, Pattern
 from detection.services import audit, pattern_activity
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.versions import require_version, version_of
 
 MAX_SILENCES = 200
@@ -108,9 +108,7 @@ def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str |
         When it is active, and no longer the one with this `version`, as `silence_version` gave it.
     """
     rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
-    row = rows.filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
+    row = found(rows.filter(project_id=project_id, public_id=public_id).first())
     now = timezone.now()
     if row.ends_at > now:
         before = silence_as_dict(row)

@@ -39,7 +39,7 @@ from detection.models.incidents import (
 from detection.selectors.policies import rows_at, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, NotFound, found
 from detection.services.policies import overrides
 from detection.services.policies.documents import settings_at, settings_of, without_change
 from detection.services.sessions import actions
@@ -425,12 +425,8 @@ def changed_since(project_id: int, saved: Iterable[IncidentActivity]) -> set[int
 
 
 def _incident(project_id: int, public_id: str) -> Incident:
-    incident = (
-        Incident.objects.select_related("session").filter(project_id=project_id, public_id=public_id).first()
-    )
-    if incident is None:
-        raise NotFound
-    return incident
+    rows = Incident.objects.select_related("session")
+    return found(rows.filter(project_id=project_id, public_id=public_id).first())
 
 
 def _scopes(incident: Incident) -> list[Scope]:

@@ -14,7 +14,7 @@ from django.utils import timezone
 from detection.models import BackendKind, GatewayBackend, GatewayToken, Project
 from detection.services import audit, keys, outgoing_http
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 from detection.services.versions import require_version, version_of
 
@@ -151,18 +151,12 @@ def _shown(row: GatewayBackend) -> dict[str, Any]:
 
 def find_backend(project_id: int, public_id: str) -> GatewayBackend:
     """Return a backend; raises `NotFound`."""
-    row = GatewayBackend.objects.filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
-    return row
+    return found(GatewayBackend.objects.filter(project_id=project_id, public_id=public_id).first())
 
 
 def _locked(project_id: int, public_id: str) -> GatewayBackend:
     rows = GatewayBackend.objects.select_for_update(no_key=True)
-    row = rows.filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
-    return row
+    return found(rows.filter(project_id=project_id, public_id=public_id).first())
 
 
 def create_backend(project_id: int, actor: Actor, **values: Any) -> GatewayBackend:
@@ -274,9 +268,7 @@ def create_token(project_id: int, public_id: str, actor: Actor, *, name: str) ->
 def revoke_token(project_id: int, public_id: str, token_id: str, actor: Actor) -> GatewayToken:
     """Revoke a token. Takes effect within a second; revoking twice changes nothing."""
     backend = _locked(project_id, public_id)
-    row = backend.tokens.filter(public_id=token_id.removeprefix(TOKEN_PREFIX)).first()
-    if row is None:
-        raise NotFound
+    row = found(backend.tokens.filter(public_id=token_id.removeprefix(TOKEN_PREFIX)).first())
     if row.revoked_at is None:
         row.revoked_at = timezone.now()
         row.save(update_fields=["revoked_at"])

@@ -12,7 +12,7 @@ from django.db import transaction
 from detection.models import ModelPrice, Project
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.versions import require_version, version_of
 
 MAX_PRICES: Final = 500
@@ -118,9 +118,7 @@ def delete_price(project_id: int, public_id: str, actor: Actor, *, version: str 
         When its version is no longer `version`; see `save_price`.
     """
     rows = ModelPrice.objects.select_for_update(no_key=True)
-    row = rows.filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
+    row = found(rows.filter(project_id=project_id, public_id=public_id).first())
     before = _shown(row)
     require_version(version, before)
     row.delete()

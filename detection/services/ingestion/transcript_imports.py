@@ -18,7 +18,7 @@ from django.utils import timezone
 from detection.models import ImportState, Project, TranscriptImport
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.ingestion import import_files
 from detection.services.ingestion.run_import import ImportSummary
 from detection.services.ingestion.transcript_files import KINDS
@@ -190,9 +190,7 @@ def cancel_import(project_id: int, public_id: str, actor: Actor) -> TranscriptIm
     """
     with transaction.atomic():
         rows = TranscriptImport.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
-        row = rows.first()
-        if row is None:
-            raise NotFound
+        row = found(rows.first())
         if not row.is_open:
             raise Conflict(f"The import is {row.state} already.")
         row.state, row.finished_at, row.finished_by = ImportState.CANCELLED, timezone.now(), actor.name[:150]

@@ -12,7 +12,7 @@ from django.utils import timezone
 from detection.models import AuditEntry, Project, Suggestion, SuggestionDecision, WhatIf
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, NotFound
+from detection.services.errors import Conflict, NotFound, found
 from detection.services.learning.suggestions import OpenSuggestion, learn
 from detection.services.policies import overrides
 from detection.services.what_if import what_ifs
@@ -80,9 +80,8 @@ def undo(project_id: int, public_id: str, actor: Actor) -> None:
     Conflict
         ``changed_since`` if the policy of its scope has changed since; it can be restored from the policy history.
     """
-    row = Suggestion.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
-    if row is None:
-        raise NotFound
+    rows = Suggestion.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
+    row = found(rows.first())
     if row.decision == SuggestionDecision.ACCEPTED and row.audit_entry is not None:
         later = AuditEntry.objects.filter(
             project_id=project_id,

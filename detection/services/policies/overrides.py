@@ -25,7 +25,7 @@ from detection.models import AuditEntry, Override, Project, StoredSettings, Tool
 from detection.selectors.policies import load_overrides, model_of, rows_at, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, NotFound, found
 from detection.services.policies.documents import (
     EXPIRES_AT,
     RULE_FACTS,
@@ -293,12 +293,8 @@ def _parts(settings: Settings) -> tuple[dict[str, Any], RuleFacts]:
 
 
 def _change(project_id: int, entry_id: int) -> AuditEntry:
-    entry = AuditEntry.objects.filter(
-        pk=entry_id, project_id=project_id, action__startswith="policy."
-    ).first()
-    if entry is None:
-        raise NotFound("Change not found in this project.")
-    return entry
+    rows = AuditEntry.objects.filter(pk=entry_id, project_id=project_id, action__startswith="policy.")
+    return found(rows.first(), "Change not found in this project.")
 
 
 def _require_future(settings: Settings) -> None:

@@ -18,7 +18,7 @@ from django.utils import timezone
 from detection.models import Invitation, Membership, Project
 from detection.services import audit, keys
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, NotFound, found
 from detection.services.projects.members import checked_role
 
 PREFIX = "lgi_"
@@ -92,9 +92,7 @@ def create_invitation(
 def revoke_invitation(project_id: int, public_id: str, actor: Actor) -> Invitation:
     """Revoke an invitation that has not been accepted; revoking twice changes nothing."""
     rows = Invitation.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
-    row = rows.first()
-    if row is None:
-        raise NotFound
+    row = found(rows.first())
     if row.accepted_at is not None:
         raise Conflict("The invitation has been accepted. Remove the member instead.")
     if row.revoked_at is None:

@@ -7,7 +7,7 @@ from django.db import transaction
 from detection.models import Membership, Project, Role
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.incidents.pattern_triage import unassign_former_members
 
 
@@ -87,10 +87,7 @@ def _locked(project_id: int, user_id: int) -> Membership:
     # The lock of the project orders all changes of members: two admins cannot leave at the same time.
     Project.objects.select_for_update(no_key=True).get(pk=project_id)
     rows = Membership.objects.select_related("user").filter(project_id=project_id, user_id=user_id)
-    membership = rows.first()
-    if membership is None:
-        raise NotFound("This person is not a member of the project.")
-    return membership
+    return found(rows.first(), "This person is not a member of the project.")
 
 
 def _check_admin_remains(membership: Membership) -> None:

@@ -13,7 +13,7 @@ from detection.models.what_ifs import OPEN_STATES
 from detection.selectors.policies import rows_at
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, found
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.what_if.changes import PolicyChange
@@ -81,9 +81,8 @@ def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
         If there is none, or if it has finished.
     """
     with transaction.atomic():
-        row = WhatIf.objects.select_for_update().filter(project_id=project_id, public_id=public_id).first()
-        if row is None:
-            raise NotFound
+        rows = WhatIf.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
+        row = found(rows.first())
         if not row.is_open:
             raise Conflict(f"The what-if is {row.state} already.")
         row.state, row.finished_at, row.finished_by = WhatIfState.CANCELLED, timezone.now(), actor.name[:150]
