@@ -50,10 +50,9 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
 
 
 def kept_bytecode() -> dict[str, str]:
-    """Return an environment that caches bytecode, in `.venv` where nothing may be written beside the sources.
+    """Return an environment that caches bytecode in `.venv`.
 
-    Checks and suite start Python often; without a cache each start takes two seconds more.
+    Checks and suite start Python often; without a cache each start takes two seconds more. Installations of tests read
+    this cache, also where their processes run as another account, which would start with an empty one of its own.
     """
-    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        return {}
     return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(sys.prefix, "bytecode"))}

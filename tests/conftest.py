@@ -37,8 +37,17 @@ _ROOT = _HERE.parent
 _WITHOUT_DJANGO = [
     *(_HERE / package for package in ("development", "docs", "engine", "supervisor")), _ROOT / "clients"
 ]  # fmt: skip
-_SLOW_PACKAGES = ("reliability", "supervisor", "demo", "python")
-"""These start whole installations. They run first: at the end, one of them would leave the other processes idle."""
+_MEASURING = _HERE / "development" / "measuring"
+"""Plays scenarios on an installation, so it needs what the other tests of `development` do without."""
+_SLOW = (
+    "tests/development/measuring/test_running_installation.py",
+    "tests/reliability/",
+    "tests/supervisor/",
+    "tests/demo/",
+    "clients/python/",
+)
+"""Beginnings of paths of tests that start whole installations, the slowest first. They run before all others: at the end,
+one of them would leave the other processes idle."""
 _SHARED_FIXTURES = {
     "tests/console/test_connect_snippets.py",
     "tests/development/test_package.py",
@@ -94,7 +103,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if (item.get_closest_marker("long") is not None) == is_long]
     for item in items if is_long else []:
         item.add_marker(pytest.mark.timeout(0))  # each of these has its own deadlines
-    items.sort(key=lambda item: item.path.relative_to(_ROOT).parts[1] not in _SLOW_PACKAGES)
+    items.sort(key=lambda item: (not item.nodeid.startswith(_SLOW), not item.nodeid.startswith(_SLOW[0])))
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
@@ -126,8 +135,12 @@ def _needs_django() -> bool:
         for before, word in itertools.pairwise(sys.argv)
         if (path := Path(word.split("::")[0])).exists() and not _takes_a_value(before)
     ]
-    return not paths or not all(
-        any(path.resolve().is_relative_to(package) for package in _WITHOUT_DJANGO) for path in paths
+    return not paths or not all(_is_without_django(path.resolve()) for path in paths)
+
+
+def _is_without_django(path: Path) -> bool:
+    return any(path.is_relative_to(package) for package in _WITHOUT_DJANGO) and not (
+        path.is_relative_to(_MEASURING) or _MEASURING.is_relative_to(path)
     )
 
 

@@ -61,7 +61,7 @@ def process_environment(code: CodeAccess | None, runtime: Path) -> dict[str, str
     if code is None:
         return {}
     environment = code.account.environment()
-    if not sys.dont_write_bytecode:
-        # They cannot write compiled modules where the code is.
+    if not sys.dont_write_bytecode and sys.pycache_prefix is None:
+        # They cannot write compiled modules where the code is; those of a folder that is named they can read.
         environment["PYTHONPYCACHEPREFIX"] = str(runtime / _BYTECODE)
     return environment

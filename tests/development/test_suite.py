@@ -68,6 +68,10 @@ sys.exit((" ".join(words) + "\\n").startswith(os.environ["FAILS"]))
 """
 
 
+MARK = "servers"
+"""CI looks for files that contain it behind `mark.`, which this one does not."""
+
+
 @pytest.mark.parametrize(
     "fails", ["check_all", "test", "package --test-clients", "test gateway-matrix", "nothing of these"]
 )
@@ -78,7 +82,7 @@ def test_a_part_of_ci_that_fails_fails_all_of_it_and_runs_once(fails, tmp_path):
         ".ci/on_external_servers": '#!/bin/bash\nexec "${@:3}"\n',
         "bin/dpkg-query": "#!/bin/sh\n",
         "manage.py": STUB,
-        "tests/test_of_servers.py": "mark.servers",
+        "tests/test_of_servers.py": f"mark.{MARK}",
     }
     for name, text in programs.items():
         file = tmp_path / name

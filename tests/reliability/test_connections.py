@@ -22,8 +22,6 @@ from tests.support.projects import make_member
 
 from .installation import Installation
 
-pytestmark = pytest.mark.servers
-
 GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
 SECONDS = 30.0
 

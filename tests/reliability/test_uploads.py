@@ -18,7 +18,6 @@ from tests.support.transcripts import claude_code, lines
 
 from .installation import Installation, wait_until
 
-pytestmark = pytest.mark.servers
 MB = 1024**2
 
 

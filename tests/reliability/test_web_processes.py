@@ -11,8 +11,6 @@ from tests.support.plain_http import PLAIN
 
 from .installation import Installation
 
-pytestmark = pytest.mark.servers
-
 REQUESTS = 24
 
 

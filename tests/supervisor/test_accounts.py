@@ -3,6 +3,7 @@
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -72,6 +73,9 @@ def test_code_and_data_below_the_home_of_root_work_and_no_process_that_agents_re
     ).returncode:
         pytest.skip("this account may not mount")
     copy_code(closed / "checkout")
+    # Each of the processes would compile all of it: the suite's cache has the modules of this checkout only.
+    compiler = [sys.executable, "-m", "compileall", "-q", closed / "checkout"]
+    subprocess.run(compiler, timeout=120, check=True, umask=0o022)
     # What the processes of root left in the data folder of an older version.
     data = closed / "data"
     (data / "imports").mkdir(parents=True, mode=0o700)
@@ -120,3 +124,22 @@ def test_a_folder_for_uploads_that_the_processes_cannot_use_is_refused_before_an
     assert not run.data.exists()
     assert str(closed) in said
     assert "LOOPGUARD_IMPORT_FOLDER" in said
+
+
+@pytest.mark.parametrize("named", ["", "/named"])
+def test_compiled_modules_are_in_a_folder_of_the_account_unless_one_is_named(named):
+    program = (
+        "from types import SimpleNamespace as S; from loopguard_site.supervisor.runtime_folder import *\n"
+        "print(process_environment(S(account=S(environment=dict)), Path('/runtime')).get('PYTHONPYCACHEPREFIX'))"
+    )
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": named}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout.strip() == ("None" if named else "/runtime/bytecode")
