@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Erasure, ErasureOf, Role
-from detection.selectors.erasures import as_document
+from detection.selectors.erasures import removed
 from detection.services.errors import ServiceError
 from detection.services.redaction.redaction import Redactor
 from detection.services.retention import erasure
@@ -57,7 +57,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 
 def _removed(row: Erasure) -> str:
     """Return what an erasure has removed, as in "1 session, 120 events"."""
-    counts = as_document(row)["removed"].items()
+    counts = removed(row).items()
     words = ((count, _WORDS.get(kind) or kind.replace("_", " ")) for kind, count in counts)
     return ", ".join(f"{count:,} {_singular(kind) if count == 1 else kind}" for count, kind in words)
 

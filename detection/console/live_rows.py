@@ -23,6 +23,7 @@ from detection.console.session_rows import SessionLine, session_row
 from detection.models import Role
 from detection.models.session_state import shown_state
 from detection.selectors import sessions as selector
+from detection.selectors.session_rows import SessionRow
 
 MAX_CACHED_ROWS = 2000
 MAX_CACHED_RESPONSES = 64
@@ -87,7 +88,7 @@ def _response_body(request: ProjectRequest, seen: str) -> bytes:
     )
 
 
-def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) -> dict[str, str]:
+def _row(request: ProjectRequest, stored: SessionRow, now: datetime) -> dict[str, str]:
     row = session_row(stored, now)
     return {
         "id": f"s-{stored.id}",
@@ -97,7 +98,7 @@ def _row(request: ProjectRequest, stored: selector.SessionRow, now: datetime) ->
     }
 
 
-def _html(request: ProjectRequest, stored: selector.SessionRow, row: SessionLine) -> str:
+def _html(request: ProjectRequest, stored: SessionRow, row: SessionLine) -> str:
     """Return the markup of a row, from the cache if another page has just fetched the same row."""
     key = (
         stored.id,

@@ -10,8 +10,8 @@ from django.utils import timezone
 from detection.console.session_rows import CHIPS
 from detection.engine import durations
 from detection.models import Session, SessionState
+from detection.selectors.session_rows import SessionRow
 from detection.selectors.session_trees import session_tree
-from detection.selectors.sessions import SessionRow
 
 
 @dataclass(frozen=True, slots=True)

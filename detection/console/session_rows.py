@@ -9,7 +9,8 @@ from detection.console import formatting
 from detection.engine.detectors import detector_for
 from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import STOPPED_STATES, shown_state
-from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER, SessionRow
+from detection.selectors.session_rows import SessionRow
+from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER
 
 CHIPS = {
     "looping": ("loop", "Looping"),

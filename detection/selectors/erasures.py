@@ -1,12 +1,40 @@
-"""Reads of the erasures of a project, and their public form."""
+"""Reads of the erasures of a project, and what is shown of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
+from typing import Annotated
 
 from detection.models import Erasure, Project
 from detection.models.erasures import name_digest
 from detection.selectors.pages import Page, Position, cut
+from detection.selectors.row_fields import Shown
+
+
+def removed(row: Erasure) -> dict[str, int]:
+    """Return the numbers of removed rows by kind, without kinds of which there were none."""
+    return {kind: count for kind, count in sorted(row.removed.items()) if count}
+
+
+class ErasureRow:
+    """An `Erasure`."""
+
+    # fmt: off
+    public_id: Annotated[str, Shown("Id of the erasure.", name="id")]
+    of: Annotated[str, Shown("What is erased.", choices=("session", "agent"))]
+    name_digest: Annotated[str, Shown(
+        "Digest of the name, keyed with a secret of the project. The name itself is not kept.",
+    )]
+    state: Annotated[str, Shown(
+        "Whether everything has been removed. A failed erasure is retried when it is requested again.",
+        choices=("waiting", "finished", "failed"),
+    )]
+    error: Annotated[str, Shown("What ended the last attempt; empty if nothing did.")]
+    requested_by: Annotated[str, Shown("Who requested it.")]
+    requested_at: Annotated[datetime, Shown("When it was requested.")]
+    finished_at: Annotated[datetime | None, Shown("When everything was removed.")]
+    removed: Annotated[dict[str, int], Shown("Number of removed rows by kind, so far.", show=removed)]
+    # fmt: on
 
 
 def list_erasures(
@@ -31,18 +59,3 @@ def list_erasures(
 def find_erasure(project_id: int, public_id: str) -> Erasure | None:
     """Return the erasure of the project with this id, or None."""
     return Erasure.objects.filter(project_id=project_id, public_id=public_id).first()
-
-
-def as_document(row: Erasure) -> dict[str, Any]:
-    """Return the public form of an erasure."""
-    return {
-        "id": row.public_id,
-        "of": row.of,
-        "name_digest": row.name_digest,
-        "state": row.state,
-        "error": row.error,
-        "requested_by": row.requested_by,
-        "requested_at": row.requested_at,
-        "finished_at": row.finished_at,
-        "removed": {kind: count for kind, count in sorted(row.removed.items()) if count},
-    }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import (
     BooleanField,
@@ -113,18 +113,6 @@ def get_incident(project_id: int, public_id: str) -> Incident | None:
         .filter(project_id=project_id, public_id=public_id)
         .first()
     )
-
-
-def row_of(incident: Incident) -> IncidentRow:
-    """Return the frozen row of an incident."""
-    pattern, person = incident.pattern, incident.acknowledged_by
-    elsewhere: dict[str, Any] = {
-        "pattern_id": pattern and pattern.public_id,
-        "program": pattern and pattern.program,
-        "acknowledged_by": person and person.get_username(),
-    }
-    names = (field.name for field in fields(IncidentRow))
-    return IncidentRow(*(elsewhere[name] if name in elsewhere else getattr(incident, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

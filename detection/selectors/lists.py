@@ -12,7 +12,6 @@ from django.db.models import Exists, F, OuterRef, Q, QuerySet
 from detection.engine.detectors import DETECTORS, RUN_LIMITS
 from detection.models import (
     Approval,
-    ApprovalState,
     AuditEntry,
     CallCount,
     Incident,
@@ -21,33 +20,20 @@ from detection.models import (
     JudgeOutcome,
     Notification,
     NotificationItem,
-    NotificationState,
     PatternState,
     Session,
     SessionState,
     SessionTool,
 )
-from detection.models.approvals import Decider
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.pages import SortKey
 from detection.selectors.pattern_state import has_state, is_muted_but_firing
+from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
 from detection.selectors.row_fields import filters_of, sorts_of
-
-
-def _text(name: str, help: str, column: str = "", *, completes: bool = True) -> FilterField:  # noqa: A002
-    return FilterField(name=name, type="text", help=help, column=column or name, completes=completes)
-
-
-def _number(name: str, help: str, column: str = "", *, is_whole: bool = True) -> FilterField:  # noqa: A002
-    return FilterField(name=name, type="number", help=help, column=column or name, is_whole=is_whole)
-
-
-def _time(name: str, help: str, column: str) -> FilterField:  # noqa: A002
-    return FilterField(name=name, type="time", help=help, column=column)
-
+from detection.selectors.session_rows import SessionRow
 
 _KIND = FilterField(
     name="detector",
@@ -57,10 +43,6 @@ _KIND = FilterField(
     choices=tuple(FieldChoice(one.kind, one.label) for one in DETECTORS),
     former="kind",
 )
-_AGENT = _text("agent", "Agent")
-_BACKEND = _text("backend", "LLM backend")
-_MODEL = _text("model", "Model")
-
 RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 """Of the escalation ladder, as incidents store them."""
 REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
@@ -232,8 +214,6 @@ SESSIONS: Final = ListSpec(
                 for state in SessionState
             ),
         ),
-        _text("session", "Session", "external_id"),
-        _AGENT,
         FilterField(
             name="tool",
             type="text",
@@ -251,10 +231,6 @@ SESSIONS: Final = ListSpec(
             ),
             former="kind",
         ),
-        _BACKEND,
-        _MODEL,
-        _text("parent", "Session that started it", "parent_external_id"),
-        _text("integration", "How its first event arrived"),
         FilterField(
             name="outcome",
             type="choice",
@@ -262,27 +238,13 @@ SESSIONS: Final = ListSpec(
             column="outcome",
             choices=tuple(FieldChoice(one, "") for one in ("completed", "failed", "cancelled")),
         ),
-        flag_field("demo", "Whether the demo created it", Q(is_demo=True)),
-        _number("calls", "Calls", "call_count"),
-        _number("blocked", "Blocked calls", "blocked_count"),
-        _number("warned", "Calls with a warning", "warned_count"),
-        _number("tokens", "Tokens", "token_count"),
-        _number("cost", "Cost in US dollars", "cost_usd", is_whole=False),
-        _time("started", "When it started", "started_at"),
-        _time("last", "Last event", "last_event_at"),
+        *filters_of(SessionRow),
     ),
     search=("external_id", "agent", "model", "last_tool"),
     time="last_event_at",
     time_words="Last event",
     sorts=(
-        SortKey("last", "last_event_at"),
-        SortKey("started", "started_at"),
-        SortKey("calls", "call_count", "number"),
-        SortKey("blocked", "blocked_count", "number"),
-        SortKey("cost", "cost_usd", "number"),
-        SortKey("session", "external_id", "text"),
-        SortKey("agent", "agent", "text"),
-        SortKey("tool", "last_tool", "text"),
+        *sorts_of(SessionRow, first="last"),
         SortKey("state", "urgency", "number"),
         SortKey("limit", "limit_share", "number"),
         SortKey("rate", "calls_per_minute", "number"),
@@ -294,48 +256,11 @@ APPROVALS: Final = ListSpec(
     name="approvals",
     words="approvals",
     model=Approval,
-    fields=(
-        FilterField(
-            name="is",
-            type="choice",
-            help="State",
-            column="state",
-            choices=tuple(FieldChoice(state.value, state.label) for state in ApprovalState),
-        ),
-        _text("tool", "Tool"),
-        _AGENT,
-        _text("session", "Session", "session__external_id"),
-        _KIND,
-        _text("incident", "Id of the incident", "incident__public_id", completes=False),
-        FilterField(
-            name="decider",
-            type="choice",
-            help="Who decides",
-            column="decider",
-            choices=tuple(FieldChoice(one.value, one.label) for one in Decider),
-        ),
-        FilterField(
-            name="decision",
-            type="choice",
-            help="What was decided",
-            column="decision",
-            choices=tuple(FieldChoice(one, "") for one in ("allow", "block", "stop")),
-        ),
-        _text("by", "Who decided", "decided_by"),
-        _number("count", "How often the call, cycle or unit was counted"),
-        _time("requested", "When the call was held", "requested_at"),
-        _time("decided", "When it was decided", "decided_at"),
-    ),
+    fields=(*filters_of(ApprovalRow), _KIND),
     search=("tool", "agent", "session__external_id", "summary"),
     time="requested_at",
     time_words="Requested",
-    sorts=(
-        SortKey("requested", "requested_at"),
-        SortKey("tool", "tool", "text"),
-        SortKey("agent", "agent", "text"),
-        SortKey("decision", "decision", "text"),
-        SortKey("count", "count", "number"),
-    ),
+    sorts=sorts_of(ApprovalRow, first="requested"),
     example="agent:browser tool:bash -decision:allow",
 )
 
@@ -343,22 +268,11 @@ AUDIT: Final = ListSpec(
     name="audit",
     words="audit entries",
     model=AuditEntry,
-    fields=(
-        _text("actor", "A user name, `key:<id>`, `command` or `system`"),
-        _text("action", "What was done, as in `session.stop` or `session.*`"),
-        _text("subject", "What was changed"),
-        _text("request", "Id of the request", "request_id", completes=False),
-        _time("time", "When", "at"),
-    ),
+    fields=filters_of(AuditRow),
     search=("actor", "action", "subject"),
     time="at",
     time_words="Time",
-    sorts=(
-        SortKey("time", "at"),
-        SortKey("actor", "actor", "text"),
-        SortKey("action", "action", "text"),
-        SortKey("subject", "subject", "text"),
-    ),
+    sorts=sorts_of(AuditRow, first="time"),
     default_text="-actor:system,command",
     example="actor:ana action:policy.*",
 )
@@ -374,28 +288,16 @@ NOTIFICATIONS: Final = ListSpec(
     words="notifications",
     model=Notification,
     fields=(
-        FilterField(
-            name="is",
-            type="choice",
-            help="State",
-            column="state",
-            choices=tuple(FieldChoice(state.value, state.label) for state in NotificationState),
-        ),
-        _text("destination", "Name of the destination", "destination__name"),
-        _text("destination_id", "Id of the destination", "destination__public_id", completes=False),
-        _text("route", "Name of the route", "route_name"),
+        *filters_of(NotificationRow),
         FilterField(
             name="incident", type="text", help="Id of an incident", completes=False, match=_of_incident
         ),
-        flag_field("test", "Whether it is a test", Q(is_test=True)),
-        _number("attempts", "Attempts", "attempt_count"),
-        _time("created", "When it was created", "created_at"),
     ),
     search=("title", "destination__name", "route_name"),
     time="created_at",
     time_words="Created",
     # Ids are in the order of creation, and have the index.
-    sorts=(SortKey("created", "id", "number"), SortKey("attempts", "attempt_count", "number")),
+    sorts=(SortKey("created", "id", "number"), *sorts_of(NotificationRow)),
     example="is:failed destination:on-call",
 )
 
@@ -436,12 +338,7 @@ CALL_COUNTS: Final = ListSpec(
     name="calls",
     words="counted calls",
     model=CallCount,
-    fields=(
-        _text("tool", "Tool"),
-        _BACKEND,
-        _MODEL,
-        flag_field("demo", "Whether the demo made them", Q(is_demo=True)),
-    ),
+    fields=(*(INCIDENTS.field(name) for name in ("tool", "backend", "model", "demo")),),
     search=(),
     time="hour",
     time_words="Hour",
@@ -465,7 +362,13 @@ PATTERNS: Final = ListSpec(
                 FieldChoice("muted_but_firing", "Muted but firing", is_muted_but_firing),
             ),
         ),
-        _text("owner", "Who it is assigned to", "pattern__assignee__username", completes=False),
+        FilterField(
+            name="owner",
+            type="text",
+            help="Who it is assigned to",
+            column="pattern__assignee__username",
+            completes=False,
+        ),
         flag_field("assigned", "Whether it is assigned to someone", Q(pattern__assignee__isnull=False)),
         *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_PATTERNS),
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
 
 from django.db.models import (
     Case,
@@ -38,6 +38,7 @@ from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import PATTERNS
 from detection.selectors.pages import Page, cut
 from detection.selectors.pattern_state import active_mutes, conditions, firing_mutes
+from detection.selectors.row_fields import Shown
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
@@ -58,87 +59,78 @@ ALL_PATTERNS = list_query(PATTERNS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mute:
-    """The active mute of a pattern.
+    """The active mute of a pattern."""
 
-    Attributes
-    ----------
-    baseline
-        More new incidents than this in 24 hours end the mute. None if only the time ends it.
-    incidents
-        How many incidents have been detected since.
-    """
+    # fmt: off
+    reason: Annotated[str, Shown("The reason.")]
+    by: Annotated[str, Shown("Who muted it: a user name or `key:<id>`.")]
+    starts_at: Annotated[datetime, Shown("When it was muted.")]
+    ends_at: Annotated[datetime, Shown("When the mute ends at the latest.")]
+    baseline: Annotated[int | None, Shown(
+        "More new incidents than this in 24 hours end the mute. Null if only the time ends it.",
+    )]
+    incidents: Annotated[int, Shown("How many incidents have been detected since.")]
+    # fmt: on
 
-    reason: str
-    by: str
-    starts_at: datetime
-    ends_at: datetime
-    baseline: int | None
-    incidents: int
+
+class NameCount(NamedTuple):
+    """A value and how many incidents have it."""
+
+    name: Annotated[str, Shown("The value.")]
+    incidents: Annotated[int, Shown("Number of incidents.")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternRow:
-    """A pattern as lists and exports show it.
+    """A pattern as lists and exports show it; figures are of the incidents that match the filters.
 
     Attributes
     ----------
-    incidents, sessions, first_seen_at, last_seen_at, cost_usd, calls_blocked
-        Of the incidents that match the filters; cost and `calls_in_loop` without those labelled "not a loop".
-    open_incidents
-        Of all its incidents.
-    agents, models
-        Names with their numbers of incidents, most frequent first.
-    trend
-        Incidents opened in each of the last 24 hours, oldest first.
     cost_note
         Why it has no cost of its own: ``shared``, if incidents of other patterns found all its calls first, or
         ``not a loop``, if all incidents have that label. Empty for others.
-    label
-        Of the pattern; also "not a loop" where all its incidents have that label and none is at work.
-    has_returned
-        A closed pattern that is open again.
     """
 
+    # fmt: off
     id: int
-    public_id: str
-    kind: str
-    tool: str
-    program: str
-    results: str
-    detail: str
-    state: str
-    assignee: str | None
-    label: str
-    resolved_at: datetime | None
-    incidents: int
-    sessions: int
-    open_incidents: int
-    first_seen_at: datetime
-    last_seen_at: datetime
-    cost_usd: Decimal
-    calls_in_loop: int
+    public_id: Annotated[str, Shown("Id of the pattern.", name="id")]
+    title: Annotated[str, Shown("Description in a few words.")]
+    kind: Annotated[str, Shown("Detector.")]
+    tool: Annotated[str, Shown(
+        "The tool, or the tools of a cycle. Empty for loops of several tools and for budgets.",
+    )]
+    program: Annotated[str, Shown("Program of the shell command. Empty for other tools.")]
+    results: Annotated[str, Shown("`errors`, `empty`, or empty for all other results.")]
+    detail: Annotated[str, Shown("The provider's problem, or the unit of the budget.")]
+    state: Annotated[str, Shown("State.", choices=PatternState)]
+    has_returned: Annotated[bool, Shown("Whether it was closed and has reopened.")]
+    label: Annotated[str, Shown(
+        "`true_loop` or `false_alarm`, if a person labelled the pattern; `false_alarm` also if each of its incidents "
+        "has that label.", is_optional=True,
+    )]
+    assignee: Annotated[str | None, Shown("User name of the person it is assigned to.")]
+    mute: Annotated[Mute | None, Shown("The active mute.")]
+    incidents: Annotated[int, Shown("Number of incidents.")]
+    open_incidents: Annotated[int, Shown("Number of open incidents.")]
+    sessions: Annotated[int, Shown("Number of sessions.")]
+    first_seen_at: Annotated[datetime, Shown("When its first incident was opened.")]
+    last_seen_at: Annotated[datetime, Shown("When it was last detected.")]
+    resolved_at: Annotated[datetime | None, Shown("When a person last resolved it.")]
+    calls_in_loop: Annotated[int, Shown("Calls that belong to the loops, each counted once.")]
+    calls_blocked: Annotated[int, Shown("Blocked calls.")]
+    cost_usd: Annotated[Decimal, Shown(
+        "Cost of its incidents without those labelled false alarms, in US dollars.",
+    )]
     cost_note: str
-    calls_blocked: int
-    agents: tuple[tuple[str, int], ...]
-    models: tuple[tuple[str, int], ...]
-    trend: tuple[int, ...]
-    mute: Mute | None
-
-    @property
-    def title(self) -> str:
-        """Description in a few words."""
-        return title(detector_for(self.kind).headline, self.tool, self.program, self.detail)
+    agents: Annotated[tuple[NameCount, ...], Shown("Agents, most frequent first.")]
+    models: Annotated[tuple[NameCount, ...], Shown("Models, most frequent first.")]
+    trend: Annotated[tuple[int, ...], Shown("Incidents opened in each of the last 24 hours, oldest first.")]
+    # fmt: on
 
     @property
     def is_muted_but_firing(self) -> bool:
         """Whether incidents were detected since it was muted."""
         return self.mute is not None and self.mute.incidents > 0
-
-    @property
-    def has_returned(self) -> bool:
-        """Whether it was closed, and its loop has returned."""
-        is_closed = self.resolved_at is not None or self.label == IncidentLabel.FALSE_ALARM
-        return is_closed and self.open_incidents > 0
 
 
 class WithState(TypedDict):
@@ -245,45 +237,55 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     )
     agents, models = _names(incidents.filter(pattern__in=ids))
     trends, mutes = _trends(ids), _mutes(ids)
-    return [
-        PatternRow(
-            id=pattern.pk,
-            public_id=pattern.public_id,
-            kind=pattern.kind,
-            tool=pattern.tool,
-            program=pattern.program,
-            results=pattern.results,
-            detail=pattern.detail,
-            state=pattern.state,
-            assignee=pattern.assignee.get_username() if pattern.assignee else None,
-            label=IncidentLabel.FALSE_ALARM if pattern.state == PatternState.NOT_A_LOOP else pattern.label,
-            resolved_at=pattern.resolved_at,
-            incidents=row.incidents,
-            sessions=row.sessions,
-            open_incidents=open_.get(pattern.pk, 0),
-            first_seen_at=row.first_seen,
-            last_seen_at=row.last_seen,
-            cost_usd=row.cost,
-            calls_in_loop=row.calls,
-            cost_note=""
-            if row.calls
-            else "shared"
-            if row.calls_found
-            else "not a loop"
-            if not row.loops
-            else "",
-            calls_blocked=row.blocked,
-            agents=agents.get(pattern.pk, ()),
-            models=models.get(pattern.pk, ()),
-            trend=trends[pattern.pk],
-            mute=mutes.get(pattern.pk),
+    found = []
+    for row in figures:
+        if (pattern := patterns.get(row.id)) is None:
+            continue
+        own, at_work = {name: getattr(pattern, name) for name in _OWN}, open_.get(pattern.pk, 0)
+        if pattern.state == PatternState.NOT_A_LOOP:
+            own["label"] = IncidentLabel.FALSE_ALARM
+        is_closed = pattern.resolved_at is not None or own["label"] == IncidentLabel.FALSE_ALARM
+        without_calls = "shared" if row.calls_found else "" if row.loops else "not a loop"
+        found.append(
+            PatternRow(
+                **own,
+                title=title(
+                    detector_for(pattern.kind).headline, pattern.tool, pattern.program, pattern.detail
+                ),
+                has_returned=is_closed and at_work > 0,
+                assignee=pattern.assignee.get_username() if pattern.assignee else None,
+                incidents=row.incidents,
+                sessions=row.sessions,
+                open_incidents=at_work,
+                first_seen_at=row.first_seen,
+                last_seen_at=row.last_seen,
+                cost_usd=row.cost,
+                calls_in_loop=row.calls,
+                cost_note="" if row.calls else without_calls,
+                calls_blocked=row.blocked,
+                agents=agents.get(pattern.pk, ()),
+                models=models.get(pattern.pk, ()),
+                trend=trends[pattern.pk],
+                mute=mutes.get(pattern.pk),
+            )
         )
-        for row in figures
-        if (pattern := patterns.get(row.id)) is not None
-    ]
+    return found
 
 
-_Names = dict[int, tuple[tuple[str, int], ...]]
+_OWN: Final = (
+    "id",
+    "public_id",
+    "kind",
+    "tool",
+    "program",
+    "results",
+    "detail",
+    "state",
+    "label",
+    "resolved_at",
+)
+"""Fields of a row that the pattern has under the same names."""
+_Names = dict[int, tuple[NameCount, ...]]
 
 
 def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
@@ -297,7 +299,7 @@ def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
 
     def named(counted: dict[int, Counter[str]]) -> _Names:
         return {
-            pattern: tuple((name, number) for name, number in names.most_common(MAX_NAMES) if name)
+            pattern: tuple(NameCount(*one) for one in names.most_common(MAX_NAMES) if one[0])
             for pattern, names in counted.items()
         }
 
@@ -437,29 +439,13 @@ def row_of(pattern: Pattern) -> PatternRow:
 
 @dataclass(frozen=True, slots=True)
 class SharedFact:
-    """Distribution of a pattern's incidents over the values of one field.
-
-    Attributes
-    ----------
-    name
-        Field of an incident, such as ``tool``.
-    values
-        With the number of incidents, most frequent first, at most `MAX_NAMES`.
-    distinct
-        How many different values there are; incidents without one do not count.
-    total
-        How many incidents there are.
-    """
+    """Distribution of the incidents over the values of a field."""
 
     name: str
-    values: tuple[tuple[str, int], ...]
-    distinct: int
+    is_shared: Annotated[bool, Shown("Whether all incidents have the same value.")]
+    distinct: Annotated[int, Shown("How many different values there are.")]
+    values: Annotated[tuple[NameCount, ...], Shown(f"Values, most frequent first, at most {MAX_NAMES}.")]
     total: int
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether all incidents have the same value."""
-        return self.distinct == 1 and self.values[0][1] == self.total
 
 
 def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
@@ -472,12 +458,13 @@ def shared_facts(pattern: Pattern) -> dict[str, SharedFact]:
     total = rows.count()
     for name in SHARED_FACTS:
         if name == "tool" and pattern.tool:
-            facts[name] = SharedFact(name, ((pattern.tool, total),), 1, total)
+            facts[name] = SharedFact(name, True, 1, (NameCount(pattern.tool, total),), total)
             continue
         counted = rows.exclude(**{name: ""}).values_list(name).annotate(number=Count("pk"))
-        values = tuple(counted.order_by("-number", name)[:MAX_NAMES])
+        values = tuple(NameCount(*one) for one in counted.order_by("-number", name)[:MAX_NAMES])
         distinct = len(values) if len(values) < MAX_NAMES else rows.values(name).distinct().count()
-        facts[name] = SharedFact(name, values, distinct, total)
+        is_shared = distinct == 1 and values[0].incidents == total
+        facts[name] = SharedFact(name, is_shared, distinct, values, total)
     return facts
 
 

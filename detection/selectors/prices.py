@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from django.db.models import QuerySet
 
 from detection.models import ModelPrice, Session
-from detection.selectors.sessions import SessionRow
+from detection.selectors.session_rows import SessionRow
 
 
 @dataclass(frozen=True, slots=True)

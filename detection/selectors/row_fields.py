@@ -1,22 +1,24 @@
 """Fields of listed rows, each described once: documents, columns of files, schemas, filters and orders follow from it.
 
-A row is a frozen dataclass. Its fields are annotated with `Shown`: ``tool: Annotated[str, Shown("The tool.")]``.
+A field of a row is annotated with `Shown`: ``tool: Annotated[str, Shown("The tool.")]``. Rows are dataclasses, or rows
+of a model that a class of annotations describes. Schemas of other documents are descriptions, too: their fields name a
+column with `Shown` where it is not called like the field.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from types import NoneType
 from typing import Any, Literal, Optional, get_args, get_type_hints
 
-from django.db.models import F, Q
+from django.db.models import Choices, F, Q
 from django.db.models.expressions import Combinable
 
-from detection.selectors.filters import FieldType, FilterField, flag_field
+from detection.selectors.filters import FieldChoice, FieldType, FilterField, flag_field
 from detection.selectors.pages import SortKey
 
 
@@ -27,7 +29,7 @@ class Shown:
     Attributes
     ----------
     description
-        For the API; a field without one is in no document.
+        For the API; a field of a row without one is in no document. Schemas have their own.
     name
         In documents; empty for the name in the row.
     column
@@ -35,9 +37,10 @@ class Shown:
     choices
         The values that it can have, if they are few.
     is_optional
-        Whether an empty text is null in documents.
+        Whether an empty text or 0 is null in documents.
     show
-        Returns the value for documents from the row, if it is not simply that of the row.
+        Returns the value for documents from the row, if it is not simply that of the row. The type that it is annotated
+        with is then that of the field.
     filter, help, completes
         Name in filters, if it can be filtered; what it is, if not just as in the API; whether its values are offered.
     sort
@@ -47,7 +50,7 @@ class Shown:
     description: str = ""
     name: str = ""
     column: str | Combinable = ""
-    choices: tuple[str, ...] = ()
+    choices: tuple[str, ...] | type[Choices] = ()
     is_optional: bool = False
     show: Callable[[Any], Any] | None = None
     filter: str = ""
@@ -56,10 +59,14 @@ class Shown:
     sort: str = ""
 
 
+PUBLIC_ID = Shown(column="public_id")
+
+
 @dataclass(frozen=True, slots=True)
 class RowField:
     """A field of a row with its description."""
 
+    row: Any
     attribute: str
     type: Any
     shown: Shown
@@ -83,49 +90,66 @@ class RowField:
         return parts[0] if parts else self.type
 
     @property
-    def document_type(self) -> Any:
-        """The type in documents."""
-        kind: Any = float if self.plain_type is Decimal else self.plain_type
-        if self.shown.choices:
-            literal: Any = Literal
-            kind = literal[self.shown.choices]
+    def values(self) -> tuple[str, ...]:
+        """The values that it can have, if they are few."""
+        choices = self.shown.choices
+        return choices if isinstance(choices, tuple) else tuple(choices.values)
+
+    @property
+    def shown_type(self) -> Any:
+        """The type of the value in documents, as rows have it."""
+        literal: Any = Literal
+        of_show = get_type_hints(self.shown.show).get("return") if self.shown.show else None
+        kind = literal[self.values] if self.values else of_show or self.type
         is_nullable = self.shown.is_optional or NoneType in get_args(self.type)
         return Optional[kind] if is_nullable else kind  # noqa: UP045 - the type is a value here
 
     def value(self, row: Any) -> Any:
         """Return the value for documents."""
-        found = self.shown.show(row) if self.shown.show else getattr(row, self.attribute)
-        if isinstance(found, datetime):
-            return found.isoformat()
-        return (
-            float(found)
-            if isinstance(found, Decimal)
-            else (found or None)
-            if self.shown.is_optional
-            else found
-        )
+        if self.shown.show:
+            found = self.shown.show(row)
+        else:
+            found = row
+            for part in (self.attribute,) if isinstance(row, self.row) else self.column.split("__"):
+                found = None if found is None else getattr(found, part)
+        return (found or None) if self.shown.is_optional else _shown(found)
+
+
+def is_described(value: Any) -> bool:
+    """Return whether a value, or a type, has fields of its own: a dataclass, or a tuple with names."""
+    return is_dataclass(value) or hasattr(value, "_fields")
+
+
+def _shown(value: Any) -> Any:
+    """Return a value as documents have it."""
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if is_described(value):
+        return document_of(value)
+    return [_shown(one) for one in value] if isinstance(value, tuple) else value
 
 
 @cache
 def row_fields(row: Any) -> tuple[RowField, ...]:
-    """Return the fields of a kind of rows in order."""
-    hints = get_type_hints(row, include_extras=True)
+    """Return the fields of a kind of rows or documents in order."""
+    if is_schema := hasattr(row, "model_fields"):
+        marked = {name: (field.annotation, field.metadata) for name, field in row.model_fields.items()}
+    else:
+        hints = get_type_hints(row, include_extras=True)
+        marked = {name: (hint, getattr(hint, "__metadata__", ())) for name, hint in hints.items()}
     found = []
-    for name in row.__dataclass_fields__:
-        hint = hints[name]
-        shown = next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, Shown)), Shown())
-        found.append(
-            RowField(
-                name, getattr(hint, "__origin__", hint) if hasattr(hint, "__metadata__") else hint, shown
-            )
-        )
+    for name, (hint, marks) in marked.items():
+        shown = next((one for one in marks if isinstance(one, Shown)), Shown())
+        found.append(RowField(row, name, hint.__origin__ if marks and not is_schema else hint, shown))
     return tuple(found)
 
 
 @cache
 def shown_fields(row: Any) -> tuple[RowField, ...]:
     """Return the fields that documents have."""
-    return tuple(field for field in row_fields(row) if field.shown.description)
+    return tuple(one for one in row_fields(row) if one.shown.description or hasattr(row, "model_fields"))
 
 
 def columns_of(row: Any) -> dict[str, Combinable]:
@@ -136,10 +160,19 @@ def columns_of(row: Any) -> dict[str, Combinable]:
     }
 
 
-def document_of(row: Any) -> dict[str, Any]:
-    """Return a row as a document."""
-    kind: Any = type(row)
-    return {field.name: field.value(row) for field in shown_fields(kind)}
+def document_of(row: Any, kind: Any = None, **given: Any) -> dict[str, Any]:
+    """Return a row as a document.
+
+    Parameters
+    ----------
+    kind
+        The class that describes it, if that is not its own.
+    given
+        Values that do not come from the row alone, by their names in the document.
+    """
+    described: Any = kind or type(row)
+    fields = shown_fields(described)
+    return {field.name: given[field.name] if field.name in given else field.value(row) for field in fields}
 
 
 def filters_of(row: Any) -> tuple[FilterField, ...]:
@@ -152,18 +185,20 @@ def _filter(field: RowField) -> FilterField:
     words = shown.help or shown.description.removesuffix(".")
     if field.plain_type is bool:
         return flag_field(shown.filter, words, Q((field.column, True)))
+    labels = {} if isinstance(shown.choices, tuple) else dict(shown.choices.choices)
     types: dict[Any, FieldType] = {int: "number", float: "number", Decimal: "number", datetime: "time"}
     return FilterField(
         name=shown.filter,
-        type=types.get(field.plain_type, "text"),
+        type="choice" if field.values else types.get(field.plain_type, "text"),
         help=words,
         column=field.column,
+        choices=tuple(FieldChoice(value, labels.get(value, "")) for value in field.values),
         completes=shown.completes,
         is_whole=field.plain_type is int,
     )
 
 
-def sorts_of(row: Any, first: str) -> tuple[SortKey, ...]:
+def sorts_of(row: Any, first: str = "") -> tuple[SortKey, ...]:
     """Return the orders, that of this name first."""
     types: dict[Any, Literal["time", "number", "text"]] = {datetime: "time", str: "text"}
     keys = [

@@ -12,7 +12,7 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
 from detection.models import Event, EventType, Incident, Session
-from detection.selectors.sessions import SessionRow
+from detection.selectors.session_rows import SessionRow
 from detection.selectors.strips import Cell
 
 MAX_RUN_CALLS = 50_000

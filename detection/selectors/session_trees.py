@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from detection.models import Session
-from detection.selectors.sessions import SessionRow, row_of
+from detection.selectors.session_rows import SessionRow
+from detection.selectors.sessions import row_of
 
 MAX_LEVELS, MAX_SESSIONS = 6, 60
 _FIELDS = tuple(SessionRow.__dataclass_fields__)

@@ -6,19 +6,19 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
-from typing import Any
 
 from django.db import connection
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
 from django.db.models.functions import Cast, Extract, Greatest
 from django.utils import timezone
 
-from detection.models import Event, EventType, Session, SessionState, SessionTool, StoppedByKind, call_flags
-from detection.models.session_state import STOPPED_STATES, shown_state, state_condition
+from detection.models import Event, EventType, Session, SessionState, SessionTool, call_flags
+from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
+from detection.selectors.session_rows import SessionRow
 
 STATES = tuple(SessionState.values)
 MAX_CHANGES = 500
@@ -26,55 +26,6 @@ MAX_CHANGES = 500
 
 ALL_SESSIONS = list_query(SESSIONS)
 """Every session, those with the newest events first."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A session as lists show it."""
-
-    id: int
-    project_id: int
-    external_id: str
-    agent: str
-    backend: str
-    model: str
-    parent_external_id: str
-    is_demo: bool
-    integration: str
-    state: str
-    outcome: str
-    started_at: datetime
-    last_event_at: datetime
-    ended_at: datetime | None
-    last_seq: int
-    evaluated_seq: int
-    pending_since: datetime | None
-    call_count: int
-    blocked_count: int
-    warned_count: int
-    token_count: int
-    cost_usd: Decimal
-    last_tool: str
-    meter_kind: str
-    meter_count: int
-    meter_limit: int
-    strip: list[list[Any]]
-    policy_values: dict[str, Any]
-    stopped_by_kind: str
-    stopped_at: datetime | None
-    stopped_by: str
-    stop_reason: str
-    would_have_stopped_at_call: int | None
-
-    @property
-    def is_stopped_by_person(self) -> bool:
-        """Whether a person stopped the session and it was not resumed."""
-        return self.stopped_by_kind == StoppedByKind.PERSON
-
-    @property
-    def shown_state(self) -> SessionState:
-        """The state at this moment, idleness taken into account."""
-        return shown_state(self.state, self.last_event_at)
 
 
 _FIELDS = tuple(field.name for field in fields(SessionRow))

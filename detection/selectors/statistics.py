@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, tzinfo
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import orjson
 from django.db.models import (
@@ -29,12 +29,13 @@ from django.utils import timezone
 
 from detection.engine.detectors import detector_for
 from detection.filtering.time_ranges import ALL_TIME
-from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel
+from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
 from detection.selectors.lists import CALL_COUNTS, OUTCOMES, RUNGS
 from detection.selectors.pages import Order, Page
+from detection.selectors.row_fields import Shown, document_of
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
 MAX_ROWS = 1000
@@ -42,88 +43,78 @@ MAX_ROWS = 1000
 
 @dataclass(slots=True)
 class Numbers:
-    """The numbers of one row.
+    """The numbers of one row; those of calls are None for rows that calls cannot be counted for (a detector).
 
     Attributes
     ----------
-    checks, warned, blocked
-        Evaluated calls, those with a warning, and those that were blocked, held or stopped, without held and delayed
-        calls that were allowed in the end. None for rows that calls cannot be counted for (a detector).
-    cost_usd
-        Of all calls.
     loop_calls, loop_cost_usd
         Sums of `counted_calls` and `cost_usd` of the incidents that nobody labelled "not a loop", see `IS_LOOP`.
-    incidents, loops
-        A loop that several detectors find is one loop and several incidents.
-    recovered, not_recovered
-        Incidents with a reaction that ended, or whose session is stopped: those whose agent recovered, and the others.
     saved_cost_usd_estimate
         Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident
-        counts, or of those of its loop if that counts none. None if no such cost is known. Calls outside these loops do
-        not change it.
+        counts, or of those of its loop if that counts none. Calls outside these loops do not change it.
     """
 
-    checks: int | None = None
-    warned: int | None = None
-    blocked: int | None = None
-    token_count: int | None = None
-    cost_usd: float | None = None
-    incidents: int = 0
-    blocked_incidents: int = 0
-    loops: int = 0
-    findings: int = 0
-    true_loops: int = 0
-    false_alarms: int = 0
-    average_confidence: float | None = None
-    recovered: int = 0
-    not_recovered: int = 0
-    loop_calls: int = 0
-    loop_calls_blocked: int = 0
-    loop_cost_usd: float = 0.0
-    saved_cost_usd_estimate: float | None = None
-
-    @property
-    def precision(self) -> float | None:
-        """Share of true loops among the labelled incidents; None without labels."""
-        labelled = self.true_loops + self.false_alarms
-        return self.true_loops / labelled if labelled else None
-
-    @property
-    def recovery(self) -> float | None:
-        """Share of `recovered` among the two; None if both are 0."""
-        ended = self.recovered + self.not_recovered
-        return self.recovered / ended if ended else None
+    # fmt: off
+    checks: Annotated[int | None, Shown("Evaluated calls.")] = None
+    warned: Annotated[int | None, Shown("Calls with a warning.")] = None
+    blocked: Annotated[int | None, Shown(
+        "Calls that were blocked, held or stopped, without held and delayed calls that were allowed in the end.",
+    )] = None
+    token_count: Annotated[int | None, Shown("Tokens used.")] = None
+    cost_usd: Annotated[float | None, Shown("Cost of all calls in US dollars.")] = None
+    incidents: Annotated[int, Shown("Incidents.")] = 0
+    blocked_incidents: Annotated[int, Shown("Incidents with blocked calls.")] = 0
+    loops: Annotated[int, Shown("Loops. A loop that several detectors find is several incidents.")] = 0
+    findings: Annotated[int, Shown("Detections, several per incident.")] = 0
+    true_loops: Annotated[int, Shown("Incidents that people labelled as loops.")] = 0
+    false_alarms: Annotated[int, Shown("Incidents that people labelled as false alarms.")] = 0
+    average_confidence: Annotated[float | None, Shown("Average confidence of the incidents, 0 to 1.")] = None
+    recovered: Annotated[int, Shown("Ended incidents with a reaction after which the agent recovered.")] = 0
+    not_recovered: Annotated[int, Shown("The others with a reaction that ended or whose session is stopped.")] = 0
+    loop_calls: Annotated[int, Shown("Counted calls of the incidents that nobody labelled false alarms.")] = 0
+    loop_calls_blocked: Annotated[int, Shown(
+        "Blocked calls of the incidents, without held calls that were allowed later.",
+    )] = 0
+    loop_cost_usd: Annotated[float, Shown(
+        "Cost of the incidents that nobody labelled false alarms, in US dollars.",
+    )] = 0.0
+    saved_cost_usd_estimate: Annotated[float | None, Shown(
+        "Blocked calls in loops, each at the average cost of the calls of its loop, in US dollars. Null if no such "
+        "cost is known.",
+    )] = None
+    precision: Annotated[float | None, Shown("Share of loops among the labelled incidents.")] = None
+    recovery: Annotated[float | None, Shown("Share of `recovered` among the two. Null if both are 0.")] = None
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What agents did after one rung of the ladder."""
+    """What agents did after the reactions of one rung."""
 
-    rung: str
-    recovered: int
-    went_on: int
-    stopped: int
+    # fmt: off
+    rung: Annotated[str, Shown("Rung of the escalation ladder.")]
+    recovered: Annotated[int, Shown("The agent recovered.")]
+    went_on: Annotated[int, Shown("The agent continued the loop.")]
+    stopped: Annotated[int, Shown("The session ended or was stopped.")]
+    share: Annotated[float | None, Shown("Share of the reactions after which the agent recovered.")]
+    # fmt: on
     incidents: Mapping[str, int]
     """How many incidents have each of the three outcomes."""
-
-    @property
-    def share(self) -> float | None:
-        """Share of reactions after which the agent changed course."""
-        total = self.recovered + self.went_on + self.stopped
-        return self.recovered / total if total else None
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeShare:
-    """Consultations of the judge by outcome, see `JudgeOutcome`; `right` and `wrong` count what people labelled."""
+    """How often the judge gave one outcome, and what that cost."""
 
-    outcome: str
-    count: int
-    average_latency_ms: float
-    token_count: int
-    cost_usd: float
-    right: int = 0
-    wrong: int = 0
+    # fmt: off
+    outcome: Annotated[str, Shown("Outcome of the consultation.", choices=JudgeOutcome)]
+    count: Annotated[int, Shown("Number of consultations.")]
+    average_latency_ms: Annotated[float, Shown("Average latency in milliseconds.")]
+    token_count: Annotated[int, Shown("Tokens used.")]
+    cost_usd: Annotated[float, Shown("Cost in US dollars.")]
+    right: Annotated[int, Shown("Rulings that people labelled right.")] = 0
+    wrong: Annotated[int, Shown("Rulings that people labelled wrong.")] = 0
+    # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +124,10 @@ class Row:
     key: str
     numbers: Numbers
     parts: tuple[str, ...]
+
+    def as_document(self) -> dict[str, Any]:
+        """Return the group as API and files show it."""
+        return {"key": self.key, **document_of(self.numbers)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,9 +413,15 @@ def _merged(
         one.recovered, one.not_recovered = sums["recovered"], sums["not_recovered"]
         one.loop_calls, one.loop_calls_blocked = sums["loop_calls"], sums["loop_calls_blocked"]
         one.loop_cost_usd = float(sums["loop_cost_usd"])
+        one.precision = _share(one.true_loops, one.false_alarms)
+        one.recovery = _share(one.recovered, one.not_recovered)
         known = [part for part in (group.sums["saved"], saved.get(group.values)) if part is not None]
         one.saved_cost_usd_estimate = sum(known) if known else None
     return merged
+
+
+def _share(part: int, rest: int) -> float | None:
+    return part / (part + rest) if part + rest else None
 
 
 def _recovery(alike: Iterable[Group]) -> tuple[Recovery, ...]:
@@ -439,6 +440,7 @@ def _recovery(alike: Iterable[Group]) -> tuple[Recovery, ...]:
             counts[rung]["recovered"],
             counts[rung]["went_on"],
             counts[rung]["stopped"],
+            _share(counts[rung]["recovered"], counts[rung]["went_on"] + counts[rung]["stopped"]),
             found[rung],
         )
         for rung in sorted(counts, key=lambda rung: RUNGS.index(rung) if rung in RUNGS else len(RUNGS))

@@ -11,23 +11,16 @@ import orjson
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 
-from detection.models import AuditEntry
 from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
 from detection.selectors.filters import ListQuery
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.pages import Page, all_rows
 from detection.selectors.patterns import PatternRow
 from detection.selectors.prices import known_cost
-from detection.selectors.row_fields import shown_fields
-from detection.selectors.sessions import SessionRow
-from detection.services.tracking.documents import approval_document
-from detection.web.documents import (
-    group_document,
-    incident_document,
-    notification_document,
-    pattern_document,
-    session_document,
-)
+from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
+from detection.selectors.row_fields import document_of, shown_fields
+from detection.selectors.session_rows import SessionRow
+from detection.web.documents import incident_document, pattern_document, session_document
 
 SCHEMA_VERSION: Final = "1"
 MAX_ROWS: Final = 100_000
@@ -35,21 +28,6 @@ MAX_ROWS: Final = 100_000
 PART_BYTES: Final = 64 * 1024
 """Approximate size of the parts of a response."""
 _FORMULA_STARTS: Final = tuple("=+-@\t\r\n\x00\uff1d\uff0b\uff0d\uff20")
-
-
-def audit_document(row: AuditEntry) -> dict[str, Any]:
-    """Return an entry of the audit as API and files show it."""
-    return {
-        "id": str(row.pk),
-        "at": row.at.isoformat(),
-        "actor": row.actor,
-        "action": row.action,
-        "subject": row.subject,
-        "before": row.before,
-        "after": row.after,
-        "address": row.address,
-        "request_id": row.request_id,
-    }
 
 
 def _session(row: SessionRow, project: str) -> dict[str, Any]:
@@ -68,6 +46,10 @@ def _with_known_cost(document: Callable[[Any, str], dict[str, Any]]) -> Callable
     return of
 
 
+def _columns(row: Any) -> list[str]:
+    return [field.name for field in shown_fields(row)]
+
+
 @dataclass(frozen=True, slots=True)
 class ExportedList:
     """How a list is exported.
@@ -76,57 +58,34 @@ class ExportedList:
     ----------
     read
         Returns a page: project id, query, cursor, limit, and what else the list needs.
+    columns
+        Of the table: the fields of the document without its links.
     document
         Returns a row as JSON document: the row, the project's slug.
-    columns
-        Of the table: the fields of the document without its links, separated by spaces.
     """
 
     read: Callable[..., Page[Any]]
+    columns: list[str]
     document: Callable[[Any, str], dict[str, Any]]
-    columns: str
 
 
 EXPORTED_LISTS: Final = {
-    "sessions": ExportedList(
-        sessions.list_sessions,
-        _session,
-        "session state outcome agent backend model parent_session is_demo integration started_at last_event_at ended_at"
-        " calls blocked warned tokens cost_usd last_tool meter pending_events stopped would_have_stopped_at_call",
-    ),
+    "sessions": ExportedList(sessions.list_sessions, _columns(SessionRow), _session),
     "incidents": ExportedList(
-        incidents.list_incidents,
-        _with_known_cost(incident_document),
-        " ".join(field.name for field in shown_fields(IncidentRow)),
+        incidents.list_incidents, _columns(IncidentRow), _with_known_cost(incident_document)
     ),
     "patterns": ExportedList(
-        patterns.list_patterns,
-        _with_known_cost(pattern_document),
-        "id title kind tool program results detail state has_returned label assignee mute incidents open_incidents"
-        " sessions first_seen_at last_seen_at resolved_at calls_in_loop calls_blocked cost_usd agents models trend",
+        patterns.list_patterns, _columns(PatternRow), _with_known_cost(pattern_document)
     ),
     "approvals": ExportedList(
-        approvals.list_approvals,
-        lambda row, _: approval_document(row),
-        "id deadline wait_url state decider session agent tool call_id held_calls kind count limit summary incident"
-        " requested_at unattended decision choice raise_by message reason decided_by decided_at",
+        approvals.list_approvals, _columns(ApprovalRow), lambda row, _: document_of(row, ApprovalRow)
     ),
     "notifications": ExportedList(
-        alerts.list_notifications,
-        lambda row, _: notification_document(row),
-        "id destination route title is_test state event_count attempt_count created_at due_at finished_at",
+        alerts.list_notifications, _columns(NotificationRow), lambda row, _: document_of(row, NotificationRow)
     ),
-    "audit": ExportedList(
-        audit.list_entries,
-        lambda row, _: audit_document(row),
-        "id at actor action subject before after address request_id",
-    ),
+    "audit": ExportedList(audit.list_entries, _columns(AuditRow), lambda row, _: document_of(row, AuditRow)),
     "statistics": ExportedList(
-        statistics.list_groups,
-        lambda row, _: group_document(row),
-        "key checks warned blocked token_count cost_usd incidents blocked_incidents loops findings true_loops"
-        " false_alarms average_confidence recovered not_recovered loop_calls loop_calls_blocked loop_cost_usd"
-        " saved_cost_usd_estimate precision recovery",
+        statistics.list_groups, ["key", *_columns(statistics.Numbers)], lambda row, _: row.as_document()
     ),
 }
 """By the name of the list."""
@@ -157,7 +116,7 @@ def list_file(
     documents = (known.document(row, project) for row in rows)
     name = f"loopguard-{query.spec.name}-{project}-{timezone.now():%Y-%m-%dT%H%M%SZ}"
     if file_format == "csv":
-        return _file(_csv_lines(known.columns.split(), documents), "text/csv; charset=utf-8", f"{name}.csv")
+        return _file(_csv_lines(known.columns, documents), "text/csv; charset=utf-8", f"{name}.csv")
     lines = (orjson.dumps(document) + b"\n" for document in documents)
     return _file(lines, "application/x-ndjson", f"{name}.jsonl")
 

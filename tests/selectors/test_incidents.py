@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from detection.filtering.language import FilterError
 from detection.selectors.filters import list_query
-from detection.selectors.incident_rows import STATUSES
+from detection.selectors.incident_rows import STATUSES, IncidentRow
 from detection.selectors.incidents import (
     ALL_INCIDENTS,
     counts,
@@ -16,10 +16,10 @@ from detection.selectors.incidents import (
     loop_cost,
     neighbours,
     related,
-    row_of,
 )
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import all_rows
+from detection.selectors.row_fields import document_of
 from tests.support.projects import make_member, make_project
 
 
@@ -100,13 +100,13 @@ def test_neighbours_are_the_same_loop_in_other_sessions(project, session, incide
     assert [row.public_id for row in neighbours(one)] == [two.public_id]
 
 
-def test_the_row_in_hand_equals_the_row_of_the_list(project, session, incident):
+def test_the_incident_in_hand_is_shown_as_the_list_shows_it(project, session, incident):
     made = incident(
         session("s-1"), acknowledged_by=make_member(project, username="ana"), status="acknowledged"
     )
     made.refresh_from_db()
     (listed,) = list_incidents(project.pk).items
-    assert row_of(made) == listed
+    assert document_of(made, IncidentRow) == document_of(listed)
     assert listed.acknowledged_by == "ana"
 
 

@@ -24,7 +24,7 @@ from detection.gateway.protocols.answers import Answer, AnswerVerdict, Resolutio
 from detection.gateway.verdicts import JudgedAnswer
 from detection.models import Event, Session
 from detection.models.stored_verdict import StoredVerdict
-from detection.selectors.sessions import SessionRow
+from detection.selectors.session_rows import SessionRow
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import CallResponse, GuardRequest, GuardResponse
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import orjson
 from django.http import HttpResponse
 from ninja import Body, Query, Router
 
-from detection.api.alert_responses import (
-    destination_document,
-    notification_detail_document,
-    route_document,
-    silence_document,
-)
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, existing_name, target
@@ -20,6 +16,7 @@ from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.alerts import (
     CreatedDestinationSchema,
+    DeliveryAttemptSchema,
     DestinationRequestSchema,
     DestinationSchema,
     DestinationUpdateSchema,
@@ -27,6 +24,7 @@ from detection.api.schemas.alerts import (
     NotificationDetailSchema,
     NotificationQuerySchema,
     NotificationSchema,
+    PreviewedNotificationSchema,
     ResendRequestSchema,
     ResendResultSchema,
     RoutePreviewRequestSchema,
@@ -40,19 +38,26 @@ from detection.api.schemas.alerts import (
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
-from detection.models import KeyScope
+from detection.models import AlertRoute, KeyScope
 from detection.selectors import alerts as selector
 from detection.selectors.lists import NOTIFICATIONS
+from detection.selectors.record_rows import NotificationRow
+from detection.selectors.row_fields import document_of
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.alerting.route_preview import preview_route
-from detection.web.documents import as_time, notification_document
 
 router = Router(tags=["alerts"])
 
 
 def _destination(request: ApiRequest, public_id: str) -> dict[str, Any]:
     row = selector.get_destination(request.principal.project_id, public_id)
-    return destination_document(existing(row))
+    return document_of(existing(row), DestinationSchema)
+
+
+def _route(row: AlertRoute) -> dict[str, Any]:
+    document = alert_routes.route_as_dict(row)
+    document["models"] = document.pop("model_names")
+    return {"id": row.public_id, **document, "version": alert_routes.route_version(row)}
 
 
 def _with_version(document: dict[str, Any], status: int = 200) -> HttpResponse:
@@ -74,7 +79,7 @@ def _values(body: MatchersSchema, *left_out: str) -> dict[str, Any]:
 def list_destinations(request: ApiRequest) -> HttpResponse:
     """List the destinations of alerts with their health."""
     rows = selector.list_destinations(request.principal.project_id)
-    return list_response(destination_document(row) for row in rows)
+    return list_response(document_of(row, DestinationSchema) for row in rows)
 
 
 @router.post(
@@ -172,7 +177,7 @@ def remove_old_signing_secrets(request: ApiRequest, destination_id: str) -> Http
 def list_routes(request: ApiRequest) -> HttpResponse:
     """List routes in the order in which they are tried."""
     rows = selector.list_routes(request.principal.project_id)
-    return list_response(route_document(row) for row in rows)
+    return list_response(_route(row) for row in rows)
 
 
 @router.post(
@@ -184,7 +189,7 @@ def list_routes(request: ApiRequest) -> HttpResponse:
 def create_route(request: ApiRequest, body: Body[RouteRequestSchema]) -> HttpResponse:
     """Create a route."""
     row = alert_routes.save_route(request.principal.project_id, actor_of(request), **_values(body))
-    return _with_version(route_document(row), 201)
+    return _with_version(_route(row), 201)
 
 
 @router.post(
@@ -204,15 +209,7 @@ def preview(request: ApiRequest, body: Body[RoutePreviewRequestSchema]) -> HttpR
             "silenced": found.silenced,
             "taken": found.taken,
             "is_cut": found.is_cut,
-            "items": [
-                {
-                    "sent_at": as_time(one.sent_at),
-                    "title": one.title,
-                    "alerts": len(one.events),
-                    "destination": one.destination.public_id,
-                }
-                for one in found.listed
-            ],
+            "items": [document_of(one, PreviewedNotificationSchema) for one in found.listed],
         }
     )
 
@@ -234,7 +231,7 @@ def update_route(request: ApiRequest, route_id: str, body: Body[RouteRequestSche
         version=expected_version(request),
         **_values(body),
     )
-    return _with_version(route_document(row))
+    return _with_version(_route(row))
 
 
 @router.delete(
@@ -260,7 +257,7 @@ def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> Http
     """List active and planned silences or, with `ended=true`, those that ended most recently."""
     check_parameters(request, SilenceQuerySchema)
     rows = selector.list_silences(request.principal.project_id, ended=query.ended)
-    return list_response(silence_document(row, row.suppressed_count) for row in rows)
+    return list_response(document_of(row, SilenceSchema) for row in rows)
 
 
 @router.post(
@@ -275,7 +272,7 @@ def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> Htt
     row = silences.create_silence(
         request.principal.project_id, actor_of(request), loop_id=body.loop, **values
     )
-    return json_response(silence_document(row), 201)
+    return json_response(document_of(row, SilenceSchema), 201)
 
 
 @router.delete(
@@ -300,7 +297,8 @@ def list_notifications(request: ApiRequest, query: Query[NotificationQuerySchema
     """List notifications, newest first."""
     names = {"state": "is", "destination": "destination_id", "incident": "incident"}
     filters = query_of(request, NOTIFICATIONS, query, names)
-    return page_response(request, query, filters, selector.list_notifications, notification_document)
+    document = partial(document_of, kind=NotificationRow)
+    return page_response(request, query, filters, selector.list_notifications, document)
 
 
 @router.post(
@@ -329,5 +327,7 @@ def get_notification(request: ApiRequest, notification_id: str) -> HttpResponse:
 
 def _notification(request: ApiRequest, public_id: str) -> HttpResponse:
     row = existing(selector.get_notification(request.principal.project_id, public_id))
-    shows_responses = KeyScope.ADMIN in request.principal.scopes
-    return json_response(notification_detail_document(row, shows_responses=shows_responses))
+    hidden = {} if KeyScope.ADMIN in request.principal.scopes else {"response": None}
+    attempts = [document_of(attempt, DeliveryAttemptSchema) | hidden for attempt in row.attempts.all()]
+    payload = orjson.loads(row.payload) if row.payload else None
+    return json_response({**document_of(row, NotificationRow), "attempts": attempts, "payload": payload})

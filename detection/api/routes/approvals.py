@@ -28,10 +28,11 @@ from detection.integrations.hosts import HOSTS
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
 from detection.selectors.lists import APPROVALS
+from detection.selectors.row_fields import document_of
 from detection.services.approvals import decisions as services
 from detection.services.approvals import judge_consultation
 from detection.services.errors import NotFound
-from detection.services.tracking.documents import approval_document, ruling_document
+from detection.services.tracking.documents import approval_document
 
 router = Router(tags=["approvals"])
 _wait = ApiKeyAuth(KeyScope.GUARD)
@@ -59,11 +60,7 @@ def list_approvals(request: ApiRequest, query: Query[ApprovalQuerySchema]) -> Ht
 def list_remembered_decisions(request: ApiRequest) -> HttpResponse:
     """List the decisions that apply to later sessions automatically."""
     rows = selector.remembered(request.principal.project_id)
-    return list_response(
-        {name: getattr(row, name) for name in RememberedDecisionSchema.model_fields if name != "id"}
-        | {"id": row.pk}
-        for row in rows
-    )
+    return list_response(document_of(row, RememberedDecisionSchema) for row in rows)
 
 
 @router.delete(
@@ -147,7 +144,7 @@ def decide_approval(request: ApiRequest, approval_id: str, body: Body[DecisionRe
 def get_ruling(request: ApiRequest, approval_id: str) -> HttpResponse:
     """Return the judge's ruling on an approval."""
     call = judge_consultation.ruling_on(request.principal.project_id, existing_name(approval_id))
-    return json_response(ruling_document(call))
+    return json_response(document_of(call, RulingSchema))
 
 
 @router.post(
@@ -161,4 +158,4 @@ def label_ruling(request: ApiRequest, approval_id: str, body: Body[RulingLabelRe
     call = judge_consultation.label_ruling(
         request.principal.project_id, existing_name(approval_id), body.label, actor_of(request)
     )
-    return json_response(ruling_document(call))
+    return json_response(document_of(call, RulingSchema))

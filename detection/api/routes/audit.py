@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
 from ninja import Query, Router
@@ -22,7 +24,8 @@ from detection.filtering.time_ranges import TimeRange
 from detection.selectors import audit
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import AUDIT
-from detection.web import exports
+from detection.selectors.record_rows import AuditRow
+from detection.selectors.row_fields import document_of
 
 router = Router(tags=["audit"])
 
@@ -41,7 +44,8 @@ def _query(request: ApiRequest, query: AuditFiltersSchema) -> ListQuery:
 )
 def list_audit_entries(request: ApiRequest, query: Query[AuditQuerySchema]) -> HttpResponse:
     """List changes in the project, newest first."""
-    return page_response(request, query, _query(request, query), audit.list_entries, exports.audit_document)
+    document = partial(document_of, kind=AuditRow)
+    return page_response(request, query, _query(request, query), audit.list_entries, document)
 
 
 @router.get(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.http import HttpResponse
 from ninja import Body, Router
 
@@ -23,48 +21,25 @@ from detection.api.schemas.backends import (
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
-from detection.models import GatewayBackend, GatewayToken
+from detection.models import GatewayBackend
 from detection.selectors.gateway import gateway_url, list_backends, list_tokens
+from detection.selectors.row_fields import document_of
 from detection.services.gateway import backends as service
-from detection.web.documents import as_time
 
 router = Router(tags=["gateway"])
 
 
-def _backend_document(row: GatewayBackend) -> dict[str, Any]:
-    names = (
-        "name",
-        "kind",
-        "base_url",
-        "credential",
-        "headers",
-        "fails_closed",
-        "requests_usage",
-        "is_enabled",
-    )
-    values = {name: getattr(row, name) for name in names}
-    version = service.backend_version(row)
-    return {"id": row.public_id, **values, "gateway_url": gateway_url(row.name), "version": version}
-
-
 def _response(row: GatewayBackend, status: int = 200) -> HttpResponse:
-    document = _backend_document(row)
+    document = document_of(row, BackendSchema)
     return with_version(json_response(document, status), document["version"])
-
-
-def _token_document(row: GatewayToken) -> dict[str, Any]:
-    return {
-        "id": f"{service.TOKEN_PREFIX}{row.public_id}",
-        "name": row.name,
-        "created_at": as_time(row.created_at),
-        "revoked_at": as_time(row.revoked_at),
-    }
 
 
 @router.get("/backends", auth=READ, response={200: PageSchema[BackendSchema]}, summary="List backends")
 def list_gateway_backends(request: ApiRequest) -> HttpResponse:
     """List the backends of the gateway."""
-    return list_response(_backend_document(row) for row in list_backends(request.principal.project_id))
+    return list_response(
+        document_of(row, BackendSchema) for row in list_backends(request.principal.project_id)
+    )
 
 
 @router.post("/backends", auth=ADMIN_WITH_BODY, response={201: BackendSchema}, summary="Create a backend")
@@ -125,7 +100,7 @@ def test_backend(request: ApiRequest, backend_id: str) -> HttpResponse:
 def list_gateway_tokens(request: ApiRequest, backend_id: str) -> HttpResponse:
     """List the tokens of a backend, without their secrets."""
     backend = service.find_backend(request.principal.project_id, existing_name(backend_id))
-    return list_response(_token_document(row) for row in list_tokens(backend))
+    return list_response(document_of(row, GatewayTokenSchema) for row in list_tokens(backend))
 
 
 @router.post(
@@ -143,7 +118,7 @@ def create_gateway_token(
     """
     row, token = service.create_token(*target(request, backend_id), name=body.name)
     created = {"token": token, "gateway_url": gateway_url(row.backend.name, token)}
-    return json_response(_token_document(row) | created, 201)
+    return json_response(document_of(row, GatewayTokenSchema) | created, 201)
 
 
 @router.delete(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from django.http import HttpResponse
 from ninja import Body, Query, Router
 
@@ -13,9 +15,11 @@ from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.erasures import ErasureQuerySchema, ErasureRequestSchema, ErasureSchema
 from detection.selectors import erasures as selector
+from detection.selectors.row_fields import document_of
 from detection.services.retention import erasure
 
 router = Router(tags=["sessions"])
+_document = partial(document_of, kind=selector.ErasureRow)
 
 
 @router.post("/erasures", auth=ADMIN_WITH_BODY, response={202: ErasureSchema}, summary="Create an erasure")
@@ -30,7 +34,7 @@ def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> Htt
         session_name(request, body.session) if body.session else request.principal.redactor.name(body.agent)
     )
     row = erasure.request_erasure(request.principal.project_id, of, name, actor_of(request))
-    return json_response(selector.as_document(row), 202)
+    return json_response(_document(row), 202)
 
 
 @router.get("/erasures", auth=READ, response={200: PageSchema[ErasureSchema]}, summary="List erasures")
@@ -39,11 +43,11 @@ def list_erasures(request: ApiRequest, query: Query[ErasureQuerySchema]) -> Http
     of = "session" if query.session else "agent"
     name = request.principal.redactor.name(query.session or query.agent)
     named = (of, name) if name else None
-    return page_response(request, query, named, selector.list_erasures, selector.as_document)
+    return page_response(request, query, named, selector.list_erasures, _document)
 
 
 @router.get("/erasures/{erasure_id}", auth=READ, response={200: ErasureSchema}, summary="Get an erasure")
 def get_erasure(request: ApiRequest, erasure_id: str) -> HttpResponse:
     """Get an erasure: whether it is finished, and what was removed."""
     row = existing(selector.find_erasure(request.principal.project_id, existing_name(erasure_id)))
-    return json_response(selector.as_document(row))
+    return json_response(_document(row))

@@ -8,10 +8,11 @@ from ninja import Body, Router
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.query_parameters import existing, existing_name, target
 from detection.api.requests import ApiRequest
-from detection.api.responses import activity_document, json_response, list_response
+from detection.api.responses import json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import ActivitySchema, ExceptionOptionSchema, ExceptionRequestSchema
 from detection.selectors import incidents
+from detection.selectors.row_fields import document_of
 from detection.services.exceptions import exceptions
 
 router = Router(tags=["incidents"])
@@ -32,13 +33,13 @@ def list_exceptions(request: ApiRequest, incident_id: str) -> HttpResponse:
     found = exceptions.narrowest_first(incident, exceptions.options(incident))
     suggested = exceptions.best(found, incident.label_reason)
     return list_response(
-        {
-            "option": one.id,
-            "words": f"{one.where}: {one.words}",
-            "is_suggested": one.id == suggested,
-            "sessions": one.sessions,
-            "change": one.change.as_dict(),
-        }
+        document_of(
+            one,
+            ExceptionOptionSchema,
+            words=f"{one.where}: {one.words}",
+            is_suggested=one.id == suggested,
+            change=one.change.as_dict(),
+        )
         for one in found
     )
 
@@ -63,7 +64,7 @@ def create_exception(
         note=body.note,
         expires_at=body.expires_at,
     )
-    return json_response(activity_document(entry))
+    return json_response(document_of(entry, ActivitySchema))
 
 
 @router.post(
@@ -74,4 +75,6 @@ def create_exception(
 )
 def undo_exception(request: ApiRequest, incident_id: str) -> HttpResponse:
     """Restore what the latest exception of the incident has set; settings that were changed since stay."""
-    return json_response(activity_document(exceptions.undo_exception(*target(request, incident_id))))
+    return json_response(
+        document_of(exceptions.undo_exception(*target(request, incident_id)), ActivitySchema)
+    )

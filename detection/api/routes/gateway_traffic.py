@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
 
 from django.http import HttpResponse
 from django.utils import timezone
@@ -14,25 +13,19 @@ from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
-from detection.api.schemas.gateway_traffic import TrafficQuerySchema, TrafficSchema
-from detection.selectors.gateway_traffic import MINUTES_SPAN, TOKEN_KINDS, TrafficNumbers, gateway_traffic
+from detection.api.schemas.gateway_traffic import (
+    TrafficNumbersSchema,
+    TrafficQuerySchema,
+    TrafficRowSchema,
+    TrafficSchema,
+)
+from detection.selectors.gateway_traffic import MINUTES_SPAN, gateway_traffic
+from detection.selectors.row_fields import document_of
 
 router = Router(tags=["gateway"])
 DEFAULT_SPAN = timedelta(hours=1)
 MAX_SPANS = {"minute": MINUTES_SPAN, "hour": timedelta(days=40)}
 MAX_SPAN = timedelta(days=400)
-
-
-def _document(numbers: TrafficNumbers) -> dict[str, Any]:
-    return {
-        "requests": numbers.requests,
-        "errors": numbers.errors,
-        "abandoned": numbers.abandoned,
-        **{kind: getattr(numbers, kind) for kind in TOKEN_KINDS},
-        "cost_usd": numbers.cost_usd,
-        "added_ms_p50": numbers.added_ms_at(0.5),
-        "added_ms_p95": numbers.added_ms_at(0.95),
-    }
 
 
 @router.get(
@@ -57,7 +50,7 @@ def get_gateway_traffic(request: ApiRequest, query: Query[TrafficQuerySchema]) -
             "from": start.isoformat(),
             "to": end.isoformat(),
             "by": query.by,
-            "total": _document(report.total),
-            "items": [{"key": row.key, **_document(row.numbers)} for row in report.rows],
+            "total": document_of(report.total, TrafficNumbersSchema),
+            "items": [document_of(row.numbers, TrafficRowSchema, key=row.key) for row in report.rows],
         }
     )

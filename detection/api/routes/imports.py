@@ -20,9 +20,9 @@ from detection.api.schemas.common import PageSchema
 from detection.api.schemas.imports import ImportQuerySchema, ImportRequestSchema, ImportSchema
 from detection.models import KeyScope, TranscriptImport
 from detection.selectors import imports as selector
+from detection.selectors.row_fields import document_of
 from detection.services.ingestion import import_files, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
-from detection.web.documents import as_time
 
 router = Router(tags=["imports"])
 INGEST: Final = ApiKeyAuth(KeyScope.INGEST)
@@ -45,27 +45,8 @@ _BODY: Final = {
 
 
 def _document(row: TranscriptImport, project: str) -> dict[str, Any]:
-    names = (
-        "kind",
-        "state",
-        "files",
-        "total_bytes",
-        "done_bytes",
-        "sessions",
-        "events",
-        "skipped",
-        "summary",
-    )
-    return {
-        "id": row.public_id,
-        **{name: getattr(row, name) for name in names},
-        "step": "storing" if row.is_checked else "checking",
-        "error": {"code": row.error_code, "detail": row.error} if row.error else None,
-        "created_at": as_time(row.created_at),
-        "created_by": row.created_by,
-        "finished_at": as_time(row.finished_at),
-        "links": {"import": f"{settings.PUBLIC_URL}/p/{project}/connect/imports/{row.public_id}"},
-    }
+    page = f"{settings.PUBLIC_URL}/p/{project}/connect/imports/{row.public_id}"
+    return document_of(row, ImportSchema, links={"import": page})
 
 
 @router.post(

@@ -15,9 +15,10 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import bulk_response, export_response, page_response, query_of
 from detection.api.query_parameters import existing, existing_name, target
 from detection.api.requests import ApiRequest
-from detection.api.responses import LIST_AS_FILE, activity_document, json_response
+from detection.api.responses import LIST_AS_FILE, json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import (
+    ActivitySchema,
     BulkActionRequestSchema,
     BulkActionResultSchema,
     CommentRequestSchema,
@@ -35,6 +36,7 @@ from detection.models import Incident
 from detection.selectors import incidents, strip_images
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import INCIDENTS
+from detection.selectors.row_fields import document_of
 from detection.services.incidents import triage as services
 from detection.web.documents import incident_document
 
@@ -113,7 +115,7 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     document["laps"] = incident.evidence.get("laps", 0)
     document["detection_number"] = incident.evidence.get("detection_number", 0)
     document["policy"] = incident.policy
-    document["activity"] = [activity_document(entry) for entry in incident.activity.all()]
+    document["activity"] = [document_of(entry, ActivitySchema) for entry in incident.activity.all()]
     document["related"] = [incident_document(row, slug) for row in incidents.related(incident)]
     document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
     return json_response(document)

@@ -14,6 +14,7 @@ from detection.api.schemas.common import PageSchema
 from detection.api.schemas.integrations import IntegrationSchema, KeySchema
 from detection.models import ApiKey
 from detection.selectors.integrations import heard_integrations, heard_key
+from detection.selectors.row_fields import document_of
 
 router = Router(tags=["integrations"])
 MAX_KEYS = 200
@@ -27,17 +28,8 @@ MAX_KEYS = 200
 )
 def list_integrations(request: ApiRequest) -> HttpResponse:
     """List the integrations of the last seven days, most recently active first."""
-    return list_response(
-        {
-            "name": one.name,
-            "last_heard_at": one.last_heard_at.isoformat(),
-            "sessions": one.sessions,
-            "calls": one.calls,
-            "observed_only": one.is_observed_only,
-            "observed_only_sessions": one.unguarded_sessions,
-        }
-        for one in heard_integrations(request.principal.project_id)
-    )
+    found = heard_integrations(request.principal.project_id)
+    return list_response(document_of(one, IntegrationSchema) for one in found)
 
 
 @router.get("/keys", auth=ADMIN, response={200: PageSchema[KeySchema]}, summary="List keys")
@@ -49,15 +41,10 @@ def list_keys(request: ApiRequest) -> HttpResponse:
 
 def _key_document(key: ApiKey) -> dict[str, Any]:
     heard = heard_key(key)
-    return {
-        "name": key.name,
-        "public_id": key.public_id,
-        "scopes": [*key.scopes],
-        "created_at": key.created_at,
-        "expires_at": key.expires_at,
-        "revoked_at": key.revoked_at,
-        "last_used_at": key.last_used_at,
-        "last_heard_at": heard.last_heard_at if heard else None,
-        "heard_on": [*heard.routes] if heard else [],
-        "observed_only": heard.is_observed_only if heard else False,
-    }
+    return document_of(
+        key,
+        KeySchema,
+        last_heard_at=heard and heard.last_heard_at,
+        heard_on=[*heard.routes] if heard else [],
+        observed_only=heard.is_observed_only if heard else False,
+    )

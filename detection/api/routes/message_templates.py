@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import get_args
 
 from django.http import HttpResponse
 from ninja import Body, Path, Query, Router
@@ -23,6 +23,7 @@ from detection.api.schemas.message_templates import (
 )
 from detection.engine.wire_shapes import Shape
 from detection.models import Project
+from detection.selectors.row_fields import document_of
 from detection.services.errors import NotFound
 from detection.services.policies import message_templates as services
 from detection.services.policies.message_templates import EffectiveTemplate
@@ -30,16 +31,6 @@ from detection.services.policies.message_templates import EffectiveTemplate
 router = Router(tags=["message templates"])
 # Documented here; the service checks it, with a code of its own.
 _LENGTH: JsonDict = {"maxLength": services.MAX_CHARACTERS}
-
-
-def _document(template: EffectiveTemplate) -> dict[str, Any]:
-    return {
-        "rung": template.rung,
-        "shape": template.shape,
-        "text": template.text,
-        "is_own": template.is_own,
-        "updated_at": template.updated_at,
-    }
 
 
 def _own(project_id: int, rung: str, shape: str) -> EffectiveTemplate:
@@ -60,7 +51,10 @@ def list_message_templates(request: ApiRequest) -> HttpResponse:
     project = Project.objects.only("policy_version").get(pk=request.principal.project_id)
     return json_response(
         {
-            "items": [_document(template) for template in services.list_templates(project.pk)],
+            "items": [
+                document_of(template, MessageTemplateSchema)
+                for template in services.list_templates(project.pk)
+            ],
             "placeholders": services.PLACEHOLDERS,
             "max_characters": services.MAX_CHARACTERS,
             "version": project.policy_version,
@@ -97,7 +91,7 @@ def put_message_template(
     project_id = request.principal.project_id
     services.check(rung, query.shape, body.text)
     services.save_template(project_id, rung, query.shape, body.text, actor_of(request))
-    return json_response(_document(_own(project_id, rung, query.shape)))
+    return json_response(document_of(_own(project_id, rung, query.shape), MessageTemplateSchema))
 
 
 @router.delete(

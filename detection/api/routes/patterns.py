@@ -15,14 +15,9 @@ from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import bulk_response, export_response, page_response, query_of
 from detection.api.query_parameters import existing, existing_name, target
 from detection.api.requests import ApiRequest
-from detection.api.responses import (
-    LIST_AS_FILE,
-    activity_document,
-    json_response,
-    shared_document,
-)
+from detection.api.responses import LIST_AS_FILE, json_response
 from detection.api.schemas.common import PageSchema
-from detection.api.schemas.incidents import CommentRequestSchema, NoteRequestSchema
+from detection.api.schemas.incidents import ActivitySchema, CommentRequestSchema, NoteRequestSchema
 from detection.api.schemas.patterns import (
     AssignRequestSchema,
     BulkPatternActionRequestSchema,
@@ -41,6 +36,7 @@ from detection.models import Pattern
 from detection.selectors import incidents, patterns
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import INCIDENTS, PATTERNS
+from detection.selectors.row_fields import document_of
 from detection.services.incidents import pattern_triage as services
 from detection.web.documents import incident_document, pattern_document
 
@@ -114,12 +110,13 @@ def get_pattern(request: ApiRequest, pattern_id: str) -> HttpResponse:
     principal = request.principal
     pattern = existing(patterns.get_pattern(principal.project_id, existing_name(pattern_id)))
     document = pattern_document(patterns.row_of(pattern), principal.project_slug)
-    document["shared"] = shared_document(patterns.shared_facts(pattern))
+    facts, names = patterns.shared_facts(pattern), {"loop_id": "loop", "session_name": "session"}
+    document["shared"] = {names.get(name, name): document_of(fact) for name, fact in facts.items()}
     of_it = list_query(INCIDENTS, terms=(term("pattern", pattern.public_id),))
     page = incidents.list_incidents(principal.project_id, of_it, "", MAX_INCIDENTS)
     document["newest_incidents"] = [incident_document(row, principal.project_slug) for row in page.items]
     newest = pattern.activity.order_by("-at", "-id")[:MAX_ACTIVITY]
-    document["activity"] = [activity_document(entry) for entry in reversed(newest)]
+    document["activity"] = [document_of(entry, ActivitySchema) for entry in reversed(newest)]
     return json_response(document)
 
 

@@ -24,7 +24,6 @@ from detection.api.responses import (
     empty_response,
     json_response,
     list_response,
-    override_document,
 )
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.settings import (
@@ -46,6 +45,7 @@ from detection.engine.policy import PolicyError
 from detection.engine.scopes import Scope
 from detection.models import Override, Project, StoredSettings, ToolOverride
 from detection.selectors import policies, sessions
+from detection.selectors.row_fields import document_of
 from detection.services.policies import overrides as services
 from detection.strict_json import shorten
 
@@ -77,7 +77,7 @@ def list_overrides(request: ApiRequest, query: Query[OverrideListQuerySchema]) -
     if query.model:
         rows = rows.filter(model=query.model)
     ordered = sorted(rows, key=lambda row: (row.scope.rank, row.agent, row.backend, row.model))
-    return list_response(override_document(row) for row in ordered)
+    return list_response(document_of(row, OverrideSchema) for row in ordered)
 
 
 @router.put(
@@ -232,7 +232,8 @@ def _get(request: ApiRequest, scope: Scope) -> HttpResponse:
 
 
 def _response(row: StoredSettings) -> HttpResponse:
-    return with_version(json_response(override_document(row)), services.override_version(row))
+    schema = ToolRuleSchema if isinstance(row, ToolOverride) else OverrideSchema
+    return with_version(json_response(document_of(row, schema)), services.override_version(row))
 
 
 def _put(request: ApiRequest, scope: Scope, body: dict[str, Any]) -> HttpResponse:
@@ -297,7 +298,7 @@ def _delete(request: ApiRequest, scope: Scope, note: str) -> HttpResponse:
 def list_tool_rules(request: ApiRequest) -> HttpResponse:
     """List the tool rules of the project."""
     rules = ToolOverride.objects.filter(project_id=request.principal.project_id).in_effect()
-    return list_response(override_document(rule) for rule in rules)
+    return list_response(document_of(rule, ToolRuleSchema) for rule in rules)
 
 
 @router.get(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.http import HttpResponse
 from ninja import Body, Router
 
@@ -14,30 +12,17 @@ from detection.api.responses import empty_response, json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.gateway_traffic import PriceRequestSchema, PriceSchema
 from detection.api.versions import CONDITIONAL, CONDITIONAL_PUT, expected_version, with_version
-from detection.models import ModelPrice
 from detection.selectors.prices import list_prices
+from detection.selectors.row_fields import document_of
 from detection.services.gateway import prices
-from detection.web.documents import as_time
 
 router = Router(tags=["gateway"])
-
-
-def _document(row: ModelPrice) -> dict[str, Any]:
-    amounts = {name: getattr(row, name) for name in prices.AMOUNTS}
-    return {
-        "id": row.public_id,
-        "backend": row.backend,
-        "model": row.model,
-        **{name: None if value is None else float(value) for name, value in amounts.items()},
-        "updated_at": as_time(row.updated_at),
-        "version": prices.price_version(row),
-    }
 
 
 @router.get("/prices", auth=READ, response={200: PageSchema[PriceSchema]}, summary="List prices")
 def list_model_prices(request: ApiRequest) -> HttpResponse:
     """List the prices of models by backend and model."""
-    return list_response(_document(row) for row in list_prices(request.principal.project_id))
+    return list_response(document_of(row, PriceSchema) for row in list_prices(request.principal.project_id))
 
 
 @router.put(
@@ -51,7 +36,7 @@ def save_price(request: ApiRequest, body: Body[PriceRequestSchema]) -> HttpRespo
     """Create or replace the price of a backend and model. Takes effect with the next model response."""
     version = expected_version(request)
     row = prices.save_price(request.principal.project_id, actor_of(request), version=version, **body.dict())
-    return with_version(json_response(_document(row)), prices.price_version(row))
+    return with_version(json_response(document_of(row, PriceSchema)), prices.price_version(row))
 
 
 @router.delete(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.db import transaction
 from django.http import HttpResponse
 from ninja import Body, Router
@@ -14,28 +12,14 @@ from detection.api.responses import json_response
 from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.models import Project
+from detection.selectors.row_fields import document_of
 from detection.services.projects import projects
-from detection.web.documents import as_time
 
 router = Router(tags=["project"])
 
 
-def _document(project: Project) -> dict[str, Any]:
-    return {
-        "slug": project.slug,
-        "name": project.name,
-        "retention_days": project.retention_days,
-        "stores_payloads": project.stores_payloads,
-        "redacted_names": project.redacted_names,
-        "redaction_patterns": project.redaction_patterns,
-        "requires_second_factor": project.requires_second_factor,
-        "archived_at": as_time(project.archived_at),
-        "created_at": as_time(project.created_at),
-    }
-
-
 def _response(project: Project) -> HttpResponse:
-    return with_version(json_response(_document(project)), projects.project_version(project))
+    return with_version(json_response(document_of(project, ProjectSchema)), projects.project_version(project))
 
 
 @router.get("/project", auth=READ, response={200: ProjectSchema}, summary="Get the project")

@@ -20,9 +20,9 @@ from detection.api.schemas.saved_views import (
     ViewSchema,
 )
 from detection.models import SavedView
+from detection.selectors.row_fields import document_of
 from detection.selectors.saved_views import list_views
 from detection.services import saved_views as services
-from detection.web.documents import as_time
 
 router = Router(tags=["views"])
 _PAGES = {"sessions": "live", "notifications": "alerts"}
@@ -31,15 +31,8 @@ _PAGES = {"sessions": "live", "notifications": "alerts"}
 
 def _document(request: ApiRequest, view: SavedView) -> dict[str, Any]:
     page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/{_PAGES.get(view.list, view.list)}"
-    return {
-        "id": view.public_id,
-        "list": view.list,
-        "name": view.name,
-        **services.fields_of(view),
-        "created_by": view.created_by,
-        "created_at": as_time(view.created_at),
-        "links": {"view": f"{page}?{view.query}" if view.query else page},
-    }
+    links = {"view": f"{page}?{view.query}" if view.query else page}
+    return document_of(view, ViewSchema, **services.fields_of(view), links=links)
 
 
 @router.get("/views", auth=READ, response={200: PageSchema[ViewSchema]}, summary="List saved views")

@@ -18,19 +18,17 @@ from detection.api.pages import page_response, query_of
 from detection.api.query_parameters import check_parameters, existing, session_name, target
 from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest, actor_of
-from detection.api.responses import (
-    call_document,
-    command_reply_document,
-    json_response,
-    notice_document,
-    quarantined_event_document,
-)
+from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.sessions import (
     CallPageSchema,
     CallQuerySchema,
+    CallSchema,
+    CommandReplySchema,
     CommandRequestSchema,
     CommandResultSchema,
+    LimitNoticeSchema,
+    QuarantinedEventSchema,
     RevokeExemptionSchema,
     SessionCountsSchema,
     SessionDetailSchema,
@@ -45,6 +43,7 @@ from detection.models import KeyScope, Session
 from detection.selectors import dashboard, incidents, policies, sessions
 from detection.selectors.incidents import ALL_INCIDENTS
 from detection.selectors.lists import SESSIONS
+from detection.selectors.row_fields import document_of
 from detection.services.sessions import actions as services
 from detection.web.documents import incident_document, session_document
 
@@ -106,9 +105,9 @@ def list_calls(request: ApiRequest, session: str, query: Query[CallQuerySchema])
     replies = sessions.command_replies(found, after_seq=after_seq, up_to_seq=up_to_seq)
     return json_response(
         {
-            "items": [call_document(row) for row in page.items],
+            "items": [document_of(row, CallSchema) for row in page.items],
             "next_cursor": page.next_cursor,
-            "command_replies": [command_reply_document(row) for row in replies],
+            "command_replies": [document_of(row, CommandReplySchema) for row in replies],
         }
     )
 
@@ -225,7 +224,9 @@ def _detail(request: ApiRequest, session: Session) -> HttpResponse:
     document["tools"] = [asdict(tool) for tool in sessions.called_tools(session, limit=SHOWN_TOOLS)]
     document["quarantined_count"] = session.quarantined_events.count()
     newest = session.quarantined_events.order_by("-id")[:SHOWN_QUARANTINED]
-    document["quarantined"] = [quarantined_event_document(row) for row in newest]
-    document["limit_notices"] = [notice_document(notice) for notice in session.limit_notices.all()]
+    document["quarantined"] = [document_of(row, QuarantinedEventSchema) for row in newest]
+    document["limit_notices"] = [
+        document_of(notice, LimitNoticeSchema) for notice in session.limit_notices.all()
+    ]
     document["incidents"] = [incident_document(row, project.slug) for row in own.items]
     return json_response(document)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from datetime import timedelta
 from typing import Literal
 
@@ -19,8 +18,8 @@ from detection.api.responses import json_response
 from detection.api.schemas.statistics import StatisticsQuerySchema, StatisticsSchema
 from detection.filtering.time_ranges import TimeRange
 from detection.selectors.lists import STATISTICS
+from detection.selectors.row_fields import document_of
 from detection.selectors.statistics import statistics
-from detection.web.documents import group_document, numbers_document
 
 router = Router(tags=["statistics"])
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)
@@ -57,22 +56,13 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
             "to": end.isoformat(),
             "by": query.by,
             "counted_at": found.counted_at.isoformat() if found.counted_at else None,
-            "total": numbers_document(found.total),
-            "items": [group_document(row) for row in found.rows],
-            "recovery": [
-                {
-                    "rung": row.rung,
-                    "recovered": row.recovered,
-                    "went_on": row.went_on,
-                    "stopped": row.stopped,
-                    "share": row.share,
-                }
-                for row in found.recovery
-            ],
+            "total": document_of(found.total),
+            "items": [row.as_document() for row in found.rows],
+            "recovery": [document_of(row) for row in found.recovery],
             "false_alarms": [
                 {"reason": reason or None, "count": count} for reason, count in found.false_alarms
             ],
-            "judge": [asdict(share) for share in found.judge],
+            "judge": [document_of(share) for share in found.judge],
             "is_cut": found.is_cut,
         }
     )

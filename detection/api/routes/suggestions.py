@@ -14,6 +14,7 @@ from detection.api.requests import ApiRequest
 from detection.api.responses import empty_response, json_response
 from detection.api.schemas.suggestions import (
     AcceptRequestSchema,
+    MissingLabelsSchema,
     RejectRequestSchema,
     SuggestionQuerySchema,
     SuggestionSchema,
@@ -22,47 +23,27 @@ from detection.api.schemas.suggestions import (
 )
 from detection.api.schemas.what_if import WhatIfSchema
 from detection.models import Project, Suggestion
+from detection.selectors.row_fields import document_of
 from detection.selectors.what_ifs import as_document
 from detection.services.learning import decisions
 from detection.services.learning.suggestions import MIN_LABELS, OpenSuggestion, learn
-from detection.web.documents import as_time
 
 router = Router(tags=["settings"])
 MAX_DECIDED = 500
 
 
 def _open(project_id: int, one: OpenSuggestion) -> dict[str, Any]:
-    return {
-        "id": one.id,
-        "kind": one.kind,
-        "words": one.words,
-        "reason": one.reason,
-        "labels": one.labels,
-        "incidents": list(one.incidents),
-        "change": one.change.as_dict(),
-        "what_if": _what_if(project_id, one.change.as_dict()),
-        "state": "open",
-        "decided_by": None,
-        "decided_at": None,
-        "note": "",
-    }
+    change = one.change.as_dict()
+    more = {"change": change, "what_if": _what_if(project_id, change), "incidents": [*one.incidents]}
+    decision = {"state": "open", "decided_by": None, "decided_at": None, "note": ""}
+    return document_of(one, SuggestionSchema, **more, **decision)
 
 
 def _decided(row: Suggestion) -> dict[str, Any]:
-    return {
-        "id": row.public_id,
-        "kind": row.kind,
-        "words": row.words,
-        "reason": row.reason,
-        "labels": row.labels,
-        "incidents": [],
-        "change": row.change,
-        "what_if": _what_if(row.project_id, row.change),
-        "state": row.decision,
-        "decided_by": row.decided_by,
-        "decided_at": as_time(row.decided_at),
-        "note": row.note,
-    }
+    what_if = _what_if(row.project_id, row.change)
+    return document_of(
+        row, SuggestionSchema, id=row.public_id, incidents=[], what_if=what_if, state=row.decision
+    )
 
 
 def _what_if(project_id: int, change: dict[str, Any]) -> dict[str, Any] | None:
@@ -90,9 +71,7 @@ def list_suggestions(request: ApiRequest, query: Query[SuggestionQuerySchema]) -
             "next_cursor": None,
             "labels": learned.labels,
             "needed": MIN_LABELS,
-            "nearest": [
-                {"tool": one.tool, "labels": one.labels, "missing": one.missing} for one in learned.nearest
-            ],
+            "nearest": [document_of(one, MissingLabelsSchema) for one in learned.nearest],
         }
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, time
 from typing import Annotated, Any, Literal
 
+from django.utils import timezone
 from ninja import Field, Schema
 from pydantic import StringConstraints
 
@@ -17,7 +18,13 @@ from detection.api.schemas.common import (
     ShortText,
     StrictSchema,
     Timestamp,
+    with_fields_of,
 )
+from detection.models import AlertDestination
+from detection.selectors.alerts import destination_state
+from detection.selectors.record_rows import NotificationRow
+from detection.selectors.row_fields import PUBLIC_ID, Shown
+from detection.services.alerting.destinations import destination_version
 
 SeverityName = Literal["info", "warning", "high", "critical"]
 AlertEventTypeName = Literal[
@@ -61,24 +68,38 @@ class DestinationUpdateSchema(StrictSchema):
     is_enabled: bool | None = Field(None, description="Whether notifications are sent to it.")
 
 
+def _health(row: AlertDestination) -> str:
+    return destination_state(row, timezone.now())
+
+
 class DestinationSchema(Schema):
     """A destination and its health."""
 
-    id: str = Field(description="Id of the destination.")
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the destination.")
     name: str = Field(description="Name.")
     kind: Literal["webhook", "apprise"] = Field(description="Kind.")
-    address: str = Field(description="The part of the address that is not secret.")
+    address: Annotated[str, Shown(column="shown_address")] = Field(
+        description="The part of the address that is not secret."
+    )
     is_enabled: bool = Field(description="Whether notifications are sent to it.")
-    state: Literal["ok", "new", "failing", "paused", "disabled"] = Field(description="Health.")
+    state: Annotated[Literal["ok", "new", "failing", "paused", "disabled"], Shown(show=_health)] = Field(
+        description="Health."
+    )
     paused_until: datetime | None = Field(description="When the next attempt is allowed after failures.")
     last_success_at: datetime | None = Field(description="When a notification was last delivered.")
     last_failure_at: datetime | None = Field(description="When an attempt last failed.")
     last_problem: str = Field(description="Why the last attempt failed.")
     failures_today: int = Field(description="Failed attempts in the last 24 hours.")
-    waiting: int = Field(description="Notifications that wait to be sent.")
-    failed: int = Field(description="Notifications that failed permanently.")
-    signing_secrets: int = Field(description="Number of active signing secrets.")
-    version: str = Field(description="For `If-Match`, in quotes.")
+    waiting: Annotated[int, Shown(column="waiting_count")] = Field(
+        description="Notifications that wait to be sent."
+    )
+    failed: Annotated[int, Shown(column="failed_count")] = Field(
+        description="Notifications that failed permanently."
+    )
+    signing_secrets: Annotated[int, Shown(show=lambda row: len(row.signing_secrets))] = Field(
+        description="Number of active signing secrets."
+    )
+    version: Annotated[str, Shown(show=destination_version)] = Field(description="For `If-Match`, in quotes.")
 
 
 class CreatedDestinationSchema(DestinationSchema):
@@ -103,7 +124,9 @@ class MatchersSchema(StrictSchema):
     tools: list[Name128] = Field([], description="Globs of tool names.")
     agents: list[Name128] = Field([], description="Globs of agent names.")
     backends: list[Name128] = Field([], description="Globs of backends.")
-    models: list[Name200] = Field([], description="Globs of model names.")
+    models: Annotated[list[Name200], Shown(column="model_names")] = Field(
+        [], description="Globs of model names."
+    )
 
 
 class RouteRequestSchema(MatchersSchema):
@@ -164,8 +187,12 @@ class PreviewedNotificationSchema(Schema):
 
     sent_at: datetime = Field(description="When the notification would have been due.")
     title: str = Field(description="Title of the notification.")
-    alerts: int = Field(description="Number of alert events in it.")
-    destination: str = Field(description="Id of the destination.")
+    alerts: Annotated[int, Shown(show=lambda row: len(row.events))] = Field(
+        description="Number of alert events in it."
+    )
+    destination: Annotated[str, Shown(column="destination__public_id")] = Field(
+        description="Id of the destination."
+    )
 
 
 class RoutePreviewSchema(Schema):
@@ -189,7 +216,7 @@ class SilenceRequestSchema(MatchersSchema):
     )
     ends_at: Timestamp = Field(description="End, at most 90 days ahead.")
     starts_at: Timestamp | None = Field(None, description="Start. Now by default.")
-    loop: Annotated[str, StringConstraints(max_length=32)] = Field(
+    loop: Annotated[str, StringConstraints(max_length=32), Shown(column="loop_id")] = Field(
         "", description="Id of a pattern. Only its alerts are silenced."
     )
 
@@ -197,12 +224,14 @@ class SilenceRequestSchema(MatchersSchema):
 class SilenceSchema(SilenceRequestSchema):
     """A stored silence."""
 
-    id: str = Field(description="Id of the silence.")
-    pattern: str | None = Field(
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the silence.")
+    pattern: Annotated[str | None, Shown(column="pattern__public_id")] = Field(
         description="Id of the muted pattern, whose alerts alone are silenced. Null if the silence is not a mute."
     )
     created_by: str = Field(description="Who created it.")
-    suppressed_count: int = Field(description="Number of alert events that the silence suppressed.")
+    suppressed_count: Annotated[int, Shown(show=lambda row: getattr(row, "suppressed_count", 0))] = Field(
+        description="Number of alert events that the silence suppressed."
+    )
 
 
 class SilenceQuerySchema(Schema):
@@ -233,20 +262,9 @@ class DeliveryAttemptSchema(Schema):
     )
 
 
+@with_fields_of(NotificationRow)
 class NotificationSchema(Schema):
     """A notification."""
-
-    id: str = Field(description="Id of the notification, sent as `webhook-id` with every attempt.")
-    destination: str = Field(description="Id of the destination.")
-    route: str = Field(description="Name of the route.")
-    title: str = Field(description="Title.")
-    is_test: bool = Field(description="Whether it is a test.")
-    state: Literal["waiting", "sending", "delivered", "failed"] = Field(description="State.")
-    event_count: int = Field(description="Number of alert events in it.")
-    attempt_count: int = Field(description="Number of attempts so far.")
-    created_at: datetime = Field(description="When it was created.")
-    due_at: datetime = Field(description="When the next attempt is due.")
-    finished_at: datetime | None = Field(description="When it was delivered or failed permanently.")
 
 
 class NotificationDetailSchema(NotificationSchema):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
 from pydantic import ConfigDict
 
-from detection.api.schemas.common import FilterQuerySchema, PageQuerySchema, ShortText, StrictSchema
+from detection.api.schemas.common import (
+    FilterQuerySchema,
+    PageQuerySchema,
+    ShortText,
+    StrictSchema,
+    with_fields_of,
+)
+from detection.selectors.record_rows import ApprovalRow
+from detection.selectors.row_fields import Shown
 from detection.services.approvals.decisions import MAX_RAISE
 
 ChoiceName = Literal["skip", "allow_once", "raise", "exempt", "disable", "stop"]
@@ -23,40 +31,10 @@ class ApprovalQuerySchema(PageQuerySchema, FilterQuerySchema):
     agent: ShortText = Field("", description="Agent.")
 
 
+@with_fields_of(ApprovalRow)
 class ApprovalSchema(Schema):
     """A held call that a person or the judge decides."""
 
-    id: str = Field(description="Id of the approval.")
-    state: Literal["open", "decided", "expired", "withdrawn"] = Field(description="State.")
-    decider: Literal["person", "judge"] = Field(description="Who decides.")
-    session: str = Field(description="Your name for the session.")
-    agent: str = Field(description="Agent.")
-    tool: str = Field(description="Tool.")
-    call_id: str = Field(description="Id of the held call.")
-    held_calls: int = Field(description="Number of calls that wait for this decision.")
-    kind: str = Field(description="Detector.")
-    count: int = Field(description="How often the call, lap or unit was counted.")
-    limit: int = Field(
-        description="The count at which the detector fires; of a budget, what it allows: of rounds and calls, one less "
-        "than the setting."
-    )
-    summary: str = Field(description="What was detected, as a sentence.")
-    incident: str | None = Field(description="Id of the incident.")
-    requested_at: datetime = Field(description="When the call was held.")
-    deadline: datetime = Field(description="When the unattended reaction applies.")
-    unattended: Literal["block", "stop", "allow", "disable"] = Field(
-        description="The unattended reaction: what applies if nobody decides in time."
-    )
-    decision: Literal["allow", "block", "stop"] | None = Field(
-        description="What to do with the call. Null while the approval is open."
-    )
-    choice: ChoiceName | None = Field(description="What was chosen.")
-    raise_by: int = Field(description="For `raise`: by how much the limit is raised.")
-    message: str = Field(description="Message for the model.")
-    reason: str = Field(description="Stable code of how it was closed, as in `decided` or `expired`.")
-    decided_by: str | None = Field(description="A user name, `key:<id>`, `judge` or `system`.")
-    decided_at: datetime | None = Field(description="When it was closed.")
-    wait_url: str = Field(description="Long-poll address of the decision.")
     rendered: dict[str, Any] | str | None = Field(
         None, description="The message in the wire shape that `render` names."
     )
@@ -81,7 +59,9 @@ class DecisionRequestSchema(StrictSchema):
 class RulingSchema(Schema):
     """The judge's ruling on an approval."""
 
-    approval: str | None = Field(description="Id of the approval.")
+    approval: Annotated[str | None, Shown(column="approval__public_id")] = Field(
+        description="Id of the approval."
+    )
     at: datetime = Field(description="When the judge was consulted.")
     outcome: Literal["accepted", "denied", "unclear", "failed", "skipped", "obeyed"] = Field(
         description="Outcome of the consultation."
@@ -94,8 +74,10 @@ class RulingSchema(Schema):
     model: str = Field(description="Model of the judge.")
     latency_ms: int = Field(description="Latency in milliseconds.")
     cost_usd: float = Field(description="Cost in US dollars.")
-    label: Literal["right", "wrong"] | None = Field(description="A person's label of the ruling.")
-    labelled_by: str | None = Field(description="Who labelled it.")
+    label: Annotated[Literal["right", "wrong"] | None, Shown(is_optional=True)] = Field(
+        description="A person's label of the ruling."
+    )
+    labelled_by: Annotated[str | None, Shown(is_optional=True)] = Field(description="Who labelled it.")
     labelled_at: datetime | None = Field(description="When it was labelled.")
 
 

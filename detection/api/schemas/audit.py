@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Any
-
 from ninja import Field, Schema
 
 from detection.api.schemas.common import (
@@ -13,7 +10,9 @@ from detection.api.schemas.common import (
     PageQuerySchema,
     ShortText,
     Timestamp,
+    with_fields_of,
 )
+from detection.selectors.record_rows import AuditRow
 
 
 class AuditFiltersSchema(FilterQuerySchema):
@@ -36,15 +35,6 @@ class AuditExportQuerySchema(FileQuerySchema, AuditFiltersSchema):
     """Filters of the audit export."""
 
 
+@with_fields_of(AuditRow)
 class AuditEntrySchema(Schema):
     """A recorded change."""
-
-    id: str = Field(description="Id of the entry.")
-    at: datetime = Field(description="When the change was made.")
-    actor: str = Field(description="A user name, `key:<id>`, `command` or `system`.")
-    action: str = Field(description="What was done, as in `session.stop`.")
-    subject: str = Field(description="What was changed.")
-    before: Any | None = Field(description="Values before the change.")
-    after: Any | None = Field(description="Values after the change.")
-    address: str | None = Field(description="Network address of the actor.")
-    request_id: str = Field(description="Id of the request.")

@@ -10,6 +10,9 @@ from pydantic import StringConstraints
 
 from detection.api.schemas.alerts import Name80
 from detection.api.schemas.common import ShortText, StrictSchema
+from detection.selectors.gateway import gateway_url
+from detection.selectors.row_fields import PUBLIC_ID, Shown
+from detection.services.gateway.backends import TOKEN_PREFIX, backend_version
 
 BackendName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 BaseUrl = Annotated[str, StringConstraints(min_length=1, max_length=500)]
@@ -55,11 +58,11 @@ class BackendUpdateSchema(StrictSchema):
 class BackendSchema(BackendRequestSchema):
     """A stored backend."""
 
-    id: str = Field(description="Id of the backend.")
-    gateway_url: str = Field(
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the backend.")
+    gateway_url: Annotated[str, Shown(show=lambda row: gateway_url(row.name))] = Field(
         description="Base URL for agents, which send a key in the header `LoopGuard-Key`."
     )
-    version: str = Field(description="For `If-Match`, in quotes.")
+    version: Annotated[str, Shown(show=backend_version)] = Field(description="For `If-Match`, in quotes.")
 
 
 class BackendTestSchema(Schema):
@@ -81,7 +84,9 @@ class GatewayTokenRequestSchema(StrictSchema):
 class GatewayTokenSchema(Schema):
     """A token, without its secret."""
 
-    id: str = Field(description="Readable part of the token.")
+    id: Annotated[str, Shown(show=lambda row: f"{TOKEN_PREFIX}{row.public_id}")] = Field(
+        description="Readable part of the token."
+    )
     name: str = Field(description="What the token is for.")
     created_at: datetime = Field(description="When it was created.")
     revoked_at: datetime | None = Field(description="When it was revoked.")

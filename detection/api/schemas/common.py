@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from decimal import Decimal
+from functools import cache
+from types import GenericAlias, NoneType
+from typing import Annotated, Any, Generic, Literal, Optional, TypeVar, get_args, get_origin
 
 from ninja import Field, Schema
 from pydantic import (
@@ -17,7 +21,7 @@ from pydantic import (
 
 from detection.engine.detectors import KINDS
 from detection.filtering import language
-from detection.selectors.row_fields import shown_fields
+from detection.selectors.row_fields import is_described, shown_fields
 from detection.services.events.event_records import EARLIEST_YEAR, LATEST_YEAR
 from detection.web import exports
 
@@ -64,6 +68,7 @@ FindingKindFilter = Annotated[
 ]
 """A detector, or nothing for all of them."""
 Row = TypeVar("Row")
+Documented = TypeVar("Documented", bound=Schema)
 
 
 class StrictSchema(Schema):
@@ -72,13 +77,38 @@ class StrictSchema(Schema):
     model_config = ConfigDict(extra="forbid")
 
 
-def schema_of(row: Any) -> type[Schema]:
-    """Return the schema of the documents of a kind of rows."""
-    described: dict[str, Any] = {
-        field.name: (field.document_type, Field(description=field.shown.description))
+def with_fields_of(row: Any) -> Callable[[type[Documented]], type[Documented]]:
+    """Return a decorator that puts the fields of the documents of a kind of rows before those of a schema."""
+
+    def complete(own: type[Documented]) -> type[Documented]:
+        more = {name: (field.annotation, field) for name, field in own.model_fields.items()}
+        found: type[Documented] = _schema(own.__name__, own.__doc__, {**_described(row), **more})
+        return found
+
+    return complete
+
+
+def _schema(name: str, words: str | None, fields: dict[str, Any]) -> Any:
+    return create_model(name, __base__=Schema, __doc__=words, **fields)
+
+
+def _described(row: Any) -> dict[str, Any]:
+    return {
+        field.name: (_documented(field.shown_type), Field(description=field.shown.description))
         for field in shown_fields(row)
     }
-    return create_model(f"{row.__name__}Fields", __base__=Schema, **described)
+
+
+@cache
+def _documented(kind: Any) -> Any:
+    """Return the type that documents have for one of rows."""
+    if is_described(kind):
+        return _schema(f"{kind.__name__.removesuffix('Row')}Schema", kind.__doc__, _described(kind))
+    parts = [_documented(part) for part in get_args(kind) if part not in (Ellipsis, NoneType)]
+    if get_origin(kind) is tuple:
+        return GenericAlias(list, parts[0])
+    optional: Any = Optional
+    return optional[parts[0]] if NoneType in get_args(kind) else float if kind is Decimal else kind
 
 
 class PageQuerySchema(Schema):

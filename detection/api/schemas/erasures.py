@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import Literal
-
 from ninja import Field, Schema
 from pydantic import model_validator
 
-from detection.api.schemas.common import Name128, Name256, PageQuerySchema, StrictSchema
+from detection.api.schemas.common import (
+    Name128,
+    Name256,
+    PageQuerySchema,
+    StrictSchema,
+    with_fields_of,
+)
+from detection.selectors.erasures import ErasureRow
 
 
 class ErasureRequestSchema(StrictSchema):
@@ -31,19 +35,6 @@ class ErasureQuerySchema(PageQuerySchema):
     agent: Name128 = Field("", description="Only erasures of this agent.")
 
 
+@with_fields_of(ErasureRow)
 class ErasureSchema(Schema):
     """An erasure: a request that waits for a worker, and then its receipt."""
-
-    id: str = Field(description="Id of the erasure.")
-    of: Literal["session", "agent"] = Field(description="What is erased.")
-    name_digest: str = Field(
-        description="Digest of the name, keyed with a secret of the project. The name itself is not kept."
-    )
-    state: Literal["waiting", "finished", "failed"] = Field(
-        description="Whether everything has been removed. A failed erasure is retried when it is requested again."
-    )
-    error: str = Field(description="What ended the last attempt; empty if nothing did.")
-    requested_by: str = Field(description="Who requested it.")
-    requested_at: datetime = Field(description="When it was requested.")
-    finished_at: datetime | None = Field(description="When everything was removed.")
-    removed: dict[str, int] = Field(description="Number of removed rows by kind, so far.")

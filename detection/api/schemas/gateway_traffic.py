@@ -9,6 +9,8 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import StrictSchema, Timestamp
+from detection.selectors.row_fields import PUBLIC_ID, Shown
+from detection.services.gateway.prices import price_version
 
 PriceBackend = Annotated[str, StringConstraints(max_length=64)]
 PriceModel = Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -34,9 +36,9 @@ class PriceRequestSchema(StrictSchema):
 class PriceSchema(PriceRequestSchema):
     """A stored price."""
 
-    id: str = Field(description="Id of the price.")
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the price.")
     updated_at: datetime = Field(description="When it was last saved.")
-    version: str = Field(description="For `If-Match`, in quotes.")
+    version: Annotated[str, Shown(show=price_version)] = Field(description="For `If-Match`, in quotes.")
 
 
 class TrafficQuerySchema(Schema):
@@ -78,10 +80,12 @@ class TrafficNumbersSchema(Schema):
     cost_usd: float | None = Field(
         description="Cost of the tokens that have a price, in US dollars. Null if none of them has a price."
     )
-    added_ms_p50: float | None = Field(
+    added_ms_p50: Annotated[float | None, Shown(show=lambda row: row.added_ms_at(0.5))] = Field(
         description="Median of the time that LoopGuard added, in milliseconds."
     )
-    added_ms_p95: float | None = Field(description="95th percentile of that time, in milliseconds.")
+    added_ms_p95: Annotated[float | None, Shown(show=lambda row: row.added_ms_at(0.95))] = Field(
+        description="95th percentile of that time, in milliseconds."
+    )
 
 
 class TrafficRowSchema(TrafficNumbersSchema):

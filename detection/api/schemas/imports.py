@@ -9,6 +9,8 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import PageQuerySchema, ShortText
+from detection.models import TranscriptImport
+from detection.selectors.row_fields import PUBLIC_ID, Shown
 
 Price = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 ImportKind = Literal["claude-code", "openai", "anthropic", "responses", "trace"]
@@ -71,15 +73,23 @@ class ImportProblemSchema(Schema):
     detail: str = Field(description="What is wrong, with the file and the line or the run.")
 
 
+def _step(row: TranscriptImport) -> str:
+    return "storing" if row.is_checked else "checking"
+
+
+def _problem(row: TranscriptImport) -> dict[str, str] | None:
+    return {"code": row.error_code, "detail": row.error} if row.error else None
+
+
 class ImportSchema(Schema):
     """An import of transcripts."""
 
-    id: str = Field(description="Id of the import.")
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the import.")
     kind: ImportKind = Field(description="Format of the transcripts.")
     state: Literal["waiting", "running", "finished", "failed", "cancelled"] = Field(
         description="State of the import."
     )
-    step: Literal["checking", "storing"] = Field(
+    step: Annotated[Literal["checking", "storing"], Shown(show=_step)] = Field(
         description="All files are checked before anything is stored; `done_bytes` counts each step."
     )
     files: list[ImportFileSchema] = Field(description="The uploaded files.")
@@ -88,7 +98,7 @@ class ImportSchema(Schema):
     sessions: int = Field(description="Sessions found by the check.")
     events: int = Field(description="New events.")
     skipped: list[str] = Field(description="What was skipped, one sentence each.")
-    error: ImportProblemSchema | None = Field(description="Why it failed.")
+    error: Annotated[ImportProblemSchema | None, Shown(show=_problem)] = Field(description="Why it failed.")
     summary: ImportSummarySchema | None = Field(
         description="Summary of what is stored, once the import has ended."
     )

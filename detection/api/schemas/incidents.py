@@ -19,9 +19,10 @@ from detection.api.schemas.common import (
     ShortText,
     StrictSchema,
     Timestamp,
-    schema_of,
+    with_fields_of,
 )
 from detection.selectors.incident_rows import IncidentRow
+from detection.selectors.row_fields import Shown
 
 Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
 _UNTIL = "End of the snooze, at most 90 days ahead."
@@ -57,10 +58,8 @@ class IncidentExportQuerySchema(FileQuerySchema, IncidentFiltersSchema):
     """Filters of the incident export."""
 
 
-_IncidentFields: Any = schema_of(IncidentRow)
-
-
-class IncidentSchema(_IncidentFields):  # type: ignore[misc]
+@with_fields_of(IncidentRow)
+class IncidentSchema(Schema):
     """An incident."""
 
     links: dict[str, str] = Field(description="Console pages of the incident and its session.")
@@ -118,7 +117,7 @@ class SnoozeRequestSchema(StrictSchema):
 class ExceptionOptionSchema(Schema):
     """An exception that an incident suggests."""
 
-    option: str = Field(description="Id of the option, as in `tool:poll`.")
+    option: Annotated[str, Shown(column="id")] = Field(description="Id of the option, as in `tool:poll`.")
     words: str = Field(description="What it does.")
     is_suggested: bool = Field(description="Whether it fits the reason of the label best.")
     sessions: int = Field(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Annotated
 
 from ninja import Field, Schema
+
+from detection.selectors.row_fields import Shown
 
 
 class IntegrationSchema(Schema):
@@ -16,10 +19,12 @@ class IntegrationSchema(Schema):
     last_heard_at: datetime = Field(description="Time of its last event.")
     sessions: int = Field(description="Sessions that it started.")
     calls: int = Field(description="Calls in these sessions.")
-    observed_only: bool = Field(
+    observed_only: Annotated[bool, Shown(column="is_observed_only")] = Field(
         description="Whether some sessions ran calls without requesting verdicts, so that nothing could be blocked."
     )
-    observed_only_sessions: int = Field(description="Number of such sessions.")
+    observed_only_sessions: Annotated[int, Shown(column="unguarded_sessions")] = Field(
+        description="Number of such sessions."
+    )
 
 
 class KeySchema(Schema):

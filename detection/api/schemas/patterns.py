@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Annotated, Literal
 
 from ninja import Field, Schema
@@ -19,10 +18,11 @@ from detection.api.schemas.common import (
     ShortText,
     StrictSchema,
     Timestamp,
+    with_fields_of,
 )
 from detection.api.schemas.incidents import ActivitySchema, IncidentSchema
+from detection.selectors.patterns import PatternRow, SharedFact
 
-State = Literal["open", "acknowledged", "snoozed", "muted", "ended", "resolved", "not_a_loop"]
 _UNTIL = "End of the mute, at most 90 days ahead."
 _UNTIL_WORSE = (
     "End the mute when more new incidents open within 24 hours than in the 24 hours before it (at least one)."
@@ -55,69 +55,16 @@ class PatternExportQuerySchema(FileQuerySchema, PatternFiltersSchema):
     """Filters of the export of patterns."""
 
 
-class NameCountSchema(Schema):
-    """A value and how many incidents have it."""
-
-    name: str = Field(description="The value.")
-    incidents: int = Field(description="Number of incidents.")
-
-
-class MuteSchema(Schema):
-    """The active mute of a pattern."""
-
-    reason: str = Field(description="The reason.")
-    by: str = Field(description="Who muted it: a user name or `key:<id>`.")
-    starts_at: datetime = Field(description="When it was muted.")
-    ends_at: datetime = Field(description="When the mute ends at the latest.")
-    baseline: int | None = Field(
-        description="More new incidents than this in 24 hours end the mute. Null if only the time ends it."
-    )
-    incidents: int = Field(description="How many incidents have been detected since.")
-
-
+@with_fields_of(PatternRow)
 class PatternSchema(Schema):
     """The same loop across sessions and agents. Figures count the incidents that match the filters."""
 
-    id: str = Field(description="Id of the pattern.")
-    title: str = Field(description="Description in a few words.")
-    kind: str = Field(description="Detector.")
-    tool: str = Field(
-        description="The tool, or the tools of a cycle. Empty for loops of several tools and for budgets."
-    )
-    program: str = Field(description="Program of the shell command. Empty for other tools.")
-    results: str = Field(description="`errors`, `empty`, or empty for all other results.")
-    detail: str = Field(description="The provider's problem, or the unit of the budget.")
-    state: State = Field(description="State.")
-    has_returned: bool = Field(description="Whether it was closed and has reopened.")
-    label: str | None = Field(
-        description="`true_loop` or `false_alarm`, if a person labelled the pattern; `false_alarm` also if each of its "
-        "incidents has that label."
-    )
-    assignee: str | None = Field(description="User name of the person it is assigned to.")
-    mute: MuteSchema | None = Field(description="The active mute.")
-    incidents: int = Field(description="Number of incidents.")
-    open_incidents: int = Field(description="Number of open incidents.")
-    sessions: int = Field(description="Number of sessions.")
-    first_seen_at: datetime = Field(description="When its first incident was opened.")
-    last_seen_at: datetime = Field(description="When it was last detected.")
-    resolved_at: datetime | None = Field(description="When a person last resolved it.")
-    calls_in_loop: int = Field(description="Calls that belong to the loops, each counted once.")
-    calls_blocked: int = Field(description="Blocked calls.")
-    cost_usd: float = Field(
-        description="Cost of its incidents without those labelled false alarms, in US dollars."
-    )
-    agents: list[NameCountSchema] = Field(description="Agents, most frequent first.")
-    models: list[NameCountSchema] = Field(description="Models, most frequent first.")
-    trend: list[int] = Field(description="Incidents opened in each of the last 24 hours, oldest first.")
     links: dict[str, str] = Field(description="Console page of the pattern.")
 
 
+@with_fields_of(SharedFact)
 class SharedFactSchema(Schema):
     """Distribution of the incidents over the values of a field."""
-
-    is_shared: bool = Field(description="Whether all incidents have the same value.")
-    distinct: int = Field(description="How many different values there are.")
-    values: list[NameCountSchema] = Field(description="Values, most frequent first, at most 50.")
 
 
 class PatternDetailSchema(PatternSchema):

@@ -9,6 +9,7 @@ from ninja import Field, Schema
 from pydantic import StringConstraints
 
 from detection.api.schemas.common import FilterText, ShortText, StrictSchema
+from detection.selectors.row_fields import PUBLIC_ID
 
 ListName = Literal["sessions", "patterns", "incidents", "approvals", "audit", "notifications", "statistics"]
 ViewName = Annotated[str, StringConstraints(min_length=1, max_length=80)]
@@ -45,7 +46,7 @@ class RenameViewRequestSchema(StrictSchema):
 class ViewSchema(Schema):
     """A filter, range and order of a list under a name. All members of the project see it."""
 
-    id: str = Field(description="Id of the view.")
+    id: Annotated[str, PUBLIC_ID] = Field(description="Id of the view.")
     list: ListName = Field(description="The list.")
     name: str = Field(description="Name.")
     q: str = Field(description="Filter, as the API accepts it for this list.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
 from pydantic import ConfigDict
@@ -21,8 +21,13 @@ from detection.api.schemas.common import (
     SettingSchema,
     ShortText,
     StrictSchema,
+    with_fields_of,
 )
 from detection.api.schemas.incidents import IncidentSchema
+from detection.models.stored_verdict import StoredVerdict
+from detection.selectors.row_fields import Shown, document_of
+from detection.selectors.session_rows import SessionRow
+from detection.selectors.sessions import CallRow, ResultRow
 
 
 class SessionFilterSchema(FilterSchema):
@@ -69,62 +74,10 @@ class CallQuerySchema(PageQuerySchema):
     limit: int = Field(100, ge=1, le=500, description="Calls per page.")
 
 
-class MeterSchema(Schema):
-    """How close a session is to its next finding."""
-
-    kind: str = Field(description="Detector.")
-    count: int = Field(description="Current count.")
-    limit: int = Field(
-        description="The count at which the detector fires; of a budget, what it allows: of rounds and calls, one less "
-        "than the setting."
-    )
-
-
-class SessionStopSchema(Schema):
-    """Who stopped a session, and why."""
-
-    kind: Literal["person", "detection"] = Field(description="Whether a person or detection stopped it.")
-    at: datetime = Field(description="When it was recorded.")
-    by: str = Field(description="A user name, `key:<id>`, or the detector that decided.")
-    reason: str = Field(description="The reason given, or the finding in words.")
-
-
+@with_fields_of(SessionRow)
 class SessionSchema(Schema):
     """A session."""
 
-    session: str = Field(description="Your name for the session.")
-    state: Literal["running", "looping", "held", "stopped", "calls_blocked", "idle", "ended"] = Field(
-        description="State."
-    )
-    outcome: str | None = Field(description="`completed`, `failed` or `cancelled`, once it has ended.")
-    agent: str = Field(description="Agent.")
-    backend: str = Field(description="LLM backend.")
-    model: str = Field(description="Model.")
-    parent_session: str | None = Field(description="Session of the agent that started this one.")
-    is_demo: bool = Field(description="Whether the demo created it.")
-    integration: str = Field(
-        description="How its first event arrived: `guard`, `events`, `client` (the Python client), `gateway`, "
-        "`litellm`,"
-        " `otlp`, `hooks/<host>` or `import/<form>`. For `gateway`, `backend` is the gateway's backend."
-    )
-    started_at: datetime = Field(description="When the first event was received.")
-    last_event_at: datetime = Field(description="When the last event was received.")
-    ended_at: datetime | None = Field(description="When it ended.")
-    calls: int = Field(description="Number of calls.")
-    blocked: int = Field(description="Number of blocked calls.")
-    warned: int = Field(description="Number of calls with a warning.")
-    tokens: int = Field(description="Tokens used.")
-    cost_usd: float = Field(description="Cost in US dollars.")
-    last_tool: str = Field(description="Tool of the last call.")
-    meter: MeterSchema | None = Field(description="How close the session is to its next finding.")
-    pending_events: int = Field(description="Events that are not evaluated yet.")
-    stopped: SessionStopSchema | None = Field(
-        description="Set while the session is stopped: by a person until "
-        "someone resumes it, by detection until a later call is allowed."
-    )
-    would_have_stopped_at_call: int | None = Field(
-        description="Number of the first observed call that would have been stopped. Observed sessions keep running."
-    )
     links: dict[str, str] = Field(description="Console page of the session.")
 
 
@@ -136,7 +89,7 @@ class LimitNoticeSchema(Schema):
     used: float = Field(description="Amount used.")
     limit: float = Field(description="What the limit allows; of rounds and calls, one less than the setting.")
     seq: int = Field(description="Sequence number of the call that crossed the threshold.")
-    call_number: int | None = Field(
+    call_number: Annotated[int | None, Shown(is_optional=True)] = Field(
         description="Number of that call, from 1. Null if it is no longer stored."
     )
     tool: str = Field(description="Tool of that call.")
@@ -195,6 +148,14 @@ class SessionDetailSchema(SessionSchema):
     incidents: list[IncidentSchema] = Field(description="The newest incidents of the session.")
 
 
+def _altered(row: CallRow | ResultRow) -> list[str]:
+    return row.altered.split(",") if row.altered else []
+
+
+def _of_verdict(name: str) -> Shown:
+    return Shown(show=lambda row: getattr(row.verdict or StoredVerdict(), name))
+
+
 class ResultSchema(Schema):
     """The result of a call."""
 
@@ -203,22 +164,28 @@ class ResultSchema(Schema):
     content_length: int = Field(description="Length of the whole text in characters.")
     is_error: bool | None = Field(description="Whether the tool reported an error. Null if unknown.")
     received_at: datetime = Field(description="When it was received.")
-    altered: list[str] = Field(description="What was altered, as in `nul`.")
+    altered: Annotated[list[str], Shown(show=_altered)] = Field(description="What was altered, as in `nul`.")
+
+
+def _result(row: CallRow) -> Any:
+    return row.result and document_of(row.result, ResultSchema)
 
 
 class CallSchema(Schema):
     """A call with its verdict and its result, if there is one."""
 
     seq: int = Field(description="Sequence number of the event.")
-    number: int | None = Field(description="Number of the call, from 1. Null until the call is evaluated.")
+    number: Annotated[int | None, Shown(column="call_number", is_optional=True)] = Field(
+        description="Number of the call, from 1. Null until the call is evaluated."
+    )
     call_id: str = Field(description="Id of the call.")
     tool: str = Field(description="Tool.")
     arguments: str | None = Field(description="Arguments as JSON text.")
-    cwd: str | None = Field(
+    cwd: Annotated[str | None, Shown(is_optional=True)] = Field(
         description="The directory in which the call ran, if it was reported and is stored."
     )
-    round: str | None = Field(description="Id of the model response.")
-    run: str | None = Field(description="Id of the run.")
+    round: Annotated[str | None, Shown(is_optional=True)] = Field(description="Id of the model response.")
+    run: Annotated[str | None, Shown(is_optional=True)] = Field(description="Id of the run.")
     backend: str = Field(description="LLM backend.")
     model: str = Field(description="Model.")
     agent: str = Field(description="Agent.")
@@ -226,19 +193,31 @@ class CallSchema(Schema):
     cost_usd: float = Field(description="Cost in US dollars.")
     occurred_at: datetime | None = Field(description="When it happened, as the client reported it.")
     received_at: datetime = Field(description="When it was received.")
-    altered: list[str] = Field(description="What was altered, as in `nul`.")
-    key: str = Field(description="Identical calls share this key. Empty until the call is evaluated.")
+    altered: Annotated[list[str], Shown(show=_altered)] = Field(description="What was altered, as in `nul`.")
+    key: Annotated[str, Shown(column="call_key")] = Field(
+        description="Identical calls share this key. Empty until the call is evaluated."
+    )
     decision: Decision = Field(description="The decision.")
-    message: str = Field(description="The message, if there was one.")
-    incident: str | None = Field(description="Id of the incident, if there is one.")
-    rung: Rung | None = Field(description="The reaction of the escalation ladder, if the guard returned one.")
-    ending: Ending | None = Field(
+    message: Annotated[str, _of_verdict("message")] = Field(description="The message, if there was one.")
+    incident: Annotated[str | None, _of_verdict("incident")] = Field(
+        description="Id of the incident, if there is one."
+    )
+    rung: Annotated[Rung | None, _of_verdict("rung")] = Field(
+        description="The reaction of the escalation ladder, if the guard returned one."
+    )
+    ending: Annotated[Ending | None, _of_verdict("ending")] = Field(
         description="What a blocked call asked of the agent: to `finish`, `reuse` a result or `delay` the call. "
         "Null for any other call."
     )
-    detection_number: int = Field(description="Number of the detection, as in the verdict.")
-    finding: FindingSchema | None = Field(description="What was detected, if anything.")
-    result: ResultSchema | None = Field(description="The result, if it was received.")
+    detection_number: Annotated[int, _of_verdict("detection_number")] = Field(
+        description="Number of the detection, as in the verdict."
+    )
+    finding: Annotated[FindingSchema | None, _of_verdict("finding")] = Field(
+        description="What was detected, if anything."
+    )
+    result: Annotated[ResultSchema | None, Shown(show=_result)] = Field(
+        description="The result, if it was received."
+    )
 
 
 class CommandReplySchema(Schema):

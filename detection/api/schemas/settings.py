@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
 from pydantic import ConfigDict
 
 from detection.api.schemas.common import Name256, Reason, SettingSchema, ShortText, StrictSchema
+from detection.selectors.row_fields import Shown
+from detection.services.policies.overrides import override_version
 
+_Version = Annotated[str, Shown(show=override_version)]
 _EXPIRY = "When the values stored now take effect again, at most 365 days ahead. Null: never."
 ToolClassName = Literal["", "other", "read", "change", "poll", "wait", "message", "fallible", "exempt"]
 
@@ -52,16 +55,22 @@ class OverrideRequestSchema(StrictSchema):
 class OverrideSchema(Schema):
     """A stored override."""
 
-    scope: Literal["server", "project", "agent", "backend", "model"] = Field(description="Scope.")
-    agent: str | None = Field(description="Agent, of scope `agent`.")
-    backend: str | None = Field(description="LLM backend, of scopes `backend` and `model`.")
-    model: str | None = Field(description="Model, of scope `model`.")
-    source: str = Field(description="How the scope is named as the source of a setting.")
+    scope: Annotated[
+        Literal["server", "project", "agent", "backend", "model"], Shown(column="scope__kind")
+    ] = Field(description="Scope.")
+    agent: Annotated[str | None, Shown(is_optional=True)] = Field(description="Agent, of scope `agent`.")
+    backend: Annotated[str | None, Shown(is_optional=True)] = Field(
+        description="LLM backend, of scopes `backend` and `model`."
+    )
+    model: Annotated[str | None, Shown(is_optional=True)] = Field(description="Model, of scope `model`.")
+    source: Annotated[str, Shown(show=lambda row: str(row.scope))] = Field(
+        description="How the scope is named as the source of a setting."
+    )
     values: dict[str, Any] = Field(description="Settings by name.")
     note: str = Field(description="Reason of the last change.")
     expires_at: datetime | None = Field(description="When the previous values take effect again.")
     updated_at: datetime | None = Field(description="When it was last changed.")
-    version: str = Field(description="For `If-Match`, in quotes.")
+    version: _Version = Field(description="For `If-Match`, in quotes.")
 
 
 class ToolRuleRequestSchema(StrictSchema):
@@ -84,7 +93,9 @@ class ToolRuleSchema(Schema):
     """A stored tool rule."""
 
     pattern: str = Field(description="Glob of tool names.")
-    tool_class: str | None = Field(description="Tool class. Null for the built-in class.")
+    tool_class: Annotated[str | None, Shown(is_optional=True)] = Field(
+        description="Tool class. Null for the built-in class."
+    )
     ignore_arguments: list[str] = Field(description="Arguments that identity ignores.")
     volatile_result_fields: list[str] = Field(description="Fields of results that are ignored.")
     values: dict[str, Any] = Field(description="Settings by name.")
@@ -92,7 +103,7 @@ class ToolRuleSchema(Schema):
     note: str = Field(description="Reason of the last change.")
     expires_at: datetime | None = Field(description="When the previous values take effect again.")
     updated_at: datetime = Field(description="When it was last changed.")
-    version: str = Field(description="For `If-Match`, in quotes.")
+    version: _Version = Field(description="For `If-Match`, in quotes.")
 
 
 class PolicyQuerySchema(Schema):

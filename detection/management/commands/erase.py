@@ -11,7 +11,8 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.management.choices import chosen_project
 from detection.models import Erasure
-from detection.selectors.erasures import as_document
+from detection.selectors.erasures import ErasureRow, removed
+from detection.selectors.row_fields import document_of
 from detection.services.audit import Actor
 from detection.services.errors import NotFound, ServiceError
 from detection.services.retention import erasure
@@ -54,10 +55,10 @@ class Command(BaseCommand):
             raise CommandError(error.detail) from error
         self._wait(row)
         if options["json"]:
-            self.stdout.write(json.dumps(as_document(row), default=str))
+            self.stdout.write(json.dumps(document_of(row, ErasureRow)))
             return
         self.stdout.write(f"Erased, receipt {row.public_id}:")
-        for kind, count in as_document(row)["removed"].items():
+        for kind, count in removed(row).items():
             self.stdout.write(f"  {count:,} {kind.replace('_', ' ')}")
 
     def _wait(self, row: Erasure) -> None:

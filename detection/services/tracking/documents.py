@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from typing import Any, cast
-from urllib.parse import urlencode
-
-from django.conf import settings
 
 from detection.engine import wire_shapes
 from detection.engine.calls import Decision
-from detection.models import Approval, Event, EventType, JudgeCall
+from detection.models import Approval, Event, EventType
+from detection.selectors.record_rows import ApprovalRow, wait_url
+from detection.selectors.row_fields import document_of
 
 ASKED = "An operator has been asked. Continue with something else, and make this call again later."
 """Message for the model of a coding agent that cannot wait for the decision."""
@@ -28,21 +27,9 @@ def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any
 
 
 def approval_reference(approval: Approval, call_id: str = "") -> dict[str, Any]:
-    """Return the `approval` object of the verdict of a held call.
-
-    Parameters
-    ----------
-    call_id
-        Of a call that waits with others: the address names it unless the approval does.
-    """
-    query: dict[str, Any] = {"wait": 30} | (
-        {"call_id": call_id} if call_id not in ("", approval.call_id) else {}
-    )
-    return {
-        "id": approval.public_id,
-        "deadline": approval.deadline.isoformat(),
-        "wait_url": f"{settings.LIVE_URL}/api/v1/approvals/{approval.public_id}?{urlencode(query)}",
-    }
+    """Return the `approval` object of the verdict of a held call; `call_id` as in `wait_url`."""
+    deadline = approval.deadline.isoformat()
+    return {"id": approval.public_id, "deadline": deadline, "wait_url": wait_url(approval, call_id)}
 
 
 def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
@@ -57,26 +44,6 @@ def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
     return approval.call_id, approval.tool
 
 
-def ruling_document(call: JudgeCall) -> dict[str, Any]:
-    """Return a ruling of the judge."""
-    return {
-        "approval": call.approval.public_id if call.approval else None,
-        "at": call.at.isoformat(),
-        "outcome": call.outcome,
-        "error": call.error,
-        "reason": call.reason,
-        "guidance": call.guidance,
-        "rounds_proposed": call.rounds_proposed,
-        "rounds_granted": call.rounds_granted,
-        "model": call.model,
-        "latency_ms": call.latency_ms,
-        "cost_usd": float(call.cost_usd),
-        "label": call.label or None,
-        "labelled_by": call.labelled_by or None,
-        "labelled_at": call.labelled_at.isoformat() if call.labelled_at else None,
-    }
-
-
 def approval_document(
     approval: Approval, shape: wire_shapes.Shape | None = None, call_id: str = ""
 ) -> dict[str, Any]:
@@ -84,30 +51,7 @@ def approval_document(
 
     Of several calls that wait for it, the rendered message is for the one of `call_id`.
     """
-    document: dict[str, Any] = {
-        **approval_reference(approval),
-        "state": approval.state,
-        "decider": approval.decider,
-        "session": approval.session.external_id,
-        "agent": approval.agent,
-        "tool": approval.tool,
-        "call_id": approval.call_id,
-        "held_calls": approval.held_calls,
-        "kind": approval.kind,
-        "count": approval.count,
-        "limit": approval.limit,
-        "summary": approval.summary,
-        "incident": approval.incident.public_id if approval.incident else None,
-        "requested_at": approval.requested_at.isoformat(),
-        "unattended": approval.unattended,
-        "decision": approval.decision or None,
-        "choice": approval.choice or None,
-        "raise_by": approval.raise_by,
-        "message": approval.message,
-        "reason": approval.reason,
-        "decided_by": approval.decided_by or None,
-        "decided_at": approval.decided_at.isoformat() if approval.decided_at else None,
-    }
+    document = document_of(approval, ApprovalRow)
     if shape and approval.decision:
         decision = cast("Decision", approval.decision)
         its_id, tool = _call_of(approval, call_id)
