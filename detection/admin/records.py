@@ -29,6 +29,10 @@ from detection.models import (
     Notification,
     Session,
 )
+from detection.selectors.incident_rows import IncidentRow
+from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
+from detection.selectors.row_fields import row_fields
+from detection.selectors.session_rows import SessionRow
 from detection.services.gateway.prices import AMOUNTS
 
 AREAS = (
@@ -77,6 +81,13 @@ def rows_of(model: type[Model], *fields: str, fk_name: str | None = None) -> typ
     return type(f"{model.__name__}Rows", (ReadOnlyMixin, BaseInline), attributes)
 
 
+def columns_of(model: type[Model], row: Any, *more: str) -> tuple[str, ...]:
+    """Return the project, the columns of a model that its rows in lists are read from, and some more."""
+    known = {field.name for field in model._meta.fields} - {"id", "project"}
+    read = dict.fromkeys(field.column.partition("__")[0] for field in row_fields(row))
+    return ("project", *(name for name in read if name in known), *more)
+
+
 _PROJECT = ("project", ProjectFilter)
 # fmt: off
 admin.site.register(
@@ -89,11 +100,7 @@ admin.site.register(
     search_fields=("public_id", "tool", "session_name__startswith", "agent__startswith"),
     ordering=("-last_seen_at", "-id"),
     inlines=(rows_of(IncidentActivity, "at", "actor", "action", "note", fk_name="incident"),),
-    fields=(
-        "public_id", "project", "status", "label", "kind", "tool", "count", "limit", "window_seconds", "confidence",
-        "decision", "rung", "detections", "calls_blocked", "calls_in_loop", "cost_usd", "session_name", "agent",
-        "backend", "model", "opened_at", "last_seen_at", "ended_at", "labelled_at", "recovered", "policy",
-    ),
+    fields=columns_of(Incident, IncidentRow, "policy"),
 )
 admin.site.register(
     Session, RecordPage,
@@ -103,11 +110,7 @@ admin.site.register(
     list_filter=("state", "is_demo", _PROJECT),
     search_fields=("external_id__startswith", "agent__startswith"),
     ordering=("-last_event_at", "-id"),
-    fields=(
-        "external_id", "project", "state", "outcome", "agent", "backend", "model", "started_at", "last_event_at",
-        "call_count", "blocked_count", "policy_values", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason",
-        "would_have_stopped_at_call",
-    ),
+    fields=columns_of(Session, SessionRow),
 )
 admin.site.register(
     Approval, RecordPage,
@@ -120,11 +123,7 @@ admin.site.register(
     search_fields=(
         "public_id__exact", "session__external_id__startswith", "agent__startswith", "tool", "decided_by",
     ),
-    fields=(
-        "public_id", "project", "session", "incident", "state", "decider", "agent", "tool", "call_id", "held_calls",
-        "kind", "count", "limit", "window_seconds", "unit", "summary", "requested_at", "deadline", "unattended",
-        "choice", "raise_by", "decision", "message", "reason", "decided_by", "decided_at",
-    ),
+    fields=columns_of(Approval, ApprovalRow, "window_seconds", "unit"),
 )
 admin.site.register(
     JudgeCall, RecordPage,
@@ -178,10 +177,7 @@ admin.site.register(
     list_select_related=("project", "destination"),
     search_fields=("public_id__exact", "title", "route_name", "destination__name"),
     inlines=(rows_of(DeliveryAttempt, "number", "at", "duration_ms", "is_success", "status", "problem", "response"),),
-    fields=(
-        "public_id", "project", "destination", "route_name", "title", "is_test", "state", "attempt_count",
-        "created_at", "due_at", "finished_at",
-    ),
+    fields=columns_of(Notification, NotificationRow),
 )
 admin.site.register(
     GatewayBackend, RecordPage,
@@ -209,5 +205,5 @@ admin.site.register(
     list_filter=(AreaFilter, "at", _PROJECT),
     search_fields=("actor", "action__startswith", "subject", "request_id__exact"),
     search_help_text="Actor, object, action or request id",
-    fields=("at", "actor", "action", "subject", "project", "before", "after", "address", "request_id"),
+    fields=columns_of(AuditEntry, AuditRow),
 )
