@@ -8,6 +8,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any, Literal
 from zlib import crc32
 
@@ -27,6 +28,8 @@ _FIRST_CODE_POINT = 0x3400
 _CODE_POINTS = 0x6000
 # Less than a megabyte for a project's secret; a judgement for the memory of a process.
 _MAX_MEMO_WORDS = 4096
+# Projects of which a process keeps them; a judgement for the same reason.
+_MAX_KEYERS = 32
 # Longer words rarely come twice; a judgement.
 _MAX_MEMO_BYTES = 24
 # Numbers up to 99 come often, longer ones are ids and figures; a judgement.
@@ -148,6 +151,12 @@ class Keyer:
         else:
             text = canonical(arguments, ignore)
         return self.digest(b"call", encoded(tool), text)
+
+
+@lru_cache(maxsize=_MAX_KEYERS)
+def keyer_of(secret: bytes) -> Keyer:
+    """Return the digests of a project's secret, with the hashes of the words of its latest calls."""
+    return Keyer(secret)
 
 
 def encoded(text: str) -> bytes:

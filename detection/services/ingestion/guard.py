@@ -78,7 +78,7 @@ class GuardRequest:
     def with_names(self, redactor: Redactor) -> GuardRequest:
         """Return the request with marks for the secrets in its names; those of its events are redacted with them."""
         names = self.session, self.backend, self.model, self.agent, self.parent_session
-        if not redactor.may_change("\n".join(names)):
+        if not redactor.may_change(names):
             return self
         session, backend, model, agent, parent = map(redactor.name, names)
         return replace(

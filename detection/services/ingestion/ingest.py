@@ -125,7 +125,7 @@ def prepare(events: Iterable[EventRecord], principal: Principal) -> None:
     """Redact events in place, and cut their texts to what is stored; to be done once, before any lock is taken."""
     redactor, secret = principal.redactor, principal.digest_secret
     for event in events:
-        if redactor.may_change("\n".join(_names_of(event))):
+        if redactor.may_change(_names_of(event)):
             for field_name, name in zip(NAMES, _names_of(event), strict=True):
                 setattr(event, field_name, redactor.name(name))
         event.assigned = tuple(name for name in ASSIGNED_NAMES if not getattr(event, name))

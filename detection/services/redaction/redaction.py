@@ -13,7 +13,7 @@ import bisect
 import hashlib
 import hmac
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -57,6 +57,10 @@ _MARK_START = "[redacted:"
 _MARK = re.compile(r"\[redacted:[a-z0-9-]{1,24}:[0-9a-f]{12}\]")
 _SEPARATORS = re.compile(r"[_.\- ]+")
 _OPTION = re.compile(r"--?[A-Za-z][\w-]{1,60}")
+# Names of a few hundred characters, less than a megabyte of them; a judgement for the memory of a process.
+_MAX_HARMLESS = 4096
+_harmless: set[str] = set()
+"""Names that were looked at and contain no secret by the rules of all projects."""
 
 
 @dataclass(slots=True)
@@ -137,9 +141,19 @@ class Redactor:
         text = self._text(self._without_patterns(text), decode=True)
         return self._named_fields(text) if self._names else text
 
-    def may_change(self, names: str) -> bool:
-        """Return whether `name` may change one of some names, which are written one below the other."""
-        return bool(self._patterns) or may_contain_secret(folded(names)[0])
+    def may_change(self, names: Iterable[str]) -> bool:
+        """Return whether `name` may change one of some names. Most of them came with the call before."""
+        if self._patterns:
+            return True
+        unknown = {*names} - _harmless
+        if not unknown:
+            return False
+        if may_contain_secret(folded("\n".join(unknown))[0]):
+            return True
+        if len(_harmless) > _MAX_HARMLESS:
+            _harmless.clear()
+        _harmless.update(unknown)
+        return False
 
     def name(self, name: str) -> str:
         """Return the name of a session, an agent, a tool or the like with marks for the secrets in it.
@@ -147,7 +161,7 @@ class Redactor:
         The same name is always the same, different ones stay different, and what was returned stays as it is: whoever
         knows the original name finds what it names. A name with marks has at most `MAX_NAME_CHARACTERS`.
         """
-        if not self.may_change(name):
+        if not self.may_change((name,)):
             return name
         cleaned = self._text(self._without_patterns(name), decode=False)
         if cleaned == name or len(cleaned) <= MAX_NAME_CHARACTERS:

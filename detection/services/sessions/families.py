@@ -16,8 +16,6 @@ from detection.models import Session, SessionFamily
 from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.sql.pipeline import Statement, Writes, fetch, send
 
-_SWITCHES = ("family_enabled", "family_budget_enabled", "handoff_enabled")
-"""Of the detectors that look at every call of a family."""
 _CREATE = (
     "INSERT INTO detection_sessionfamily (project_id, name, snapshot) VALUES (%s, %s, '')"
     " ON CONFLICT (project_id, name) DO NOTHING"
@@ -64,7 +62,7 @@ class LockedFamily:
 def is_watched(policy: Policy) -> bool:
     """Return whether a detector looks across families; without one, they cost nothing."""
     values = policy.values
-    return any(values[name] for name in _SWITCHES)
+    return bool(values["family_enabled"] or values["family_budget_enabled"] or values["handoff_enabled"])
 
 
 def grows(session: Session, tool: str, policy: Policy) -> bool:

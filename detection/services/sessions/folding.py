@@ -204,25 +204,26 @@ class Folding:
         grows = families.grows(locked.session, event.tool, policy)
         if grows or families.is_watched(policy):
             locked.enter_family(1, event.tokens, event.cost_usd, starts=grows)
-        before = None
         if log.is_enabled_for(logging.DEBUG):
             before = pruning.remembered(locked.tracker, event, policy)
-        step = self._observe(event, policy)
-        for one in before.pruned(locked.tracker) if before else ():
+            step = self._observe(event, policy)
+            for one in before.pruned(locked.tracker):
+                log.debug(
+                    "calls_pruned",
+                    session=locked.session.external_id,
+                    signature=one.signature,
+                    calls=one.calls,
+                    reason=one.reason,
+                )
             log.debug(
-                "calls_pruned",
+                "call_signature",
                 session=locked.session.external_id,
-                signature=one.signature,
-                calls=one.calls,
-                reason=one.reason,
+                tool=event.tool,
+                signature=step.call_key,
+                seq=event.seq,
             )
-        log.debug(
-            "call_signature",
-            session=locked.session.external_id,
-            tool=event.tool,
-            signature=step.call_key,
-            seq=event.seq,
-        )
+        else:
+            step = self._observe(event, policy)
         if step.verdict.reuses is not None and locked.incidents.is_guarded:
             self.answer = find_answer(locked.session, step.verdict.reuses, event.received_at, self._results)
             if self.answer is None:

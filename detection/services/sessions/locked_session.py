@@ -14,7 +14,7 @@ from datetime import datetime
 
 from django.db import connection, transaction
 
-from detection.engine.identity import Keyer
+from detection.engine.identity import keyer_of
 from detection.engine.memory import State
 from detection.engine.policy import Policy, Top
 from detection.models import Session, SessionState
@@ -83,7 +83,7 @@ class LockedSession:
         project = session.project
         self.session = session
         self.overrides = overrides_of(project)
-        self.keyer = Keyer(bytes(project.digest_secret))
+        self.keyer = keyer_of(bytes(project.digest_secret))
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
