@@ -106,6 +106,21 @@ def test_after_a_message_of_the_user_looking_again_is_normal_and_failing_again_i
     assert found
 
 
+@pytest.mark.parametrize(("preset", "turn"), [("standard", 3), ("strict", 3), ("lenient", 4)])
+def test_what_a_user_gets_again_in_every_turn_is_advised_about_once(preset, turn):
+    again = ("get_user", {"id": 7}, "ann, who lives in a street")
+
+    def turns_with_a_finding(**values):
+        player, found = Player(preset, **values), []
+        for number in range(1, 6):
+            found += [number] if findings(player, again) else []
+            player.message()
+        return found
+
+    assert turns_with_a_finding() == [turn]
+    assert turns_with_a_finding(repeat_warn_at=0) == []
+
+
 def test_every_shell_is_one_tool_and_comments_on_a_call_do_not_count():
     player = Player()
     found = findings(

@@ -22,9 +22,10 @@ interactive tool gets empty input, if the name of its tool says wait, poll, stat
 shell after such a pause. What is asked for and does not exist is an error, and no waiting.
 
 After a message of the user, a call that did not fail may be what the user asks for again, so its count restarts; if it
-has the same result in `repeat_warn_at` turns in a row, that is mentioned once. Even if its results change, a call is
-warned about once it was made `max_repeats_changing` times, except for tools that read, poll or take the next item, and
-for results in which a figure only rises or only falls, such as 10 %, 20 %, 30 %.
+has the same result in `repeat_warn_at` turns in a row, or in `max_repeats` where `auto` gives no early warning, that is
+mentioned once. Even if its results change, a call is warned about once it was made `max_repeats_changing` times, except
+for tools that read, poll or take the next item, and for results in which a figure only rises or only falls, such as
+10 %, 20 %, 30 %.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
 count `repeat_warn_at`, at the limit where `auto` gives no early warning, and for tools that read, one call later.

@@ -21,6 +21,14 @@ def first_warning(values: Mapping[str, Any]) -> int:
     return of_limit(values) if warn_at == AUTO else int(warn_at)
 
 
+def first_advice(values: Mapping[str, Any]) -> int:
+    """Return the number at which calls are advised against that are never blocked: that of the first warning.
+
+    Where `auto` gives no early warning, it is the limit; 0 for no advice.
+    """
+    return first_warning(values) or (values["repeat_warn_at"] and values["max_repeats"])
+
+
 def of_limit(values: Mapping[str, Any]) -> int:
     """Return three quarters of the limit, rounded up and below it, or 0 if that is too early: 3 of 4, 38 of 50."""
     limit: int = values["max_repeats"]

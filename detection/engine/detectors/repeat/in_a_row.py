@@ -9,7 +9,7 @@ from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat import changing
 from detection.engine.detectors.repeat.finding import finding_about
-from detection.engine.detectors.repeat.first_warning import first_warning
+from detection.engine.detectors.repeat.first_warning import first_advice, first_warning
 from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.dispatching import inner
 from detection.engine.identity import structured
@@ -75,7 +75,7 @@ def _begun(record: Record, policy: Settings) -> Streak:
 
 def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
     """Advise once if a person has got the same result in several turns."""
-    warn_at = first_warning(policy.values) + run.allowances.get(record.key, 0)
+    warn_at = first_advice(policy.values) + run.allowances.get(record.key, 0)
     if streak.turns != warn_at or policy.traits.tool_class == "poll":
         return Reading(1, policy.values["max_repeats"])
     finding = finding_about_streak(

@@ -6,7 +6,7 @@ This is advised against and never blocked: the next call judges identical result
 from __future__ import annotations
 
 from detection.engine.detectors.base import QUIET, Reading
-from detection.engine.detectors.repeat.first_warning import first_warning
+from detection.engine.detectors.repeat.first_warning import first_advice
 from detection.engine.detectors.repeat.in_a_row import finding_about_streak
 from detection.engine.detectors.repeat.state import Likeness, Streak
 from detection.engine.memory import OK, Record, RunState
@@ -46,7 +46,7 @@ def _are_nearly_the_same(words: str, last: str, share: float) -> bool:
 def judge(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
     """Advise if a call is repeated although its results are nearly the same."""
     values, known = policy.values, streak.likeness
-    warn_at = first_warning(values) or (values["repeat_warn_at"] and values["max_repeats"])
+    warn_at = first_advice(values)
     if not warn_at or known is None or not known.is_near or policy.traits.tool_class == "poll":
         return QUIET
     # A state that is read may change a little each time.
