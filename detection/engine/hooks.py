@@ -31,6 +31,7 @@ from detection.engine.results import ResultOutcome
 
 Faults = tuple[tuple[str, str], ...]
 """Detectors that raised, as kind and type of the exception."""
+Moment = Literal["on_call", "on_result"]
 _Hook = tuple[str, Callable[..., Reading], bool, Callable[[], Any]]
 
 
@@ -40,7 +41,7 @@ def judge(
     record: Record,
     policy: Policy,
     observed: ObservedCall | ResultOutcome,
-    moment: Literal["on_call", "on_result"],
+    moment: Moment,
 ) -> tuple[list[Finding], Meter | None, Faults]:
     """Return the findings about a call or its result, the reading that is closest to its limit, and the faults."""
     findings: list[Finding] = []
@@ -49,10 +50,12 @@ def judge(
     faults: Faults = ()
     of_run, of_session = run.detectors, state.whole.detectors
     run.family = state.family
-    for kind, hook, spans_session, own_type in policy.plans.get(moment) or _plan(policy, moment):
-        own = (of_session if spans_session else of_run).get(kind)
+    name = moment if state.family is None else f"{moment} in a family"
+    for kind, hook, spans_session, own_type in policy.plans.get(name) or _plan(policy, moment, name):
+        kept = of_session if spans_session else of_run
+        own = kept.get(kind)
         if own is None:
-            own = (of_session if spans_session else of_run)[kind] = own_type()
+            own = kept[kind] = own_type()
         try:
             reading = hook(own, run, record, observed, policy)
         except Exception as error:  # noqa: BLE001 - a defect of LoopGuard must never block a call
@@ -72,15 +75,15 @@ def judge(
     return findings, Meter(closest, most, out_of) if closest else None, faults
 
 
-def _plan(policy: Policy, moment: Literal["on_call", "on_result"]) -> tuple[_Hook, ...]:
-    """Return the hooks that this policy turns on, and keep them in its plans."""
+def _plan(policy: Policy, moment: Moment, name: str) -> tuple[_Hook, ...]:
+    """Return the hooks that this policy turns on, and keep them in its plans under this name."""
     detectors = ON_CALL if moment == "on_call" else ON_RESULT
     hooks = tuple(
         (one.kind, getattr(one, moment), one.spans_session, one.own_type)
         for one in detectors
-        if policy.values[one.switch]
+        if policy.values[one.switch] and not (one.needs_family and name == moment)
     )
-    policy.plans[moment] = hooks
+    policy.plans[name] = hooks
     return hooks
 
 
@@ -93,7 +96,7 @@ def judge_text(state: State, message: Message, policy: Policy, keyer: Keyer) -> 
             continue
         own = own_of(detector, state.whole)
         try:
-            finding = detector.on_text(own, message, policy, keyer).finding
+            finding = detector.on_text(own, state.whole, message, policy, keyer).finding
         except Exception as error:  # noqa: BLE001 - see `judge`
             faults += (_fault(detector.kind, error),)
             continue

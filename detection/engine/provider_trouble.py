@@ -17,34 +17,34 @@ Trouble = Literal["", "rate limit", "time-out", "outage"]
 _MAX_CHARS = 400
 
 
+_ROWS = tables.table("provider")
 # In the order of the table: a gateway time-out is an outage of a gateway.
-_TROUBLES = tuple(
-    (row["trouble"], tuple(row["parts"]), tables.pattern([row])) for row in tables.table("provider")
+_REPORTS = tuple(
+    (
+        "" if row["trouble"] == "own" else cast("Trouble", row["trouble"]),
+        row.get("limit", ""),
+        tuple(row["parts"]),
+        tables.pattern([row]),
+    )
+    for row in _ROWS
 )
-_OWN = tables.rows("provider", trouble="own")
-_OWN_LIMITS = tuple((row["limit"], tuple(row["parts"]), tables.pattern([row])) for row in _OWN)
-ADVICE = {row["limit"]: row["advice"] for row in _OWN if "advice" in row}
+ADVICE = {row["limit"]: row["advice"] for row in _ROWS if "advice" in row}
 """Advice to agents about a limit of the call itself, by its name."""
 
 
-def trouble_of(text: str) -> Trouble:
-    """Return the kind of trouble that an error reports in its first 400 characters; empty if none.
+def limit_and_trouble(text: str) -> tuple[str, Trouble]:
+    """Return what an error reports in its first 400 characters, at most one of both.
 
     The first row of the table that matches decides. Costs one pass for each row that may match.
+
+    Returns
+    -------
+    tuple of str
+        The name of a limit of the call itself, a key of `ADVICE`, and the kind of trouble of a provider.
     """
     head = text[:_MAX_CHARS]
     lowered = lower(head)
-    for name, parts, pattern in _TROUBLES:
+    for trouble, limit, parts, pattern in _REPORTS:
         if has_part(lowered, parts) and pattern.search(head):
-            return "" if name == "own" else cast("Trouble", name)
-    return ""
-
-
-def own_limit(text: str) -> str:
-    """Return the name of the limit of the call itself that an error reports; a key of `ADVICE`, or empty."""
-    head = text[:_MAX_CHARS]
-    lowered = lower(head)
-    for name, parts, pattern in _OWN_LIMITS:
-        if has_part(lowered, parts) and pattern.search(head):
-            return str(name)
-    return ""
+            return limit, trouble
+    return "", ""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import string
 from contextlib import suppress
-from itertools import filterfalse, islice
+from itertools import islice
 from typing import Any
 from zlib import crc32
 
@@ -63,9 +63,6 @@ _FIRST_CODE_POINT = 0xAC00
 _CODE_POINTS = 0x2B00
 # Knuth's multiplier, a prime near 2**32 divided by the golden ratio: it spreads neighbouring hashes.
 _MIXER = 2_654_435_761
-# A judgement: numbers are not looked for, and half of a phrase is more than chance finds. What passes is compared as a
-# whole.
-_FOUND = 0.5
 # Each of these characters has three bytes in UTF-8.
 _SIGN_BYTES = 3
 # A text of so many bytes within a value is condensed if the value is too long.
@@ -159,19 +156,6 @@ def words_of_text(text: str) -> list[bytes]:
 def hashed_words(text: str, keyer: Keyer) -> str:
     """Return the words of a text in their order, as keyed hashes of one character."""
     return "".join(keyer.word_hashes.of(words_of_text(text)))
-
-
-def may_contain(words: list[bytes], phrases: list[str], keyer: Keyer) -> bool:
-    """Return whether words may contain one of these phrases, as `hashed_words` writes them: a fast check before it.
-
-    Each different word is hashed once, and numbers, which rarely come twice, are not: at least half of the words of a
-    phrase must be there.
-    """
-    known = set(keyer.word_hashes.of([*filterfalse(bytes.isdigit, set(words))]))
-    for phrase in phrases:
-        if not known.isdisjoint(phrase) and sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase):
-            return True
-    return False
 
 
 def word_places(text: str, count: int) -> list[tuple[int, int]]:

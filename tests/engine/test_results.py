@@ -221,15 +221,19 @@ def test_an_error_about_another_path_is_the_same():
     assert cause("/srv/app/conf.yml") == cause("notes.txt") == cause("/opt/my-app/etc/main.yml")
 
 
-_WORDS = re.findall(r"[a-z]+|\d+", " ".join(pattern.pattern for _, _, pattern in provider_trouble._TROUBLES))
+_WORDS = re.findall(r"[a-z]+|\d+", " ".join(pattern.pattern for *_, pattern in provider_trouble._REPORTS))
 _REFUSALS = re.findall(r"[a-z']+", answers._DECLINED.pattern)
 
 
 @given(st.lists(st.sampled_from([*_WORDS, " ", "-", ": ", "ſ", "3", "ed", "s"]), max_size=8))
 def test_trouble_is_recognised_with_and_without_the_fast_check(pieces):
     text = "".join(pieces).upper() if len(pieces) % 2 else "".join(pieces)
-    slow = (name for name, _, pattern in provider_trouble._TROUBLES if pattern.search(text, 0, 400))
-    assert provider_trouble.trouble_of(text) == next(slow, "")
+    slow = (
+        (limit, trouble)
+        for trouble, limit, _, pattern in provider_trouble._REPORTS
+        if pattern.search(text, 0, 400)
+    )
+    assert provider_trouble.limit_and_trouble(text) == next(slow, ("", ""))
 
 
 @given(st.lists(st.sampled_from([*_REFUSALS, " ", "'", '"', ": ", "ſ", "done"]), max_size=8))
@@ -284,6 +288,11 @@ def test_named_ids_are_the_plain_ones(pieces):
         r'|\b(?:id|ref|reference)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
     )
     assert answers._NAMED_IDS.sub(r"\1~", text) == re.sub(plain, r"\1~", text)
+
+
+@given(st.text("ab1~#$\u20ac .:,/-_\u00e9\u0663\n", max_size=20))
+def test_figures_of_a_receipt_are_masked_from_their_first_digit_as_a_whole(text):
+    assert answers.receipt_of(text) == answers._FIGURES.sub("~", text)
 
 
 @given(

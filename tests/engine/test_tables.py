@@ -18,7 +18,7 @@ from detection.engine.detectors.talk import is_announcement
 from detection.engine.dispatching import dispatched
 from detection.engine.identity import Keyer
 from detection.engine.open_calls import key_and_arguments
-from detection.engine.provider_trouble import trouble_of
+from detection.engine.provider_trouble import limit_and_trouble
 from detection.engine.results import answers, masking, normalise
 from detection.engine.results.json_text import JsonText
 from detection.engine.shell_commands import ShellLine
@@ -240,7 +240,7 @@ def test_troubles_match_their_examples(row):
     for text in row["match"]:
         assert pattern.search(text), text
         assert any(part in text.lower() for part in row["parts"]), text
-        assert trouble_of(text) == ("" if row["trouble"] == "own" else row["trouble"]), text
+        assert limit_and_trouble(text)[1] == ("" if row["trouble"] == "own" else row["trouble"]), text
     assert [text for text in row["no_match"] if pattern.search(text)] == []
 
 

@@ -198,6 +198,8 @@ class BaseDetector:
         It may find less where arguments are ignored.
     spans_family : bool
         The finding may be about several sessions; a replay of one session does not find it.
+    needs_family : bool
+        Nothing is to be judged in a session without a family, so that the hooks of calls and results are not called.
     is_silence : bool
         Nothing happens, so it is not a loop and the agent gets no message: workers look for it, see `silence`. The
         incident ends with the next sign of life.
@@ -239,6 +241,7 @@ class BaseDetector:
     spared_classes: ClassVar[tuple[str, ...]] = ()
     judges_arguments: ClassVar[bool] = True
     spans_family: ClassVar[bool] = False
+    needs_family: ClassVar[bool] = False
     is_silence: ClassVar[bool] = False
     describes_results: ClassVar[bool] = True
     counts_results: ClassVar[bool] = False
@@ -275,8 +278,11 @@ class BaseDetector:
     def on_usage(self, own: Any, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
 
-    def on_text(self, own: Any, message: Message, policy: Settings, keyer: Keyer) -> Reading:
-        """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`."""
+    def on_text(self, own: Any, run: RunState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
+        """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`.
+
+        `run` is what is counted over the whole session.
+        """
         return QUIET
 
     def on_turn(self, own: Any) -> None:

@@ -27,6 +27,7 @@ from detection.engine.calls import Finding, Message
 from detection.engine.detectors.base import QUIET, SURE, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import choice, ladder, number, switch
 from detection.engine.identity import Keyer, loop_identity
+from detection.engine.memory import RunState
 from detection.engine.settings import Settings
 from detection.engine.text_repetition import Repetition, longest_repetition
 
@@ -102,7 +103,9 @@ class Degenerate(BaseDetector):
         ),
     }
 
-    def on_text(self, own: DegenerateState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
+    def on_text(
+        self, own: DegenerateState, run: RunState, message: Message, policy: Settings, keyer: Keyer
+    ) -> Reading:
         """Judge a text of the assistant by itself."""
         if message.kind != "assistant":
             return QUIET

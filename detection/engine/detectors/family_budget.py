@@ -44,6 +44,7 @@ class FamilyBudget(LimitDetector):
     limit_setting = "family_budget_max_calls"
     spans_session = True
     spans_family = True
+    needs_family = True
     units = _UNITS
     settings = (
         switch(

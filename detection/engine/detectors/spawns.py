@@ -76,6 +76,7 @@ class Spawns(BaseDetector):
     )
     templates = limit_templates("Finish with what the sub-agents have reported.")
     stands_alone = True
+    needs_family = True
     again = "The next sub-agent"
     presets = ("standard",)
     key_settings = ("spawns_ladder", "spawns_max_repeats", "spawns_max_children", "spawns_max_depth")

@@ -39,7 +39,7 @@ from detection.engine.detectors.base import (
 )
 from detection.engine.field import ladder, number, ratio, switch
 from detection.engine.identity import Keyer, encoded, loop_identity
-from detection.engine.memory import Record, RunState
+from detection.engine.memory import RunState
 from detection.engine.results import normalise
 from detection.engine.settings import Settings
 from detection.engine.similarity import word_sample
@@ -61,8 +61,12 @@ _DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
 
 
 class TalkState(TypedDict, total=False):
-    """What the detector remembers: the user's latest words, and series as `_DIGEST` to `_FIRST_SEQ` say."""
+    """What the detector remembers: the user's latest words, and series as `_DIGEST` to `_FIRST_SEQ` say.
 
+    `call` is the number of the latest call before them.
+    """
+
+    call: int
     user: str
     texts: list[list[Any]]
     announcements: list[Any]
@@ -142,19 +146,17 @@ class Talk(BaseDetector):
         ),
     }
 
-    def on_call(
-        self, own: TalkState, run: RunState, record: Record, call: ObservedCall, policy: Settings
-    ) -> Reading:
-        """End the series."""
-        forget_all(own)
-        return QUIET
-
     def on_uncounted(self, own: TalkState, call: ObservedCall) -> None:
         """End the series with a call of an exempt tool, too."""
         forget_all(own)
 
-    def on_text(self, own: TalkState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
-        """Judge a text of the assistant or a compaction; a message of the user in new words ends the series."""
+    def on_text(
+        self, own: TalkState, run: RunState, message: Message, policy: Settings, keyer: Keyer
+    ) -> Reading:
+        """Judge a text of the assistant or a compaction; a call ends the series, or a user who uses new words."""
+        if own.get("call") != run.ordinal:
+            forget_all(own)
+            own["call"] = run.ordinal
         if message.kind == "condense":
             return self._compacted(own, message, policy)
         text = normalise(message.text)
@@ -162,7 +164,7 @@ class Talk(BaseDetector):
         if message.kind != "assistant":
             if not words or not _are_alike(words, own.get("user", ""), policy.values["talk_ratio"]):
                 forget_all(own)
-            own["user"] = words
+            own["call"], own["user"] = run.ordinal, words
             return QUIET
         own.pop("compactions", None)
         said = self._said(

@@ -13,9 +13,9 @@ import orjson
 
 from detection.engine.identity import Keyer, encoded
 from detection.engine.memory import EMPTY, ERROR, OK
-from detection.engine.provider_trouble import Trouble, own_limit, trouble_of
+from detection.engine.provider_trouble import Trouble, limit_and_trouble
 from detection.engine.results import answers
-from detection.engine.results.echo import phrases_of, without_echo
+from detection.engine.results.echo import without_echo
 from detection.engine.results.json_text import JsonText
 from detection.engine.results.masking import is_cut, normalise, without_positions, without_words
 from detection.engine.tool_classes import ToolTraits
@@ -92,6 +92,8 @@ class ResultOutcome:
         results are read plainly, because nothing else compares texts.
     is_plain : bool
         Whether results are read as the settings of known systems do; see `Policy.reads_plainly`.
+    own_limit : str
+        The name of the limit of the call itself that an error reports; see `provider_trouble`.
     """
 
     status: str
@@ -110,6 +112,7 @@ class ResultOutcome:
     is_picture: bool = False
     is_cut: bool = False
     is_plain: bool = False
+    own_limit: str = ""
     _finds_nothing: bool | None = None
 
     @property
@@ -131,11 +134,6 @@ class ResultOutcome:
             return False
         # The columns of a table are kept apart by tabs, which the masked text has lost.
         return answers.is_pending(self.text) or ("\t" in self.raw and answers.is_pending(self.raw))
-
-    @property
-    def own_limit(self) -> str:
-        """The name of the limit of the call itself that an error reports, or empty; see `provider_trouble`."""
-        return own_limit(self.text) if self.status == ERROR and not self.is_plain else ""
 
     @property
     def receipt_digest(self) -> str:
@@ -188,9 +186,7 @@ def evaluate_result(
     is_failed = answers.failed(raw, is_error, traits, parsed, plain=plain)
     text = raw
     if not plain:
-        text = without_echo(
-            raw, phrases_of(call.sketch, call.nested, call.tool if is_failed else "", keyer), keyer
-        )
+        text = without_echo(raw, call.sketch, call.nested, call.tool if is_failed else "", keyer)
     has_echo = text != raw
     text = normalise(text, traits.volatile_result_fields, parsed, plain=plain)
     if is_failed and call.effect == "search" and answers.is_empty(text, parsed, plain=plain):
@@ -212,15 +208,16 @@ def _read_short(outcome: ResultOutcome, text: str, parsed: JsonText, *, plain: b
     """Note what only a short text can be: a picture, empty, a receipt without words of its own, or a value."""
     if not plain:
         text = answers.without_frame(text)
-    if len(text) > answers.MAX_WRAPPED_CHARS:
-        if answers.is_empty(text, parsed, plain=plain):
-            outcome.status, outcome.is_evidence = EMPTY, False
+    is_long = len(text) > answers.MAX_WRAPPED_CHARS
+    if is_long and plain:
         return
-    if answers.is_picture(text, plain=plain):
+    if not is_long and answers.is_picture(text, plain=plain):
         outcome.is_picture, outcome.is_evidence = True, False
         return
-    if answers.is_empty(text, parsed, plain=plain):
+    if answers.is_nothing(text, parsed, plain=plain):
         outcome.status, outcome.is_evidence = EMPTY, False
+        return
+    if is_long:
         return
     if answers.is_acknowledgement(text, plain=plain):
         outcome.is_receipt, outcome.is_evidence = True, False
@@ -242,7 +239,9 @@ def _read_error(
     if call.sketch:
         cause = without_words(cause, call.sketch, keyer)
     is_refused = not plain and answers.is_refused(raw)
-    trouble: Trouble = "" if is_refused or traits.tool_class == "fallible" else trouble_of(text)
+    own_limit, trouble = limit_and_trouble(text)
+    if is_refused or traits.tool_class == "fallible":
+        trouble = ""
     return ResultOutcome(
         ERROR,
         digest,
@@ -255,6 +254,7 @@ def _read_error(
         is_refused,
         is_refused and answers.is_rejected(raw),
         is_plain=plain,
+        own_limit="" if plain else own_limit,
     )
 
 

@@ -86,6 +86,9 @@ _VALUE = re.compile(
 )
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
 _FIGURES = re.compile(r"(?<![\w~])[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
+# The same from its first digit on, so that the scan can skip what cannot match; and where such a word began before.
+_FROM_DIGIT = re.compile(r"[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
+_BEGAN_BEFORE = re.compile(r"~(?<=[\w#$€£]~)")
 # The same by its label, where it has no digit: `"id": "kXbQzPwa"`, `with id abc-def`. It begins with a set of
 # characters, so that the scan can skip what cannot match.
 _NAMED_IDS = re.compile(
@@ -93,6 +96,7 @@ _NAMED_IDS = re.compile(
     r'(?i:\w{0,40}(?:id|ref|reference|number|hash|sha|token|url|link|etag|cursor)")\s{0,3}:'
     r'|(?<!\w.)(?i:(?<=i)d|(?<=r)ef(?:erence)?)\b[:=#]?)[ #]{0,3})("[^"]{0,400}"|(?<=[ #:=])[\w-]+)'
 )
+_NAMED_ID_PARTS = ('"', "id", "ref")
 _HASHES = re.compile(
     r"\b[iI][dD]\b[ :=#]{1,3}[\w-]+|\b(?=[0-9a-f]{0,63}?[a-f])(?=[a-f]{0,63}?\d)[0-9a-f]{7,64}\b"
 )
@@ -209,8 +213,11 @@ def is_empty(text: str, parsed: JsonText, *, plain: bool) -> bool:
     """Return whether a result is empty, however wrapped: `[]`, `<output></output>`, `{"exit_code":0,"output":""}`."""
     if len(text) > (MAX_WRAPPED_CHARS if plain else MAX_SHORT_CHARS):
         return False
-    if not plain:
-        text = without_frame(text)
+    return is_nothing(text if plain else without_frame(text), parsed, plain=plain)
+
+
+def is_nothing(text: str, parsed: JsonText, *, plain: bool) -> bool:
+    """Return whether a short text without a frame is empty."""
     if len(text) > MAX_WRAPPED_CHARS and text[:1] != "{":
         return False
     if text.lower() in _NOTHING or (not plain and _EMPTY.fullmatch(text)):
@@ -300,7 +307,12 @@ def is_declined(text: str) -> bool:
 def receipt_of(text: str) -> str:
     """Return a receipt without what tells it from the next one: ids, numbers, times and hashes."""
     head = text[:_MAX_RECEIPT_CHARS]
-    return _FIGURES.sub("~", _NAMED_IDS.sub(r"\1~", head)) + text[_MAX_RECEIPT_CHARS:]
+    if contains_any(head, _NAMED_ID_PARTS):
+        head = _NAMED_IDS.sub(r"\1~", head)
+    head = _FROM_DIGIT.sub("~", head)
+    if _BEGAN_BEFORE.search(head):
+        head = _FIGURES.sub("~", head)
+    return head + text[_MAX_RECEIPT_CHARS:]
 
 
 def without_hashes(text: str) -> str:

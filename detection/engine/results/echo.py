@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import filterfalse
 from typing import Any
 from urllib.parse import unquote
 
 from detection.engine.identity import CONTAINERS, Keyer
-from detection.engine.similarity import hashed_words, may_contain, word_places, words_of_text
+from detection.engine.similarity import hashed_words, word_places, words_of_text
 
 # Tools repeat a call at the beginning of a result; a judgement for the time of a result.
 MAX_HEAD_CHARS = 512
@@ -25,6 +26,9 @@ MAX_TEXTS = 16
 MAX_ECHO_CHARS = 160
 # A shorter echo, such as `a` or `ls`, may be any word of the result; a judgement.
 _MIN_WORD_CHARS = 3
+# A judgement: numbers are not looked for, and half of a phrase is more than chance finds. What passes is compared as a
+# whole.
+_FOUND = 0.5
 _FIELD = "|"
 _SCALAR = "#"
 _NO_WORDS = ("", _SCALAR)
@@ -72,37 +76,41 @@ def _texts(value: Any) -> Iterator[str]:
             waiting += item[:MAX_TEXTS]
 
 
-def phrases_of(sketch: str, nested: str, tool: str, keyer: Keyer) -> list[str]:
-    """Return the texts of a call as hashed words."""
-    phrases = [field[1:] for field in sketch.split(_FIELD) if field[1:2] not in _NO_WORDS]
-    if nested:
-        phrases += nested.split(_FIELD)
-    if tool and (hashed := hashed_words(tool, keyer)):
-        phrases.append(hashed)
-    return phrases
-
-
-def without_echo(text: str, phrases: list[str], keyer: Keyer) -> str:
-    """Return a text in which the phrases at its beginning and its end are masked; the same text if there are none.
+def without_echo(text: str, sketch: str, nested: str, tool: str, keyer: Keyer) -> str:
+    """Return a text in which its beginning and its end do not repeat the call; the same text if they do not.
 
     Costs one pass over 704 characters.
+
+    Parameters
+    ----------
+    sketch, nested
+        The texts of the arguments; see `Record`.
+    tool
+        The name of the tool if that is to be masked, too.
     """
-    if not phrases:
+    others = f"{nested}{_FIELD}{hashed_words(tool, keyer)}" if tool else nested
+    if not sketch and not others:
         return text
     if len(text) <= MAX_HEAD_CHARS + MAX_TAIL_CHARS:
-        return _masked(text, phrases, keyer)
+        return _masked(text, sketch, others, keyer)
     head, middle, tail = text[:MAX_HEAD_CHARS], text[MAX_HEAD_CHARS:-MAX_TAIL_CHARS], text[-MAX_TAIL_CHARS:]
-    return _masked(head, phrases, keyer) + middle + _masked(tail, phrases, keyer)
+    return _masked(head, sketch, others, keyer) + middle + _masked(tail, sketch, others, keyer)
 
 
-def _masked(text: str, phrases: list[str], keyer: Keyer) -> str:
+def _masked(text: str, sketch: str, others: str, keyer: Keyer) -> str:
     plain = text
     if "%" in plain:
         plain = _ENCODED.sub(lambda found: unquote(found[0], errors="replace"), plain)
     if "\\" in plain:
         plain = _ESCAPES.sub("  ", plain)
     words = words_of_text(plain)
-    if not may_contain(words, phrases, keyer):
+    # Each different word is hashed once, and numbers, which rarely come twice, are not.
+    known = set(keyer.word_hashes.of([*filterfalse(bytes.isdigit, set(words))]))
+    if known.isdisjoint(sketch) and known.isdisjoint(others):
+        return text
+    phrases = [field[1:] for field in sketch.split(_FIELD) if field[1:2] not in _NO_WORDS]
+    phrases += filter(None, others.split(_FIELD))
+    if not any(sum(map(known.__contains__, phrase)) >= _FOUND * len(phrase) for phrase in phrases):
         return text
     hashed = "".join(keyer.word_hashes.of(words))
     ranges: list[tuple[int, int]] = []

@@ -139,7 +139,7 @@ _PLAIN_ROWS = [row for row in _ROWS if row.get("plain")]
 _FIELDS, _PLAIN_FIELDS = _fields_of(_ROWS), _fields_of(_PLAIN_ROWS)
 _LABELS, _PLAIN_LABELS = _labels_of(_ROWS), _labels_of(_PLAIN_ROWS)
 _LABEL_PARTS, _PLAIN_LABEL_PARTS = (
-    tuple(dict.fromkeys(part.lower() for part, _ in labels)) for labels in (_LABELS, _PLAIN_LABELS)
+    tables.parts([{"parts": [part.lower() for part, _ in labels]}]) for labels in (_LABELS, _PLAIN_LABELS)
 )
 # Each text that has such a field contains one of these: a fast check that mostly avoids parsing.
 _FIELD_PARTS, _PLAIN_FIELD_PARTS = (

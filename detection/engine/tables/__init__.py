@@ -63,4 +63,6 @@ def compiled(text: str) -> re.Pattern[str]:
 
 def parts(found: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
     """Return lower-case texts of which each match of these rows contains one: a fast check before a slow pattern."""
-    return tuple(dict.fromkeys(part for row in found for part in row["parts"]))
+    known = dict.fromkeys(part for row in found for part in row["parts"])
+    # Whatever contains `no such file` contains `no such`.
+    return tuple(part for part in known if not any(one in part and one != part for one in known))
