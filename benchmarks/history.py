@@ -126,7 +126,7 @@ def _copy_runs(database: Database) -> None:
     _copy(
         database,
         "session",
-        "t.id = c.of_id",
+        "t.project_id = c.project_id AND t.id = c.of_id",
         id="c.id",
         external_id=name.format("external_id"),
         started_at=later.format("started_at"),
@@ -140,7 +140,7 @@ def _copy_runs(database: Database) -> None:
     _copy(
         database,
         "event",
-        "t.session_id = c.of_id",
+        "t.project_id = c.project_id AND t.session_id = c.of_id",
         session_id="c.id",
         received_at=later.format("received_at"),
         occurred_at=later.format("received_at"),
@@ -148,7 +148,7 @@ def _copy_runs(database: Database) -> None:
     _copy(
         database,
         "incident",
-        "t.session_id = c.of_id",
+        "t.project_id = c.project_id AND t.session_id = c.of_id",
         public_id=incident.format("t.id"),
         id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
         session_id="c.id",
@@ -207,7 +207,7 @@ WITH size AS (
     SELECT count(*) AS long, (SELECT count(*) FROM detection_event) AS every FROM detection_event
     WHERE session_id = (SELECT id FROM detection_session WHERE external_id = '{LONG_RUN}')
 ), copies AS (SELECT ceil(({EVENTS} - every) / (every - long)::numeric)::int AS number FROM size)
-SELECT s.id AS of_id, n, row_number() OVER (ORDER BY n, s.id) AS number, 0::bigint AS id, s.last_event_at AS of_last,
+SELECT s.project_id, s.id AS of_id, n, row_number() OVER (ORDER BY n, s.id) AS number, 0::bigint AS id, s.last_event_at AS of_last,
        CASE n WHEN 0 THEN now() - interval '4 minutes' * row_number() OVER (ORDER BY n, s.id) / 60
               ELSE now() - interval '29 days' * (n - random()) / copies.number - interval '6 minutes' END AS last_at
 FROM copies, generate_series(0, copies.number) n, detection_session s WHERE s.external_id <> '{LONG_RUN}'
@@ -245,14 +245,14 @@ INSERT INTO detection_callcount (project_id, hour, is_demo, backend, model, tool
 SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC'), s.is_demo, e.backend, e.model, e.tool, count(*),
        count(*) FILTER (WHERE e.decision = 'warn'), count(*) FILTER (WHERE e.decision IN ('block', 'hold', 'stop')),
        sum(e.tokens), sum(e.cost_usd)
-FROM detection_event e JOIN detection_session s ON s.id = e.session_id WHERE e.type = 'call' GROUP BY 1, 2, 3, 4, 5, 6
+FROM detection_event e JOIN detection_session s ON s.project_id = e.project_id AND s.id = e.session_id WHERE e.type = 'call' GROUP BY 1, 2, 3, 4, 5, 6
 ON CONFLICT DO NOTHING
 """,
     """
-INSERT INTO detection_sessiontool (session_id, tool, calls, warned, blocked)
-SELECT session_id, tool, count(*), count(*) FILTER (WHERE decision = 'warn'),
+INSERT INTO detection_sessiontool (project_id, session_id, tool, calls, warned, blocked)
+SELECT project_id, session_id, tool, count(*), count(*) FILTER (WHERE decision = 'warn'),
        count(*) FILTER (WHERE decision IN ('block', 'hold', 'stop'))
-FROM detection_event WHERE type = 'call' GROUP BY 1, 2
+FROM detection_event WHERE type = 'call' GROUP BY 1, 2, 3
 ON CONFLICT DO NOTHING
 """,
     f"""
@@ -307,12 +307,13 @@ SELECT 'msg_' || d.id || '_' || t.id, t.project_id, d.id, 'all', '', false, CASE
 FROM detection_alertevent t, detection_alertdestination d WHERE t.type = 'opened' AND t.incident_id IS NOT NULL
 """,
     """
-INSERT INTO detection_notificationitem (notification_id, destination_id, event_id)
-SELECT id, destination_id, split_part(public_id, '_', 3)::bigint FROM detection_notification
+INSERT INTO detection_notificationitem (project_id, notification_id, destination_id, event_id)
+SELECT project_id, id, destination_id, split_part(public_id, '_', 3)::bigint FROM detection_notification
 """,
     """
-INSERT INTO detection_deliveryattempt (notification_id, number, at, duration_ms, is_success, status, problem, response)
-SELECT id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_notification
+INSERT INTO detection_deliveryattempt
+    (project_id, notification_id, number, at, duration_ms, is_success, status, problem, response)
+SELECT project_id, id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_notification
 """,
     f"""
 INSERT INTO detection_alertsilence (public_id, project_id, loop_id, reason, starts_at, ends_at, caught_up_at, created_by, kinds,

@@ -95,7 +95,7 @@ def test_no_more_functions_carry_an_event_to_the_live_row(project, api):
         call = {"call_id": f"c-{number}", "tool": "search", "arguments": {"page": number}}
         assert api.post("/events", {"type": "call", "session": "s-1", **call}).json()["accepted"] == 1
         session = Session.objects.get()
-        assert evaluate(session.pk) == 1
+        assert evaluate(session.key) == 1
         return browser.get("/p/walks/live/rows").json()["rows"]
 
     walk(1)

@@ -162,11 +162,13 @@ admin.site.register(
     search_fields=("public_id__exact", "name"),
     ordering=(),
     fields=(
-        "public_id", "project", "name", "position", "is_enabled", "destinations", "event_types", "kinds", "severities",
+        "public_id", "project", "name", "position", "is_enabled", "destination_names", "event_types", "kinds",
+        "severities",
         "tools", "agents", "backends", "model_names", "continue_matching", "includes_demo", "group_by",
         "group_wait_seconds", "quiet_from", "quiet_until", "quiet_zone", "quiet_delays_critical",
         "repeat_interval_hours",
     ),
+    readonly_fields=("destination_names",),
 )
 admin.site.register(
     Notification, RecordPage,

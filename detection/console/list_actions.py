@@ -42,7 +42,7 @@ class Triage(Protocol):
         self, project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
     ) -> dict[str, str]: ...
     def comment(self, project_id: int, public_id: str, actor: Actor, note: str) -> object: ...  # noqa: D102
-    def latest_activity(self) -> int: ...  # noqa: D102
+    def latest_activity(self, project_id: int) -> int: ...  # noqa: D102
     def changed_since(  # noqa: D102
         self, project_id: int, latest: int, public_ids: Sequence[str], by: str
     ) -> set[str]: ...
@@ -105,7 +105,7 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
         )
         _act_on_many(request, rows, [found[one] for one in ids if one in found], action, option)
     elif ids:
-        latest = rows.triage.latest_activity()
+        latest = rows.triage.latest_activity(project_id)
         outcome = rows.triage.bulk(project_id, ids, action, actor, **rows.arguments(request, action, option))
         done = [public_id for public_id, code in outcome.items() if code == "done"]
         codes = [code for code in outcome.values() if code != "done"]

@@ -13,6 +13,7 @@ SESSION_COUNTER = (
 EVENT_TABLE = (
     """
 CREATE TABLE detection_event (
+    project_id bigint NOT NULL,
     session_id bigint NOT NULL,
     seq integer NOT NULL CHECK (seq > 0),
     tokens integer NOT NULL DEFAULT 0,
@@ -46,7 +47,7 @@ CREATE TABLE detection_event (
     closes integer NOT NULL DEFAULT 0,
     role varchar(16) NOT NULL DEFAULT '',
     cwd varchar(1024) NOT NULL DEFAULT '',
-    PRIMARY KEY (session_id, seq)
+    PRIMARY KEY (project_id, session_id, seq)
 ) PARTITION BY RANGE (session_id);
 CREATE INDEX event_call_id ON detection_event (session_id, call_id, seq) WHERE type IN ('call', 'result');
 CREATE INDEX event_reply ON detection_event (session_id, seq) WHERE reply <> '';
@@ -87,7 +88,8 @@ BEGIN
         first_id := split_part(partition, '_', 3)::bigint << 32;
         end_id := (split_part(partition, '_', 3)::bigint + 7) << 32;
         IF first_id >= before_day::bigint << 32
-           OR EXISTS (SELECT FROM detection_session WHERE id >= first_id AND id < end_id)
+           OR EXISTS (SELECT FROM detection_project p JOIN detection_session s
+                          ON s.project_id = p.id AND s.id >= first_id AND s.id < end_id)
            OR EXISTS (SELECT FROM detection_event WHERE session_id >= first_id AND session_id < end_id) THEN
             CONTINUE;
         END IF;

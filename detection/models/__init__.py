@@ -12,6 +12,7 @@ from detection.models.alerts import (
     NotificationItem,
     NotificationState,
     OutboxState,
+    RouteDestination,
     Severity,
 )
 from detection.models.approvals import (
@@ -44,7 +45,7 @@ from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
 from detection.models.saved_views import SavedView
 from detection.models.session_state import SessionState, StoppedByKind
-from detection.models.sessions import ReadMessages, Session, TrackerState
+from detection.models.sessions import ReadMessages, Session, SessionKey, TrackerState
 from detection.models.sign_ins import SignIn
 from detection.models.statistics import (
     AllowedCall,
@@ -116,9 +117,11 @@ __all__ = [
     "ReadMessages",
     "RememberedDecision",
     "Role",
+    "RouteDestination",
     "SavedView",
     "Session",
     "SessionFamily",
+    "SessionKey",
     "SessionState",
     "SessionTool",
     "Severity",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.serializers.json import DjangoJSONEncoder
@@ -11,6 +12,7 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 def _opaque(prefix: str) -> str:
@@ -73,15 +75,15 @@ class DestinationKind(models.TextChoices):
     APPRISE = "apprise", "Notification service"
 
 
-class AlertDestination(models.Model):
+class AlertDestination(TenantModel):
     """An address that notifications are sent to, with its circuit breaker.
 
     `address` and `signing_secrets` are secret: only the sender reads them, and they appear in no log, audit entry or
     response. `shown_address` is what people see. Nothing is sent before `paused_until`.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_destination_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_destinations")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_destinations")
+    public_id = models.CharField(max_length=32, default=new_destination_id, editable=False)
     name = models.CharField(max_length=80)
     kind = models.CharField(max_length=8, choices=DestinationKind.choices)
     address = models.TextField(editable=False)
@@ -99,6 +101,7 @@ class AlertDestination(models.Model):
     class Meta:
         ordering = ("name",)
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="alert_destination_id"),
             models.UniqueConstraint(fields=("project", "name"), name="destination_named_once"),
             models.CheckConstraint(
                 condition=models.Q(kind__in=DestinationKind.values), name="destination_kind_known"
@@ -125,15 +128,17 @@ class Matchers(models.Model):
         abstract = True
 
 
-class AlertRoute(Matchers):
+class AlertRoute(Matchers, TenantModel):
     """Which alert events go to which destinations, and their grouping. Routes are tried in order of `position`."""
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_route_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_routes")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_routes")
+    public_id = models.CharField(max_length=32, default=new_route_id, editable=False)
     name = models.CharField(max_length=80)
     position = models.IntegerField(default=0)
     is_enabled = models.BooleanField(default=True)
-    destinations = models.ManyToManyField(AlertDestination, related_name="routes", blank=True)
+    destinations = models.ManyToManyField(
+        AlertDestination, through="RouteDestination", related_name="routes", blank=True
+    )
     event_types = ArrayField(
         models.CharField(max_length=20, choices=AlertEventType.choices),
         default=list,
@@ -158,6 +163,7 @@ class AlertRoute(Matchers):
     class Meta:
         ordering = ("position", "id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="alert_route_id"),
             models.UniqueConstraint(fields=("project", "name"), name="route_named_once"),
             models.CheckConstraint(
                 condition=models.Q(group_wait_seconds__gte=0) & models.Q(group_wait_seconds__lte=3600),
@@ -177,18 +183,42 @@ class AlertRoute(Matchers):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def destination_names(self) -> str:
+        """Where it sends to, for the administration."""
+        return ", ".join(one.name for one in self.destinations.filter(project_id=self.project_id))
 
-class AlertSilence(Matchers):
+    def send_to(self, destinations: Iterable[AlertDestination]) -> None:
+        """Store the destinations, instead of those before."""
+        RouteDestination.objects.filter(route=self).delete()
+        RouteDestination.objects.bulk_create(
+            RouteDestination(route=self, destination=one) for one in destinations
+        )
+
+
+class RouteDestination(TenantModel):
+    """A destination of a route."""
+
+    pk = models.CompositePrimaryKey("project_id", "route_id", "destination_id")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    route = TenantForeignKey(AlertRoute, on_delete=models.CASCADE, related_name="+", db_index=False)
+    destination = TenantForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="+")
+
+    def __str__(self) -> str:
+        return f"{self.destination_id} of {self.route_id}"
+
+
+class AlertSilence(Matchers, TenantModel):
     """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
     After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of
     a pattern is a silence with `pattern`; see `services.alerting.mutes`.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_silence_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
+    public_id = models.CharField(max_length=32, default=new_silence_id, editable=False)
     loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only loops of these calls.")
-    pattern = models.ForeignKey(
+    pattern = TenantForeignKey(
         "detection.Pattern",
         null=True,
         blank=True,
@@ -213,6 +243,7 @@ class AlertSilence(Matchers):
     class Meta:
         ordering = ("-ends_at", "-id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="alert_silence_id"),
             models.CheckConstraint(
                 condition=models.Q(ends_at__gte=models.F("starts_at")), name="silence_ends_after_start"
             ),
@@ -243,14 +274,14 @@ class OutboxState(models.TextChoices):
     FAILED = "failed", "Routing failed"
 
 
-class AlertEvent(models.Model):
+class AlertEvent(TenantModel):
     """A change that may be sent, written to this outbox in the transaction of the change.
 
     `facts` are the values at that time. `incident` is null for events without one, such as limit notices.
     """
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+")
-    incident = models.ForeignKey(
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="+")
+    incident = TenantForeignKey(
         Incident, null=True, blank=True, on_delete=models.CASCADE, related_name="alert_events"
     )
     type = models.CharField(max_length=20, choices=AlertEventType.choices)
@@ -258,7 +289,7 @@ class AlertEvent(models.Model):
     at = models.DateTimeField(db_default=Now())
     facts = models.JSONField(encoder=DjangoJSONEncoder)
     state = models.CharField(max_length=8, choices=OutboxState.choices, default=OutboxState.PENDING)
-    silence = models.ForeignKey(
+    silence = TenantForeignKey(
         AlertSilence, null=True, blank=True, on_delete=models.SET_NULL, related_name="suppressed_events"
     )
 
@@ -282,16 +313,16 @@ class NotificationState(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
-class Notification(models.Model):
+class Notification(TenantModel):
     """One message to one destination, with one alert event or a group of them.
 
     Events are added until the first attempt; then `payload` is frozen, and every attempt sends the same bytes under the
     same `public_id`. A sender holds it by `claim` until `claimed_until`; another one may then take it over.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_notification_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="notifications")
-    destination = models.ForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="notifications")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="notifications")
+    public_id = models.CharField(max_length=32, default=new_notification_id, editable=False)
+    destination = TenantForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="notifications")
     route_name = models.CharField(max_length=80, blank=True, default="")
     group_key = models.CharField(max_length=64, blank=True, default="")
     is_test = models.BooleanField(default=False)
@@ -310,6 +341,7 @@ class Notification(models.Model):
 
     class Meta:
         ordering = ("-created_at", "-id")
+        constraints = (models.UniqueConstraint(fields=("project", "public_id"), name="notification_id"),)
         indexes = (
             models.Index(fields=("project", "-id"), name="notification_newest"),
             models.Index(
@@ -325,27 +357,31 @@ class Notification(models.Model):
         return self.public_id
 
 
-class NotificationItem(models.Model):
+class NotificationItem(TenantModel):
     """An alert event in a notification. A destination receives an event once, whatever routes lead there."""
 
-    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="items")
-    destination = models.ForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="+")
-    event = models.ForeignKey(AlertEvent, on_delete=models.CASCADE, related_name="items")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    notification = TenantForeignKey(Notification, on_delete=models.CASCADE, related_name="items")
+    destination = TenantForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="+")
+    event = TenantForeignKey(AlertEvent, on_delete=models.CASCADE, related_name="items")
 
     class Meta:
         ordering = ("event_id",)
         constraints = (
-            models.UniqueConstraint(fields=("event", "destination"), name="one_notification_per_event"),
+            models.UniqueConstraint(
+                fields=("project", "event", "destination"), name="one_notification_per_event"
+            ),
         )
 
     def __str__(self) -> str:
         return f"{self.event_id} in {self.notification_id}"
 
 
-class DeliveryAttempt(models.Model):
+class DeliveryAttempt(TenantModel):
     """One attempt to send a notification; written once."""
 
-    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    notification = TenantForeignKey(Notification, on_delete=models.CASCADE, related_name="attempts")
     number = models.IntegerField()
     at = models.DateTimeField(db_default=Now())
     duration_ms = models.IntegerField()
@@ -359,7 +395,9 @@ class DeliveryAttempt(models.Model):
     class Meta:
         ordering = ("number",)
         constraints = (
-            models.UniqueConstraint(fields=("notification", "number"), name="attempt_numbered_once"),
+            models.UniqueConstraint(
+                fields=("project", "notification", "number"), name="attempt_numbered_once"
+            ),
         )
 
     def __str__(self) -> str:

@@ -13,7 +13,8 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
 from detection.models.projects import Project
-from detection.models.sessions import Session
+from detection.models.sessions import Session, SessionKey
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 def new_approval_id() -> str:
@@ -68,17 +69,17 @@ class Unattended(models.TextChoices):
     DISABLE = "disable", "Detection is disabled for the session"
 
 
-class Approval(models.Model):
+class Approval(TenantModel):
     """A held call, with identical calls of the same loop, that waits for a person or the judge.
 
     A session has at most one open approval per loop. Approvals change only under the session's row lock; `decision` is
     empty exactly while one is open.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_approval_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="approvals")
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
-    incident = models.ForeignKey(
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="approvals")
+    public_id = models.CharField(max_length=32, default=new_approval_id, editable=False)
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
+    incident = TenantForeignKey(
         Incident, null=True, blank=True, on_delete=models.SET_NULL, related_name="approvals"
     )
     decider = models.CharField(max_length=8, choices=Decider.choices, default=Decider.PERSON)
@@ -123,8 +124,9 @@ class Approval(models.Model):
     class Meta:
         ordering = ("-requested_at", "-id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="approval_id"),
             models.UniqueConstraint(
-                fields=("session", "loop_id"),
+                fields=("project", "session", "loop_id"),
                 name="one_open_approval_per_loop",
                 condition=models.Q(state="open"),
             ),
@@ -151,6 +153,11 @@ class Approval(models.Model):
         return f"{self.public_id}: {self.tool} in {self.session_id}"
 
     @property
+    def session_key(self) -> SessionKey:
+        """The key of its session's row."""
+        return SessionKey(self.project_id, self.session_id)
+
+    @property
     def is_open(self) -> bool:
         """Whether it is not decided yet. Past the deadline it is open until it is closed."""
         return self.state == ApprovalState.OPEN
@@ -160,10 +167,10 @@ class Approval(models.Model):
         return self.is_open and self.deadline <= now
 
 
-class RememberedDecision(models.Model):
+class RememberedDecision(TenantModel):
     """A decision that applies to later approvals of the same agent, tool and detector, until it expires."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="remembered_decisions")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="remembered_decisions")
     agent = models.CharField(max_length=128, blank=True, default="")
     tool = models.CharField(max_length=128)
     kind = models.CharField(max_length=16)

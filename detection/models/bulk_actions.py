@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel, TenantOneToOneField
 
 
 def new_bulk_action_id() -> str:
@@ -15,15 +16,15 @@ def new_bulk_action_id() -> str:
     return f"bulk_{secrets.token_hex(8)}"
 
 
-class BulkAction(models.Model):
+class BulkAction(TenantModel):
     """One action on many incidents or patterns.
 
     A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty
     until that is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_bulk_action_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="bulk_actions")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="bulk_actions")
+    public_id = models.CharField(max_length=32, default=new_bulk_action_id, editable=False)
     list = models.CharField(max_length=16, help_text="Name of the list: incidents or patterns.")
     action = models.CharField(max_length=16)
     arguments = models.JSONField(default=dict)
@@ -39,7 +40,7 @@ class BulkAction(models.Model):
         help_text="Other incidents that were changed, because they are about the same calls.",
     )
     failures = models.JSONField(default=dict, help_text="How many rows could not be changed, by code.")
-    reverts = models.OneToOneField("self", null=True, on_delete=models.CASCADE, related_name="reverted_by")
+    reverts = TenantOneToOneField("self", null=True, on_delete=models.CASCADE, related_name="reverted_by")
     created_at = models.DateTimeField(db_default=Now())
     claimed_until = models.DateTimeField(null=True, help_text="Until when a process carries it out.")
     finished_at = models.DateTimeField(null=True)
@@ -47,6 +48,8 @@ class BulkAction(models.Model):
     class Meta:
         ordering = ("-id",)
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="bulk_action_id"),
+            models.UniqueConstraint(fields=("project", "reverts"), name="bulk_action_reverted_once"),
             models.UniqueConstraint(
                 fields=("project", "list"),
                 condition=models.Q(finished_at=None),

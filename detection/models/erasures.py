@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from detection.engine.identity import Keyer
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 def new_erasure_id() -> str:
@@ -36,7 +37,7 @@ MAX_ATTEMPTS = 8
 """Attempts without progress after which an erasure has failed."""
 
 
-class Erasure(models.Model):
+class Erasure(TenantModel):
     """A request to erase and, once `finished_at` is set, its receipt.
 
     `name` is needed until the work is done and empty afterwards; `name_digest` stays, so that anyone who knows the name
@@ -44,8 +45,8 @@ class Erasure(models.Model):
     last progress; after `MAX_ATTEMPTS` no worker tries again until someone requests the same erasure once more.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_erasure_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="erasures")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="erasures")
+    public_id = models.CharField(max_length=32, default=new_erasure_id, editable=False)
     of = models.CharField(max_length=8, choices=ErasureOf.choices)
     name = models.CharField(max_length=256, blank=True, default="")
     name_digest = models.CharField(max_length=32, help_text="Digest of the name under the project's secret.")
@@ -62,6 +63,7 @@ class Erasure(models.Model):
     class Meta:
         ordering = ("-id",)
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="erasure_id"),
             models.CheckConstraint(name="erasure_known", condition=models.Q(of__in=("session", "agent"))),
             models.CheckConstraint(
                 name="erasure_forgets_the_name",

@@ -1,8 +1,8 @@
 """Events of agents, one row each, ordered within their session.
 
 The table is partitioned by session id. The id contains the day on which the session started, so all events of a session
-are in one partition, the primary key (session, sequence) is unique across the table, and retention drops whole
-partitions. Event ids of clients have a narrow table with its own retention. See docs/decisions/0002-event-layout.md.
+are in one partition, the primary key is unique across the table, and retention drops whole partitions. Event ids of
+clients have a narrow table with its own retention. See docs/decisions/0024-keys-begin-with-the-project.md.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from django.utils import timezone
 from detection.models.projects import Project
 from detection.models.sessions import Session
 from detection.models.stored_verdict import VerdictField
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 DAYS_PER_PARTITION = 7
 
@@ -47,15 +48,16 @@ class MessageRole(models.TextChoices):
     PROGRAM = "program", "Program"
 
 
-class Event(models.Model):
+class Event(TenantModel):
     """A call, a result, a message, the end of a session, a compaction, the usage of a model response, or a heartbeat.
 
     `content` is the text of the result or message, cut to the published limit; `content_length` is its full length in
     characters. `verdict` is null for a plain allow, else everything needed to repeat it for a resent call.
     """
 
-    pk = models.CompositePrimaryKey("session_id", "seq")
-    session = models.ForeignKey(
+    pk = models.CompositePrimaryKey("project_id", "session_id", "seq")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(
         Session, on_delete=models.DO_NOTHING, db_constraint=False, related_name="events"
     )
     seq = models.IntegerField()
@@ -115,14 +117,14 @@ class Event(models.Model):
         return f"{self.session_id}/{self.seq} {self.type}"
 
 
-class EventKey(models.Model):
+class EventKey(TenantModel):
     """An event id that a client has used. It is accepted once per project, however often it is sent.
 
     The gateway keeps ids of responses here, too, with the session that a later request continues by naming one.
     """
 
     pk = models.CompositePrimaryKey("project_id", "digest")
-    project = models.ForeignKey(Project, on_delete=models.CASCADE)
+    project = ProjectKey(Project, on_delete=models.CASCADE)
     digest = models.BinaryField(max_length=16)
     session_id = models.BigIntegerField()
     received_at = models.DateTimeField(db_default=Now())

@@ -6,16 +6,17 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
-class SessionFamily(models.Model):
+class SessionFamily(TenantModel):
     """What the sessions of one family share, named after the session at the top, whether or not that one is stored.
 
     Its row is locked after the row of a session, never before, and by whoever folds a session of the family. Only
     projects in which a detector looks across families have such rows.
     """
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="families", db_index=False)
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="families")
     name = models.CharField(max_length=256, help_text="The session at the top.")
     snapshot = models.BinaryField(default=b"")
     updated_at = models.DateTimeField(db_default=Now())

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 def new_backend_id() -> str:
@@ -24,14 +25,14 @@ class BackendKind(models.TextChoices):
     ANTHROPIC = "anthropic", "Anthropic: messages"
 
 
-class GatewayBackend(models.Model):
+class GatewayBackend(TenantModel):
     """A model server that the gateway forwards to.
 
     The credential itself is never stored: `credential` names one that the deployment has, in `GATEWAY_CREDENTIALS`.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_backend_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="gateway_backends")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="gateway_backends")
+    public_id = models.CharField(max_length=32, default=new_backend_id, editable=False)
     name = models.CharField(max_length=64, help_text="Part of the address that agents use.")
     kind = models.CharField(max_length=12, choices=BackendKind.choices, default=BackendKind.OPENAI)
     base_url = models.CharField(
@@ -58,6 +59,7 @@ class GatewayBackend(models.Model):
     class Meta:
         ordering = ("name",)
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="gateway_backend_id"),
             models.UniqueConstraint(fields=("project", "name"), name="gateway_backend_named_once"),
             models.CheckConstraint(
                 condition=models.Q(kind__in=BackendKind.values), name="gateway_backend_kind_known"
@@ -75,7 +77,7 @@ class GatewayToken(models.Model):
     """
 
     project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="gateway_tokens")
-    backend = models.ForeignKey(GatewayBackend, on_delete=models.CASCADE, related_name="tokens")
+    backend = TenantForeignKey(GatewayBackend, on_delete=models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=80)
     public_id = models.CharField(max_length=16, unique=True, editable=False)
     digest = models.CharField(max_length=64, editable=False)
@@ -89,19 +91,22 @@ class GatewayToken(models.Model):
         return f"{self.name} (lgw_{self.public_id}…)"
 
 
-class GatewayRewrite(models.Model):
+class GatewayRewrite(TenantModel):
     """What the gateway adds to the history of a session around one answer, in every later request.
 
     `answer` is a digest of the id of the answer's first call, and how often that id occurred as one. `body` is JSON:
     calls that did not run, without their secrets, with their results, and warnings.
     """
 
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="gateway_rewrites")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="gateway_rewrites")
     answer = models.CharField(max_length=48)
     body = models.TextField()
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("session", "answer"), name="one_rewrite_per_answer"),)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "session", "answer"), name="one_rewrite_per_answer"),
+        )
 
     def __str__(self) -> str:
         return f"rewrite of {self.answer}"

@@ -11,6 +11,7 @@ from django.db.models.functions import Now
 from detection.models.gateway import GatewayBackend
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 def new_price_id() -> str:
@@ -18,15 +19,15 @@ def new_price_id() -> str:
     return "prc_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
-class ModelPrice(models.Model):
+class ModelPrice(TenantModel):
     """What tokens of the models that match cost, in US dollars per million tokens.
 
     Of several matching prices, one for the backend takes precedence over one for all backends, then the longest
     pattern applies.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_price_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="model_prices")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="model_prices")
+    public_id = models.CharField(max_length=32, default=new_price_id, editable=False)
     backend = models.CharField(
         max_length=64, blank=True, default="", help_text="Name of a backend. Empty: all backends."
     )
@@ -54,6 +55,7 @@ class ModelPrice(models.Model):
     class Meta:
         ordering = ("backend", "model")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="model_price_id"),
             models.UniqueConstraint(fields=("project", "backend", "model"), name="one_price_per_pattern"),
             models.CheckConstraint(
                 condition=models.Q(input_usd__gte=0, output_usd__gte=0)
@@ -75,7 +77,7 @@ class TrafficPeriod(models.IntegerChoices):
     HOUR = 3600, "hour"
 
 
-class GatewayTraffic(models.Model):
+class GatewayTraffic(TenantModel):
     """Counts of the requests of one minute or hour (UTC), backend and model.
 
     Every request is counted in a row of its minute, in one of its hour, and in one of all time, which has no model.
@@ -85,7 +87,8 @@ class GatewayTraffic(models.Model):
     `cost_usd` is that of the tokens with a price; `unpriced_tokens` are those without one.
     """
 
-    backend = models.ForeignKey(
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    backend = TenantForeignKey(
         GatewayBackend, on_delete=models.CASCADE, related_name="traffic", db_index=False
     )
     period = models.SmallIntegerField(choices=TrafficPeriod.choices)
@@ -116,7 +119,7 @@ class GatewayTraffic(models.Model):
     class Meta:
         constraints = (
             models.UniqueConstraint(
-                fields=("backend", "period", "at", "model"), name="gateway_traffic_counted_once"
+                fields=("project", "backend", "period", "at", "model"), name="gateway_traffic_counted_once"
             ),
         )
         indexes = (models.Index(fields=("period", "at"), name="gateway_traffic_age"),)

@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 def new_import_id() -> str:
@@ -30,15 +31,15 @@ LONGEST_SHOWN = 60
 """Length of names in the summary of an import."""
 
 
-class TranscriptImport(models.Model):
+class TranscriptImport(TenantModel):
     """An import of uploaded files: first all files are checked, then their sessions are stored.
 
     `done_bytes` counts to `total_bytes` twice, once for each. `finished_at` is empty exactly while the import is
     waiting or running; its files exist until then. `summary` is written once, with what is stored by then.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_import_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="imports")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="imports")
+    public_id = models.CharField(max_length=32, default=new_import_id, editable=False)
     kind = models.CharField(max_length=16, help_text="Form of the record, such as claude-code.")
     files = models.JSONField(help_text="Name and size in bytes of each file.")
     total_bytes = models.BigIntegerField()
@@ -66,6 +67,7 @@ class TranscriptImport(models.Model):
     class Meta:
         ordering = ("-created_at", "-id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="transcript_import_id"),
             models.CheckConstraint(
                 name="import_open_or_finished",
                 condition=models.Q(state__in=("waiting", "running"), finished_at__isnull=True)

@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 
 from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 PUBLIC_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
@@ -55,7 +56,7 @@ IS_LOOP: Final = ~models.Q(label=IncidentLabel.FALSE_ALARM)
 """What calls and money in loops are summed over: all incidents except those labelled "not a loop"."""
 
 
-class Incident(models.Model):
+class Incident(TenantModel):
     """A loop in one session, from its first finding until it ends.
 
     At most one incident per loop and session is active (`ended_at` null). `evidence` and `policy` are copies, so an
@@ -85,9 +86,9 @@ class Incident(models.Model):
     keeps collecting the findings of its loop until that ends, and does not make its session looping.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_public_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="incidents")
-    session = models.ForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="incidents")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="incidents")
+    public_id = models.CharField(max_length=32, default=new_public_id, editable=False)
+    session = TenantForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="incidents")
     session_name = models.CharField(max_length=256)
     agent = models.CharField(max_length=128, blank=True, default="")
     backend = models.CharField(max_length=128, blank=True, default="")
@@ -103,7 +104,7 @@ class Incident(models.Model):
     loop_id = models.CharField(
         max_length=32, help_text="Identity of the loop: the same calls in other sessions have the same."
     )
-    pattern = models.ForeignKey(
+    pattern = TenantForeignKey(
         "detection.Pattern",
         null=True,
         on_delete=models.SET_NULL,
@@ -192,8 +193,9 @@ class Incident(models.Model):
     class Meta:
         ordering = ("-last_seen_at", "-id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="incident_id"),
             models.UniqueConstraint(
-                fields=("session", "loop_id"),
+                fields=("project", "session", "loop_id"),
                 name="one_active_incident_per_loop",
                 condition=models.Q(ended_at__isnull=True, is_of_family=False),
             ),
@@ -280,16 +282,17 @@ def shown_end(incident: _HasEnd) -> datetime | None:
 EXCEPTION_ACTIONS = EXCEPTED, EXCEPTION_UNDONE = "excepted", "exception_undone"
 
 
-class IncidentActivity(models.Model):
+class IncidentActivity(TenantModel):
     """An action on an incident; written once."""
 
-    incident = models.ForeignKey(Incident, on_delete=models.CASCADE, related_name="activity")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    incident = TenantForeignKey(Incident, on_delete=models.CASCADE, related_name="activity")
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=150, help_text="A user name, key:<id> or system.")
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
     before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
-    along_with = models.ForeignKey(
+    along_with = TenantForeignKey(
         Incident,
         null=True,
         on_delete=models.SET_NULL,
@@ -297,7 +300,7 @@ class IncidentActivity(models.Model):
         db_index=False,
         help_text="The incident about the same calls that it was changed with.",
     )
-    bulk_action = models.ForeignKey(
+    bulk_action = TenantForeignKey(
         "BulkAction",
         null=True,
         on_delete=models.SET_NULL,
@@ -305,7 +308,7 @@ class IncidentActivity(models.Model):
         db_index=False,
         help_text="The action on many rows that it is a part of.",
     )
-    pattern_change = models.ForeignKey(
+    pattern_change = TenantForeignKey(
         "PatternActivity",
         null=True,
         on_delete=models.SET_NULL,

@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from detection.models.approvals import Approval
 from detection.models.incidents import Incident
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 class JudgeOutcome(models.TextChoices):
@@ -29,12 +30,12 @@ class JudgeLabel(models.TextChoices):
     WRONG = "wrong", "Wrong"
 
 
-class JudgeCall(models.Model):
+class JudgeCall(TenantModel):
     """A consultation of the judge, or the reason why there was none."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
-    approval = models.ForeignKey(Approval, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
-    incident = models.ForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
+    approval = TenantForeignKey(Approval, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
+    incident = TenantForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
     loop_id = models.CharField(max_length=32)
     session_id = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())

@@ -5,13 +5,16 @@ from __future__ import annotations
 from django.db import models
 from django.db.models.functions import Now
 
+from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
-class LimitNotice(models.Model):
+class LimitNotice(TenantModel):
     """A limit that a session has nearly reached; once per session and limit, also across restarts and rebuilds."""
 
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="limit_notices")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="limit_notices")
     kind = models.CharField(max_length=16, help_text="The detector of the limit.")
     unit = models.CharField(max_length=16, help_text="Unit of the limit: rounds, calls, seconds …")
     used = models.FloatField()
@@ -24,7 +27,9 @@ class LimitNotice(models.Model):
     class Meta:
         ordering = ("at", "id")
         constraints = (
-            models.UniqueConstraint(fields=("session", "kind", "unit", "limit"), name="one_notice_per_limit"),
+            models.UniqueConstraint(
+                fields=("project", "session", "kind", "unit", "limit"), name="one_notice_per_limit"
+            ),
         )
 
     def __str__(self) -> str:

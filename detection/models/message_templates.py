@@ -6,12 +6,13 @@ from django.conf import settings
 from django.db import models
 
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
-class MessageTemplate(models.Model):
+class MessageTemplate(TenantModel):
     """The message template of a rung, for one wire shape or, if empty, for all. Without a row, the default applies."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="message_templates")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="message_templates")
     rung = models.CharField(max_length=16)
     shape = models.CharField(max_length=16, blank=True, default="")
     text = models.CharField(max_length=1000)

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET, IncidentLabel
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel, TenantOneToOneField
 
 
 def new_pattern_id() -> str:
@@ -29,7 +30,7 @@ class PatternState(models.TextChoices):
     NOT_A_LOOP = "not_a_loop", "Not a loop"
 
 
-class Pattern(models.Model):
+class Pattern(TenantModel):
     """The same loop across sessions and agents.
 
     A row is created with the first incident of its identity (`detection.engine.pattern_identity`) and never changed by
@@ -54,8 +55,8 @@ class Pattern(models.Model):
     So a closed pattern whose loop returns is open again: it has returned.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_pattern_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="patterns")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="patterns")
+    public_id = models.CharField(max_length=32, default=new_pattern_id, editable=False)
     key = models.CharField(max_length=32, help_text="Digest of kind, tool, program, results and detail.")
     kind = models.CharField(max_length=16)
     tool = models.CharField(max_length=128, blank=True, help_text="Empty for loops of several tools.")
@@ -77,6 +78,7 @@ class Pattern(models.Model):
     class Meta:
         ordering = ("-id",)
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="pattern_id"),
             models.UniqueConstraint(fields=("project", "key"), name="one_pattern_per_identity"),
             models.CheckConstraint(
                 condition=models.Q(label__in=IncidentLabel.values), name="pattern_label_known"
@@ -92,7 +94,7 @@ class Pattern(models.Model):
         return f"{self.kind} of {self.tool or 'several tools'}"
 
 
-class PatternActivity(models.Model):
+class PatternActivity(TenantModel):
     """A person's action on a pattern, or the end of a mute by rule.
 
     An action on all incidents of the pattern is carried out in steps: `done_up_to` is the last incident that it has
@@ -100,17 +102,18 @@ class PatternActivity(models.Model):
     that. `reverts` is the action that an undo reverts.
     """
 
-    pattern = models.ForeignKey(Pattern, on_delete=models.CASCADE, related_name="activity")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    pattern = TenantForeignKey(Pattern, on_delete=models.CASCADE, related_name="activity")
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=150, help_text="A user name, key:<id> or system.")
     actor_user_id = models.IntegerField(null=True)
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
     before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
-    reverts = models.OneToOneField(
+    reverts = TenantOneToOneField(
         "self", null=True, on_delete=models.CASCADE, related_name="reverted_by", help_text="For an undo."
     )
-    bulk_action = models.ForeignKey(
+    bulk_action = TenantForeignKey(
         "BulkAction",
         null=True,
         on_delete=models.SET_NULL,
@@ -126,6 +129,9 @@ class PatternActivity(models.Model):
     class Meta:
         ordering = ("at", "id")
         verbose_name_plural = "pattern activity"
+        constraints = (
+            models.UniqueConstraint(fields=("project", "reverts"), name="pattern_change_reverted_once"),
+        )
         indexes = (
             models.Index(
                 fields=("id",), name="pattern_activity_unfinished", condition=models.Q(finished_at=None)

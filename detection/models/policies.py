@@ -13,6 +13,7 @@ from django.utils import timezone
 from detection.engine.scopes import MAX_NAME_CHARACTERS, SERVER, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 def _is_json(column: str, kind: str) -> Exact:
@@ -136,12 +137,12 @@ class Override(StoredSettings):
         return Scope.of(self.agent, self.backend, self.model) if self.project_id else SERVER
 
 
-class ToolOverride(StoredSettings):
+class ToolOverride(StoredSettings, TenantModel):
     """A tool rule: settings and facts for the tools of a project whose name matches `pattern`."""
 
     scope_fields = ("pattern",)
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tool_overrides")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="tool_overrides")
     pattern = models.CharField(
         max_length=MAX_NAME_CHARACTERS["pattern"], help_text="Glob on the tool name: search_*, mcp__github__*"
     )

@@ -7,13 +7,14 @@ from django.db.models.functions import Now
 
 from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
-class QuarantinedEvent(models.Model):
+class QuarantinedEvent(TenantModel):
     """An event whose evaluation raised an error. Its session continued without it; a successful retry deletes it."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="+", db_index=False)
-    session = models.ForeignKey(
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="+")
+    session = TenantForeignKey(
         Session, on_delete=models.CASCADE, related_name="quarantined_events", db_index=False
     )
     seq = models.IntegerField(help_text="Sequence number of the event in its session.")
@@ -24,7 +25,9 @@ class QuarantinedEvent(models.Model):
     at = models.DateTimeField(db_default=Now(), help_text="When its evaluation failed last.")
 
     class Meta:
-        constraints = (models.UniqueConstraint(fields=("session", "seq"), name="event_quarantined_once"),)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "session", "seq"), name="event_quarantined_once"),
+        )
         indexes = (models.Index(fields=("project", "-id"), name="quarantined_newest"),)
 
     def __str__(self) -> str:

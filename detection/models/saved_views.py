@@ -8,6 +8,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 def new_view_id() -> str:
@@ -15,11 +16,11 @@ def new_view_id() -> str:
     return f"view_{secrets.token_hex(8)}"
 
 
-class SavedView(models.Model):
+class SavedView(TenantModel):
     """A named filter, range and order of a list, shared in its project."""
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_view_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="saved_views")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="saved_views")
+    public_id = models.CharField(max_length=32, default=new_view_id, editable=False)
     list = models.CharField(max_length=32, help_text="Name of the list.")
     name = models.CharField(max_length=80)
     query = models.CharField(
@@ -30,7 +31,10 @@ class SavedView(models.Model):
 
     class Meta:
         ordering = ("name", "id")
-        constraints = (models.UniqueConstraint(fields=("project", "list", "name"), name="view_named_once"),)
+        constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="saved_view_id"),
+            models.UniqueConstraint(fields=("project", "list", "name"), name="view_named_once"),
+        )
 
     def __str__(self) -> str:
         return f"{self.list}: {self.name}"

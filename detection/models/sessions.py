@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from typing import NamedTuple
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
@@ -14,6 +15,7 @@ from detection.engine.detectors import detector_for
 from detection.integrations.hosts import can_end_run
 from detection.models.projects import Project
 from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
+from detection.models.tenants import ProjectKey, TenantModel, TenantOneToOneField
 
 NEW_SESSION_ID = RawSQL(
     "(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)",
@@ -36,7 +38,14 @@ def cost_with(cost_usd: Decimal | float, more_usd: Decimal | float) -> float:
     return min(float(cost_usd) + float(more_usd), MAX_COST_USD)
 
 
-class Session(models.Model):
+class SessionKey(NamedTuple):
+    """The key of a session's row, with which those of all that belongs to the session begin."""
+
+    project_id: int
+    session_id: int
+
+
+class Session(TenantModel):
     """One agent conversation, named by the client within its project.
 
     The row's lock orders everything that happens to a session. `last_seq` is the sequence number given last,
@@ -44,9 +53,8 @@ class Session(models.Model):
     `changed_xid` is the transaction that touched the row last: the live page's cursor, free of gaps.
     """
 
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="sessions")
     id = models.BigIntegerField(primary_key=True, db_default=NEW_SESSION_ID, editable=False)
-    # No index of its own: three others begin with the project, and every call has to keep each of them up.
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="sessions", db_index=False)
     external_id = models.CharField(max_length=256)
     agent = models.CharField(max_length=128, blank=True, default="")
     backend = models.CharField(max_length=128, blank=True, default="")
@@ -195,6 +203,11 @@ class Session(models.Model):
         return self.external_id
 
     @property
+    def key(self) -> SessionKey:
+        """The key of the row."""
+        return SessionKey(self.project_id, self.pk)
+
+    @property
     def is_imported(self) -> bool:
         """Whether the session was imported and therefore sends no alerts."""
         return self.integration.startswith(IMPORTED)
@@ -231,12 +244,11 @@ class Session(models.Model):
         )
 
 
-class TrackerState(models.Model):
+class TrackerState(TenantModel):
     """The engine's snapshot of one session: versioned, bounded, and rebuilt from the stored events when outdated."""
 
-    session = models.OneToOneField(
-        Session, primary_key=True, on_delete=models.CASCADE, related_name="tracker"
-    )
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantOneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="tracker")
     version = models.PositiveSmallIntegerField()
     snapshot = models.BinaryField()
     updated_at = models.DateTimeField(db_default=Now())
@@ -245,10 +257,11 @@ class TrackerState(models.Model):
         return f"state of {self.session_id}"
 
 
-class ReadMessages(models.Model):
+class ReadMessages(TenantModel):
     """Memory of the message lists read in a session: a bounded number of keyed digests."""
 
-    session = models.OneToOneField(
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantOneToOneField(
         Session, primary_key=True, on_delete=models.CASCADE, related_name="read_messages"
     )
     digests = models.BinaryField()

@@ -9,12 +9,13 @@ from django.db import models
 
 from detection.models.projects import Project
 from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel, TenantOneToOneField
 
 
-class CallCount(models.Model):
+class CallCount(TenantModel):
     """Counts of the calls of one hour (UTC), backend, model and tool. Kept when the calls are deleted."""
 
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="call_counts")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="call_counts")
     hour = models.DateTimeField()
     is_demo = models.BooleanField(default=False)
     backend = models.CharField(max_length=128)
@@ -40,11 +41,12 @@ class CallCount(models.Model):
         return f"{self.hour:%Y-%m-%d %H}h {self.tool}"
 
 
-class SessionTool(models.Model):
+class SessionTool(TenantModel):
     """Calls of one tool in one session, counted together with the hours; deleted with the session."""
 
-    pk = models.CompositePrimaryKey("session_id", "tool")
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="tools", db_index=False)
+    pk = models.CompositePrimaryKey("project_id", "session_id", "tool")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="tools", db_index=False)
     tool = models.CharField(max_length=128)
     calls = models.IntegerField(default=0)
     warned = models.IntegerField(default=0)
@@ -57,21 +59,23 @@ class SessionTool(models.Model):
         return f"{self.session_id} {self.tool}"
 
 
-class AllowedCall(models.Model):
+class AllowedCall(TenantModel):
     """A held or delayed call that was allowed in the end, until it no longer counts as blocked."""
 
-    pk = models.CompositePrimaryKey("session_id", "seq")
-    session = models.ForeignKey(Session, on_delete=models.CASCADE, related_name="+", db_index=False)
+    pk = models.CompositePrimaryKey("project_id", "session_id", "seq")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="+", db_index=False)
     seq = models.IntegerField()
 
     def __str__(self) -> str:
         return f"{self.session_id}/{self.seq}"
 
 
-class CountedSession(models.Model):
+class CountedSession(TenantModel):
     """Counting progress of a session; deleted with the session."""
 
-    session = models.OneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantOneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
     counted_seq = models.IntegerField(default=0)
 
     def __str__(self) -> str:

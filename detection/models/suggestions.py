@@ -6,6 +6,7 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 class SuggestionDecision(models.TextChoices):
@@ -15,13 +16,13 @@ class SuggestionDecision(models.TextChoices):
     REJECTED = "rejected", "Rejected"
 
 
-class Suggestion(models.Model):
+class Suggestion(TenantModel):
     """An accepted or rejected suggestion, by its latest decision. Others are not stored: they follow from labels."""
 
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="suggestions")
     public_id = models.CharField(
         max_length=32, editable=False, help_text="The same for the same suggestion, whenever it is computed."
     )
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="suggestions")
     kind = models.CharField(max_length=20)
     words = models.CharField(max_length=300)
     reason = models.CharField(max_length=500)

@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.tenants import ProjectKey, TenantModel
 
 
 def new_what_if_id() -> str:
@@ -29,7 +30,7 @@ class WhatIfState(models.TextChoices):
 OPEN_STATES = (WhatIfState.WAITING, WhatIfState.RUNNING)
 
 
-class WhatIf(models.Model):
+class WhatIf(TenantModel):
     """A replay of the sessions of the last days under the current policy and under a changed one.
 
     Sessions are replayed newest first. `cursor` is the id of the session replayed last, and moves in the statement that
@@ -37,8 +38,8 @@ class WhatIf(models.Model):
     exactly while the what-if is waiting or running.
     """
 
-    public_id = models.CharField(max_length=32, unique=True, default=new_what_if_id, editable=False)
-    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="what_ifs")
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="what_ifs")
+    public_id = models.CharField(max_length=32, default=new_what_if_id, editable=False)
     change = models.JSONField(help_text="The scope, and what its override or tool rule would contain.")
     days = models.PositiveSmallIntegerField()
     since = models.DateTimeField(help_text="Incidents that were opened earlier do not count.")
@@ -69,6 +70,7 @@ class WhatIf(models.Model):
     class Meta:
         ordering = ("-created_at", "-id")
         constraints = (
+            models.UniqueConstraint(fields=("project", "public_id"), name="what_if_id"),
             models.CheckConstraint(
                 name="what_if_open_or_finished",
                 condition=models.Q(state__in=("waiting", "running"), finished_at__isnull=True)

@@ -135,9 +135,9 @@ def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
     with connection.cursor() as cursor:
         cursor.execute(
             f"SELECT coalesce(sum(n), 0) FROM ({sql}) s CROSS JOIN LATERAL (SELECT count(*) AS n"  # noqa: S608 - ours
-            " FROM detection_event e WHERE e.session_id = s.id AND e.seq > s.last_seq - 2000 AND e.type = 'call'"
-            " AND e.received_at > now() - interval '1 minute') c",
-            parameters,
+            " FROM detection_event e WHERE e.project_id = %s AND e.session_id = s.id AND e.seq > s.last_seq - 2000"
+            " AND e.type = 'call' AND e.received_at > now() - interval '1 minute') c",
+            [*parameters, project_id],
         )
         calls = int(cursor.fetchone()[0])
     yesterday = now - timedelta(days=1)

@@ -141,7 +141,7 @@ def gateway_traffic(
     order = "1" if by in ("minute", "hour", "day") else "2 DESC, 1"
     query = (
         f"SELECT {_KEYS[by]}, {_SUMS} FROM detection_gatewaytraffic t"  # noqa: S608
-        " JOIN detection_gatewaybackend b ON b.id = t.backend_id"
+        " JOIN detection_gatewaybackend b ON b.project_id = t.project_id AND b.id = t.backend_id"
         " WHERE b.project_id = %s AND (%s = '' OR b.name = %s) AND t.period = %s AND t.at >= %s AND t.at < %s"
         f" GROUP BY 1 ORDER BY {order} LIMIT %s"
     )
@@ -158,7 +158,7 @@ def traffic_totals() -> list[tuple[str, str, TrafficNumbers]]:
     """Return project, backend and numbers of all time, of every backend with traffic; one query."""
     query = (
         f"SELECT p.slug, b.name, {_SUMS} FROM detection_gatewaytraffic t"  # noqa: S608
-        " JOIN detection_gatewaybackend b ON b.id = t.backend_id"
+        " JOIN detection_gatewaybackend b ON b.project_id = t.project_id AND b.id = t.backend_id"
         " JOIN detection_project p ON p.id = b.project_id WHERE t.period = 0 GROUP BY 1, 2 ORDER BY 1, 2"
     )
     with connection.cursor() as cursor:
@@ -187,8 +187,8 @@ def unpriced_models(project_id: int, since: datetime) -> list[tuple[str, str, in
     """Return backend, model and tokens of models without a price since a moment; at most 20, most tokens first."""
     query = (
         "SELECT b.name, t.model, sum(t.unpriced_tokens)::bigint FROM detection_gatewaytraffic t"
-        " JOIN detection_gatewaybackend b ON b.id = t.backend_id WHERE b.project_id = %s AND t.period = 3600"
-        " AND t.at >= %s"
+        " JOIN detection_gatewaybackend b ON b.project_id = t.project_id AND b.id = t.backend_id"
+        " WHERE b.project_id = %s AND t.period = 3600 AND t.at >= %s"
         " AND t.unpriced_tokens > 0 AND t.model <> '' GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2 LIMIT 20"
     )
     with connection.cursor() as cursor:

@@ -12,7 +12,6 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
 from detection.models import Event, EventType, Incident, Session
-from detection.selectors.session_rows import SessionRow
 from detection.selectors.strips import Cell
 
 MAX_RUN_CALLS = 50_000
@@ -26,7 +25,7 @@ RUN_KEY_CHARACTERS = 12
 """Beginning of a call key that tells the calls of a run apart; with six, some of 10,000 would look repeated."""
 _CALLS_OF_SESSION = """
     SELECT seq, left(call_key, %s), flags, call_number, extract(epoch FROM received_at)::float8 FROM detection_event
-    WHERE session_id = %s AND type = %s ORDER BY seq DESC LIMIT %s
+    WHERE project_id = %s AND session_id = %s AND type = %s ORDER BY seq DESC LIMIT %s
 """
 
 
@@ -52,11 +51,13 @@ class CallRun:
     is_cut: bool
 
 
-def read_run(session: Session | SessionRow) -> CallRun:
+def read_run(session: Session) -> CallRun:
     """Return the newest calls of a session, at most `MAX_RUN_CALLS`; one query, by index."""
     # By hand: for ten thousand rows the rest of the ORM takes as long as the database.
     with connection.cursor() as cursor:
-        cursor.execute(_CALLS_OF_SESSION, [RUN_KEY_CHARACTERS, session.id, EventType.CALL, MAX_RUN_CALLS + 1])
+        cursor.execute(
+            _CALLS_OF_SESSION, [RUN_KEY_CHARACTERS, *session.key, EventType.CALL, MAX_RUN_CALLS + 1]
+        )
         found = cursor.fetchall()
     is_cut, found = len(found) > MAX_RUN_CALLS, found[:MAX_RUN_CALLS]
     found.reverse()
@@ -87,10 +88,10 @@ class RunIncident:
 _INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident))
 
 
-def incidents_of_run(session: Session | SessionRow, limit: int) -> list[RunIncident]:
+def incidents_of_run(session: Session, limit: int) -> list[RunIncident]:
     """List the incidents of a session in the order in which they began; one query."""
     # What sub-agents did is at no place of the run.
-    rows = Incident.objects.filter(session_id=session.id, first_seq__gt=0).order_by("first_seq")
+    rows = Incident.objects.filter(session=session, first_seq__gt=0).order_by("first_seq")
     stated = Coalesce(KT("evidence__detail__unit"), Value(""), output_field=TextField())
     found = rows.annotate(unit=stated).values_list(*_INCIDENT_FIELDS)[:limit]
     return [RunIncident(*row) for row in found]
@@ -115,13 +116,13 @@ class Hits:
     is_complete: bool
 
 
-def search_calls(session: Session | SessionRow, text: str, *, after_seq: int = 0) -> Hits:
+def search_calls(session: Session, text: str, *, after_seq: int = 0) -> Hits:
     """Search tools, arguments and results of a session, upper and lower case alike.
 
     Reads the session once from `after_seq` on, by index in chunks, until its end, `MAX_HITS` calls or `SEARCH_SECONDS`.
     A result that contains the text counts for its call.
     """
-    events = Event.objects.filter(session_id=session.id, type__in=(EventType.CALL, EventType.RESULT))
+    events = Event.objects.filter(session=session, type__in=(EventType.CALL, EventType.RESULT))
     contains = Q(tool__icontains=text) | Q(arguments__icontains=text) | Q(content__icontains=text)
     deadline = monotonic() + SEARCH_SECONDS
     found: set[int] = set()

@@ -144,7 +144,7 @@ class CalledTool:
 
 def called_tools(session: Session, *, limit: int) -> list[CalledTool]:
     """List the tools of a session with the most calls, as far as these are counted. One query, by index."""
-    rows = SessionTool.objects.filter(session_id=session.pk).order_by("-calls", "tool")
+    rows = SessionTool.objects.filter(session=session).order_by("-calls", "tool")
     return [CalledTool(*row) for row in rows.values_list("tool", "calls", "warned", "blocked")[:limit]]
 
 
@@ -204,7 +204,7 @@ _RESULT_FIELDS = tuple(field.name for field in fields(ResultRow))
 
 
 def session_calls(
-    session: Session | SessionRow, *, after_seq: int = 0, before_seq: int | None = None, limit: int = 100
+    session: Session, *, after_seq: int = 0, before_seq: int | None = None, limit: int = 100
 ) -> Page[CallRow]:
     """List calls of a session in their order, each joined with its result.
 
@@ -223,7 +223,7 @@ def session_calls(
         Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length.
         Tokens and cost include usage that was reported by itself, at most `USAGE_EVENTS` events later.
     """
-    calls = Event.objects.filter(session_id=session.id, type=EventType.CALL, seq__gt=after_seq)
+    calls = Event.objects.filter(session=session, type=EventType.CALL, seq__gt=after_seq)
     if before_seq is not None:
         calls = calls.filter(seq__lt=before_seq)
     found = list(
@@ -236,22 +236,22 @@ def session_calls(
     results = {
         row[0]: ResultRow(*row[1:])
         for row in Event.objects.filter(
-            session_id=session.id,
+            session=session,
             type=EventType.RESULT,
             call_id__in=[row[1] for row in found],
             closes__in=[row[0] for row in found],
         ).values_list("closes", *_RESULT_FIELDS)
     }
-    usage = _usage_of_calls(session.id, [row[0] for row in found])
+    usage = _usage_of_calls(session, [row[0] for row in found])
     rows = tuple(_with_usage(CallRow(*[*row, results.get(row[0])]), usage) for row in found)
     return Page(rows, f"c{last_seq}" if more else None)
 
 
-def _usage_of_calls(session_id: int, seqs: list[int]) -> dict[int, tuple[int, Decimal]]:
+def _usage_of_calls(session: Session, seqs: list[int]) -> dict[int, tuple[int, Decimal]]:
     """Return tokens and cost that were reported after these calls; one query."""
     if not seqs:
         return {}
-    found = Event.objects.filter(session_id=session_id, type=EventType.USAGE, closes__in=seqs)
+    found = Event.objects.filter(session=session, type=EventType.USAGE, closes__in=seqs)
     usage: dict[int, tuple[int, Decimal]] = {}
     near = found.filter(seq__gt=min(seqs), seq__lte=max(seqs) + USAGE_EVENTS)
     for seq, tokens, cost in near.values_list("closes", "tokens", "cost_usd"):
@@ -277,10 +277,10 @@ class CommandReplyRow:
 
 
 def command_replies(
-    session: Session | SessionRow, *, after_seq: int = 0, up_to_seq: int | None = None, limit: int = 500
+    session: Session, *, after_seq: int = 0, up_to_seq: int | None = None, limit: int = 500
 ) -> list[CommandReplyRow]:
     """List the newest replies to in-chat commands between two sequence numbers, oldest first. One query, by index."""
-    messages = Event.objects.filter(session_id=session.id, type=EventType.MESSAGE, seq__gt=after_seq)
+    messages = Event.objects.filter(session=session, type=EventType.MESSAGE, seq__gt=after_seq)
     found = messages.exclude(reply="")
     if up_to_seq is not None:
         found = found.filter(seq__lte=up_to_seq)
@@ -297,11 +297,11 @@ class CompactionRow:
 
 
 def list_compactions(
-    session: Session | SessionRow, *, after_seq: int, up_to_seq: int, limit: int = 100
+    session: Session, *, after_seq: int, up_to_seq: int, limit: int = 100
 ) -> list[CompactionRow]:
     """List the newest compactions between two sequence numbers, oldest first. One query, by index."""
     found = Event.objects.filter(
-        session_id=session.id, type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq
+        session=session, type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq
     )
     rows = found.order_by("-seq").values_list("seq", "received_at")[:limit]
     return [CompactionRow(*row) for row in reversed(rows)]

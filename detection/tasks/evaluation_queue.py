@@ -17,6 +17,7 @@ import structlog
 from celery.signals import worker_init, worker_shutting_down
 from django.db import close_old_connections, connection
 
+from detection.models import SessionKey
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.sessions import evaluation
 
@@ -53,7 +54,7 @@ class EvaluationQueue:
             else:
                 del self._by_project[project_id]
 
-    def take(self) -> int | None:
+    def take(self) -> SessionKey | None:
         """Wait for a session and return it: of the project that has waited longest for its turn. None when stopped."""
         with self._changed:
             while not self._by_project and not self._is_stopped:
@@ -65,7 +66,7 @@ class EvaluationQueue:
             del waiting[session_id], self._by_project[project_id]
             if waiting:
                 self._by_project[project_id] = waiting  # behind the others
-            return session_id
+            return SessionKey(project_id, session_id)
 
     def start(self, threads: int) -> None:
         """Start the threads that evaluate."""
@@ -86,14 +87,14 @@ class EvaluationQueue:
 
     def _run(self) -> None:
         yield_processors()
-        while (session_id := self.take()) is not None:
+        while (key := self.take()) is not None:
             try:
                 close_old_connections()
-                evaluation.evaluate(session_id)
+                evaluation.evaluate(key)
                 heartbeats.note("worker")
             except Exception:
                 # The thread continues with other sessions; the sweeper tries this one again.
-                log.exception("evaluation_failed", session_id=session_id)
+                log.exception("evaluation_failed", session_id=key.session_id)
             finally:
                 connection.close()
 

@@ -15,7 +15,7 @@ RESULT = {"call_id": "call_0", "content": "0 hits", "is_error": False}
 
 def evaluated():
     """The session, once all that was posted is evaluated."""
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     return Session.objects.get()
 
 

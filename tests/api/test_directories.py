@@ -200,7 +200,7 @@ def test_a_project_that_stores_no_payloads_keeps_no_directory_and_still_tells_th
     else:
         events = [{"type": "call", "session": "s-1", **call} for call in calls]
         assert api.post("/events", {"events": events}).status_code == 202
-        evaluate(Session.objects.get().pk)
+        evaluate(Session.objects.get().key)
     assert set(Event.objects.values_list("cwd", "arguments")) == {("", None)}
     assert len(set(Event.objects.values_list("call_key", flat=True))) == 2
 

@@ -110,7 +110,7 @@ def test_a_result_without_an_id_finds_its_call_by_the_name_that_its_client_knows
         assert api.post("/events", {"events": [event]}).status_code == 202
         result = {"session": "s-1", "type": "result", "content": "0 hits", **named}
         assert api.post("/events", {"events": [result]}).status_code == 202
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     closed = Event.objects.filter(type="result").order_by("seq").values_list("closes", flat=True)
     assert [*closed] == [1, 3]
 

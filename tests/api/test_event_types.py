@@ -24,7 +24,7 @@ def send(api, *events):
     answer = api.post("/events", {"events": [*events]})
     assert answer.status_code == 202
     for session in Session.objects.all():
-        evaluate(session.pk)
+        evaluate(session.key)
     return answer.json()
 
 

@@ -72,7 +72,7 @@ def test_everything_that_the_contract_shows_is_stored(api):
     assert stored.occurred_at.isoformat() == "2026-11-21T12:00:00+00:00"
     session = Session.objects.get()
     assert (session.backend, session.model, session.agent) == ("openai", "gpt-5", "triage")
-    evaluate(session.pk)
+    evaluate(session.key)
     page = api.get("/sessions/s-42/calls").json()
     assert page["items"][0]["result"]["content"] == "0 hits"
     assert page["items"][0]["cost_usd"] == 0.004
@@ -163,7 +163,7 @@ def test_deep_json_in_a_results_text_harms_nobody(api):
             api.post("/guard", {"session": "s-2", "results": results, "calls": [{"tool": "t"}]}).status_code
             == 200
         )
-    evaluate(Session.objects.get(external_id="s-1").pk)
+    evaluate(Session.objects.get(external_id="s-1").key)
     assert not QuarantinedEvent.objects.exists()
 
 

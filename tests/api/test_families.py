@@ -73,7 +73,7 @@ def test_a_family_is_left_alone(api, case):
             fleet.asks("writer", edit, result=f"wrote {n} lines")
         if case == "the user asks again" and n % 4 == 0:
             api.post("/events", {"session": "parent", "type": "message", "content": f"Search again, {n}"})
-            evaluate(Session.objects.get(external_id="parent").pk)
+            evaluate(Session.objects.get(external_id="parent").key)
             fleet.asks("parent", {"tool": "plan", "arguments": {"n": n}}, parent=None)
         child = n if case == "once each" else n % 4
         fleet.asks(f"child-{child}", result=f"{n} hits" if case == "new results" else "no such symbol")
@@ -108,7 +108,7 @@ def test_limits_count_what_all_sessions_used_also_before_the_family_was_known_an
     assert read("parent", parent=None) == "allow"  # 0.9
     assert LimitNotice.objects.get().kind == "family_budget"
     api.post("/events", {"session": "child-1", "type": "usage", "usage": {"cost_usd": 0.15}})
-    evaluate(Session.objects.get(external_id="child-1").pk)
+    evaluate(Session.objects.get(external_id="child-1").key)
     assert read("grandchild", parent="child-1") == "stop"  # 1.35
     assert [one[0] for one in fleet.found("family_budget")] == ["parent"]
     assert SessionFamily.objects.get().name == "parent"

@@ -68,7 +68,7 @@ class Family:
         rows = [*Session.objects.filter(external_id__startswith=self.name)]
         self.random.shuffle(rows)
         for session in rows:
-            evaluate(session.pk)
+            evaluate(session.key)
 
     def outcome(self):
         """Verdicts, incidents and what evaluation has put on the events, with names that do not depend on the play."""
@@ -230,7 +230,7 @@ def test_a_session_that_cannot_be_evaluated_stops_no_other_one_of_its_family(api
         call_id = family.call(1 + number % 2, "find", ("triage", "billing")[number % 2], guarded=guarded)
         family.result(1 + number % 2, call_id, "not my department")
     for session in Session.objects.exclude(external_id__endswith="-3"):
-        evaluate(session.pk)
+        evaluate(session.key)
     assert {decision for decision, _ in family.verdicts} <= {"allow", "warn"}
     assert [one.kind for one in Incident.objects.all()] == ["handoff"]
     behind = Session.objects.filter(evaluated_seq__lt=F("last_seq"))

@@ -166,7 +166,7 @@ ANSWERS = (
 
 def evaluate_all():
     for session in Session.objects.all():
-        evaluate(session.pk)
+        evaluate(session.key)
 
 
 @pytest.mark.parametrize(("host", "body", "field"), ANSWERS)

@@ -24,7 +24,7 @@ def prompt(api, text, **more):
     body = {"session_id": "s-1", "hook_event_name": "UserPromptSubmit", "prompt": text, **more}
     assert api.post("/hooks/claude-code", body).status_code == 200
     for session in Session.objects.all():
-        evaluate(session.pk)
+        evaluate(session.key)
 
 
 def works(api, number):
@@ -139,7 +139,7 @@ def test_a_state_that_is_rebuilt_has_the_same_runs(advisory):
         )
         advisory.call("s-1", call_id=f"c{number}")
         advisory.call("s-1", call_id=f"d{number}")
-    with locked_session(Session.objects.get().pk) as locked:
+    with locked_session(Session.objects.get().key) as locked:
         kept = snapshot.dump(locked.tracker)
         locked.rebuild_tracker(())
         assert snapshot.dump(locked.tracker) == kept

@@ -98,5 +98,5 @@ def test_another_task_of_its_user_is_not_refused(api, host):
     name = {"opencode": "chat.message"}.get(host, "UserPromptSubmit")
     body = {"hook_event_name": name, "prompt": "Write the report now."}
     agent.send({**HOOK_BODY[host], **body})
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     assert not is_denied(host, agent.before(**OTHER))

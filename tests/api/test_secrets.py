@@ -102,7 +102,7 @@ def everything_stored():
 
 def evaluate_all():
     for session in Session.objects.all():
-        while evaluate(session.pk):
+        while evaluate(session.key):
             pass
 
 

@@ -162,7 +162,7 @@ def observe(api, calls, session="s-1"):
         for number, (tool, q) in enumerate(calls)
     ]
     assert api.post("/events", {"events": events}).status_code == 202
-    evaluate(Session.objects.get(external_id=session).pk)
+    evaluate(Session.objects.get(external_id=session).key)
 
 
 def test_a_session_told_to_stop_is_stopped_by_detection_until_a_later_call_is_allowed(api):
@@ -205,7 +205,7 @@ def test_an_ended_session_is_ended_whatever_stopped_it(api):
     api.loop("s-1")
     api.post("/sessions/s-1/stop")
     api.post("/events", {"type": "end", "session": "s-1", "outcome": "failed"})
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     assert state_of(api)["state"] == "ended"
     assert state_of(api)["stopped"]["kind"] == "person"
 
@@ -213,7 +213,7 @@ def test_an_ended_session_is_ended_whatever_stopped_it(api):
 def test_replies_to_commands_in_messages_come_with_the_calls_around_them(api):
     def say(text):
         api.post("/events", {"type": "message", "session": "s-1", "content": text})
-        evaluate(Session.objects.get().pk)
+        evaluate(Session.objects.get().key)
 
     api.call()
     say("please !/set(tool-loop-max-repeats=6) and !/set(tool-loop-colour=red)")
@@ -260,7 +260,7 @@ def commanded(api, text, door):
     if door == "api":
         return api.post("/sessions/s-1/commands", {"text": text}).json()["lines"]
     api.post("/events", {"session": "s-1", "type": "message", "role": "user", "content": text})
-    evaluate(Session.objects.get(external_id="s-1").pk)
+    evaluate(Session.objects.get(external_id="s-1").key)
     return Event.objects.filter(type="message").latest("seq").reply.split("\n")
 
 

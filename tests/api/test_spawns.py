@@ -87,7 +87,7 @@ def test_other_prompts_other_trees_and_other_tools_are_left_alone(tree):
 def test_the_user_may_ask_for_the_same_sub_agent_again(api, tree):
     for n in range(6):
         api.post("/events", {"session": "lead", "type": "message", "content": f"Review it again, round {n}"})
-        evaluate(Session.objects.get(external_id="lead").pk)
+        evaluate(Session.objects.get(external_id="lead").key)
         assert tree.starts("lead", "Review the change")["finding"] is None
 
 

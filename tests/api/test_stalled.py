@@ -35,7 +35,7 @@ class Silent:
         answer = self.api.post("/events", {"events": [{"session": "s-1"} | event for event in events]})
         assert answer.status_code == status
         for session in Session.objects.all():
-            evaluate(session.pk)
+            evaluate(session.key)
         return answer.json()
 
     def result(self, call_id, content="alpha"):

@@ -52,7 +52,7 @@ def test_a_loop_that_several_detectors_find_counts_once_here_and_above_the_live_
         }
         result = {"type": "result", "session": "s-1", "call_id": f"c-{number}", "content": f"same {tool}"}
         assert api.post("/events", {"events": [call, result]}).status_code == 202
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     total = api.get("/statistics").json()["total"]
     assert total["incidents"] > total["loops"] == 1
     assert dashboard.kpis(project.pk).loops_caught == 1

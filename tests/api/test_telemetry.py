@@ -50,7 +50,7 @@ def history(session):
 def evaluated():
     """All sessions, once what was sent is evaluated; by agent."""
     for session in Session.objects.all():
-        while evaluate(session.pk):
+        while evaluate(session.key):
             pass
     return {session.agent: session for session in Session.objects.all()}
 

@@ -57,7 +57,7 @@ def post(api, form, events):
 def evaluated():
     """Evaluate everything, and return how many events were quarantined."""
     for session in Session.objects.all():
-        evaluate(session.pk)
+        evaluate(session.key)
     return QuarantinedEvent.objects.count()
 
 

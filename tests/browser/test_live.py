@@ -65,7 +65,7 @@ def test_sessions_appear_change_in_their_places_and_log_no_error(live, project):
     expect(live.locator('tr[data-session="second"]')).to_be_visible()
     call = EventRecord(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
     ingest(principal(project), [call])
-    evaluate(Session.objects.get(external_id="reported").pk)
+    evaluate(Session.objects.get(external_id="reported").key)
     expect(live.locator('tr[data-session="reported"] .tool')).to_have_text("read_file")
     before = names(live)
     ask(project, before[-1], 2)
@@ -159,7 +159,7 @@ def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
         for n in range(9)
     ]
     ingest(principal(project), observed)
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     live.goto(f"{site.url}/p/support/live?q=is:looping")
     row = live.locator('tr[data-session="first"]')
     expect(row.locator(".chip")).to_have_text("Looping")

@@ -155,7 +155,7 @@ def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
     text_of_chat = "!/set(tool-loop-max-repeats=7) !/set(tool-loop-ttl=0)"
     message = EventRecord(type="message", session="s-1", content=text_of_chat)
     ingest(principal(world.project), [message])
-    evaluate(world.session.pk)
+    evaluate(world.session.key)
     shown = text(world.client.get(f"{world.base}/sessions/s-1"))
     assert "tool-loop-max-repeats is now 7." in shown
     assert "tool-loop-ttl must be" in shown
@@ -175,7 +175,7 @@ def test_the_page_of_a_stopped_session_says_what_its_host_can_do(world, integrat
 
 
 def test_an_exemption_is_shown_on_the_session_page_and_undone_there(world):
-    with locked_session(world.session.pk) as locked:
+    with locked_session(world.session.key) as locked:
         interventions.exempt(locked.tracker, "search_web")
     page = f"{world.base}/sessions/s-1"
     assert "search_web is exempt from detection in this session." in text(world.client.get(page))
@@ -279,7 +279,7 @@ def test_an_incident_says_which_results_are_not_counted(world, is_reported, why)
         events.append(EventRecord(type="result", content="denied", is_error=True, **about))
     if is_reported:
         ingest(principal(world.project), events)
-        evaluate(Session.objects.get(external_id="mail").pk)
+        evaluate(Session.objects.get(external_id="mail").key)
     incident = Incident.objects.get(session_name="mail", kind="outcome")
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     assert (incident.count, incident.calls_in_loop) == (9, 12)
@@ -335,7 +335,7 @@ def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(
     more: dict[str, Any] = {"type": "message", "session": "talking", "role": "assistant"}
     ingest(principal(world.project), [EventRecord(content=said, **more) for _ in range(3)])
     session = Session.objects.get(external_id="talking")
-    evaluate(session.pk)
+    evaluate(session.key)
     incident = Incident.objects.get(session=session)
     shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
     said_so = "The agent said the same 3 times without a call in between."
@@ -438,7 +438,7 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
     from detection.services.retention.removal import delete_sessions
 
-    delete_sessions([world.session.pk])
+    delete_sessions(world.project.pk, [world.session.pk])
     shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
     assert "the evidence is kept" in shown
     assert "search_web was called 4 times" in shown
@@ -790,7 +790,7 @@ def test_a_compaction_is_shown_between_its_calls(is_first):
     events = [EventRecord(**call, call_id=f"c{number}", arguments=f'{{"q":{number}}}') for number in range(4)]
     at = 0 if is_first else 2
     ingest(principal(project), [*events[:at], *compactions, *events[at:]])
-    evaluate(Session.objects.get(external_id="s").pk)
+    evaluate(Session.objects.get(external_id="s").key)
 
     url = f"/p/{project.slug}/sessions/s"
     page = client.get(url).content.decode()

@@ -87,7 +87,7 @@ def reported(world, contents, *, guard=False):
         events = [] if guard else [EventRecord(type="call", tool="fetch", arguments="{}", **about)]
         events.append(EventRecord(type="result", content=content, is_error=content == "denied", **about))
         ingest(principal(world.project), events)
-        evaluate(Session.objects.get(external_id="fetching").pk)
+        evaluate(Session.objects.get(external_id="fetching").key)
     calls = Event.objects.filter(session__external_id="fetching", type="call")
     return [*calls.order_by("seq").values_list("decision", "flags")]
 

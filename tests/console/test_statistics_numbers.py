@@ -82,7 +82,7 @@ def test_what_blocking_saved_follows_from_the_calls_of_the_loop_alone(world, api
 def test_only_an_agent_that_left_the_loop_after_a_reaction_has_recovered(world, api):
     def end(session):
         assert api.post("/events", {"events": [{"type": "end", "session": session}]}).status_code == 202
-        evaluation.evaluate(Session.objects.get(external_id=session).pk)
+        evaluation.evaluate(Session.objects.get(external_id=session).key)
 
     # Two detectors find the cycle; the last call belongs to one of its two tools only.
     for number in range(13):

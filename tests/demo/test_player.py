@@ -28,7 +28,7 @@ def scenario_of(session_name):
 def test_every_scenario_shows_what_it_is_for(live_server, token):
     call_command("demo", url=live_server.url, key=token, rounds=1, speed=FAST, agents=3)
     for session in Session.objects.all():
-        while evaluation.evaluate(session.pk):
+        while evaluation.evaluate(session.key):
             pass
     sessions = {scenario_of(session.external_id): session for session in Session.objects.all()}
     assert sessions.keys() == {scenario.name for scenario in SCENARIOS}

@@ -45,7 +45,7 @@ def test_recorded_runs_become_sessions_with_strips_and_incidents(
     call_command("load_runs", str(file), url=live_server.url, key=token)
     assert "2 sessions, 15 events accepted, 0 duplicate" in capsys.readouterr().out
     for session in Session.objects.all():
-        evaluation.evaluate(session.pk)
+        evaluation.evaluate(session.key)
     looping = Session.objects.get(external_id="own/run/1")
     assert (looping.call_count, len(looping.strip), looping.model) == (6, 6, "m-7")
     incident = Incident.objects.get(kind="repeat")

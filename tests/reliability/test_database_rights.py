@@ -162,7 +162,8 @@ def test_partitions_come_and_go_without_the_right_to_make_or_drop_a_table(prepar
                 f" FOR VALUES FROM ({day << 32}) TO ({(day + 7) << 32})"
             )
         owner.execute(
-            "INSERT INTO detection_event (session_id, seq, type) VALUES (%s, 1, 'call')", [707 << 32]
+            "INSERT INTO detection_event (project_id, session_id, seq, type) VALUES (1, %s, 1, 'call')",
+            [707 << 32],
         )
         newest = "SELECT max(relname) FROM pg_class WHERE relname ~ '^detection_event_[0-9]{5}$'"
         removed = owner.execute(newest).fetchone()[0]

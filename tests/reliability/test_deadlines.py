@@ -61,7 +61,9 @@ def web(django_db_setup, django_db_blocker, tmp_path_factory) -> Iterator[Web]:
         finally:
             installation.stop()
             database.close()
-            delete_sessions([*Session.objects.filter(project=project).values_list("pk", flat=True)])
+            delete_sessions(
+                project.pk, [*Session.objects.filter(project=project).values_list("pk", flat=True)]
+            )
             project.delete()
             connection.close()
 

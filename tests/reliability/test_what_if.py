@@ -37,7 +37,7 @@ def fill(token):
         ],
     )
     first = Session.objects.get()
-    evaluate(first.pk)
+    evaluate(first.key)
     first.refresh_from_db()
     names = [
         field.column for field in Session._meta.concrete_fields if field.column not in ("id", "external_id")

@@ -83,7 +83,7 @@ def expected(project):
     twin = Project.objects.create(slug="twin", name="Twin")
     send(create_key(twin, "test", SYSTEM)[1])
     for session in Session.objects.filter(project=twin):
-        while evaluation.evaluate(session.pk):
+        while evaluation.evaluate(session.key):
             pass
     return outcome(twin)
 
@@ -119,11 +119,11 @@ def test_several_sweepers_and_workers_count_nothing_twice(expected, project, tok
     sweepers = [Sweeper(period_seconds=0.01) for _ in range(2)]
     send(token)
     Session.objects.filter(project=project).update(pending_since="2020-01-01T00:00:00Z")
-    ids = list(Session.objects.filter(project=project).values_list("pk", flat=True))
+    keys = [session.key for session in Session.objects.filter(project=project)]
 
     def evaluate_all():
-        for session_id in ids:
-            evaluation.evaluate(session_id)
+        for key in keys:
+            evaluation.evaluate(key)
 
     for sweeper in sweepers:
         sweeper.start()

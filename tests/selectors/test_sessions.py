@@ -110,7 +110,7 @@ def test_calls_come_with_their_results_whatever_lies_between_in_three_queries(
 ):
     row = session("s-1")
     Event.objects.bulk_create(
-        Event(session_id=row.pk, seq=seq, type=kind, call_id=call_id, tool="t" if kind == "call" else "", content=content, closes=closes)
+        Event(session=row, seq=seq, type=kind, call_id=call_id, tool="t" if kind == "call" else "", content=content, closes=closes)
         for seq, kind, call_id, content, closes in [
             (1, "call", "a", None, 0), (2, "call", "b", None, 0), (3, "result", "b", "second", 2), (4, "message", "m", "hello", 0),
             (5, "result", "a", "first", 1), (6, "call", "c", None, 0), (7, "result", "stray", "x", 0), (8, "call", "d", None, 0),

@@ -85,7 +85,7 @@ def play(
             batch.clear()
             size = next(next_sizes)
             if next(next_evaluates):
-                evaluate(Session.objects.get(project_id=principal.project_id, external_id=session).pk)
+                evaluate(Session.objects.get(project_id=principal.project_id, external_id=session).key)
 
     for item in history:
         if isinstance(item, dict):
@@ -101,7 +101,7 @@ def play(
         guard(principal, GuardRequest(session=session, results=results, calls=calls))
     post()
     row = Session.objects.get(project_id=principal.project_id, external_id=session)
-    evaluate(row.pk)
+    evaluate(row.key)
     row.refresh_from_db()
     return row
 
@@ -170,7 +170,7 @@ def tracker(session: Session) -> Any:
 def rebuilt_tracker(session: Session) -> Any:
     """Return the state of the engine as it is rebuilt from the stored events of a session."""
     TrackerState.objects.filter(session=session).update(snapshot=b"of an older version")
-    with locked_session(session.pk) as locked:
+    with locked_session(session.key) as locked:
         return _plain_state(snapshot.dump(locked.tracker))
 
 

@@ -12,10 +12,10 @@ from tests.support.alerts import make_incident
 
 _PLAYED = """
 INSERT INTO detection_event (
-    session_id, seq, type, tool, arguments, content, closes, call_id, call_key, flags, call_number, decision, received_at,
+    project_id, session_id, seq, type, tool, arguments, content, closes, call_id, call_key, flags, call_number, decision, received_at,
     content_length, is_error
 )
-SELECT %(session)s, 2 * n - 1 + is_result, CASE is_result WHEN 0 THEN 'call' ELSE 'result' END,
+SELECT %(project)s, %(session)s, 2 * n - 1 + is_result, CASE is_result WHEN 0 THEN 'call' ELSE 'result' END,
     CASE WHEN is_result = 1 THEN '' WHEN n BETWEEN 4001 AND 4300 THEN 'search_web' ELSE 'read_file' END,
     CASE is_result WHEN 0 THEN format('{"n":%%s,"path":"src/module-%%s.py"}', n, n %% 977) END,
     CASE is_result WHEN 1 THEN CASE WHEN n = 7777 THEN 'the Needle' ELSE repeat('result ' || n || ' ', 20) END END,
@@ -35,7 +35,7 @@ def make_long_run(project: Project, calls: int) -> Session:
         project=project, external_id="long", call_count=calls, last_seq=2 * calls, evaluated_seq=2 * calls
     )
     with connection.cursor() as cursor:
-        cursor.execute(_PLAYED, {"session": session.pk, "calls": calls})
+        cursor.execute(_PLAYED, {"project": project.pk, "session": session.pk, "calls": calls})
     where: dict[str, Any] = {
         "session": session,
         "session_name": "long",

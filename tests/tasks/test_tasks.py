@@ -79,7 +79,7 @@ def test_projects_take_turns_and_a_session_waits_once():
     queue.add(2, [20])
     queue.add(1, [13])
     queue.add(3, [])
-    assert [queue.take() for _ in range(5)] == [10, 20, 11, 12, 13]
+    assert [queue.take() for _ in range(5)] == [(1, 10), (2, 20), (1, 11), (1, 12), (1, 13)]
 
 
 def test_a_sweep_finds_what_nobody_was_told_of(session):

@@ -92,7 +92,7 @@ def save_route(
             row.save()
     except IntegrityError as error:
         raise Conflict("A route with this name already exists.", field="name", code="name_taken") from error
-    row.destinations.set(targets)
+    row.send_to(targets)
     audit.record(
         actor,
         "route.change" if before else "route.create",

@@ -53,6 +53,7 @@ KEPT_RESPONSE_BYTES = 4096
 class DeliveryJob:
     """Everything needed to send one notification. Contains secrets; never logged."""
 
+    project_id: int
     notification_id: int
     public_id: str
     claim: uuid.UUID
@@ -150,19 +151,20 @@ def claim_due(limit: int) -> list[DeliveryJob]:
     with transaction.atomic(), connection.cursor() as cursor:
         # Senders lock the destination's row, so that no two of them send to it at the same time.
         cursor.execute(
-            "SELECT d.id FROM detection_alertdestination d WHERE d.is_enabled"
+            "SELECT d.project_id, d.id FROM detection_alertdestination d WHERE d.is_enabled"
             " AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)"
-            " AND EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id AND m.due_at <= %(now)s"
+            " AND EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id"
+            " AND m.destination_id = d.id AND m.due_at <= %(now)s"
             "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))"
-            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.destination_id = d.id"
-            " AND m.state = 'sending'"
+            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id"
+            " AND m.destination_id = d.id AND m.state = 'sending'"
             "   AND m.claimed_until > %(now)s)"
             " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED",
             {"now": timezone.now(), "limit": limit},
         )
         jobs = []
-        for (destination_id,) in cursor.fetchall():
-            notification = _oldest_due(destination_id)
+        for project_id, destination_id in cursor.fetchall():
+            notification = _oldest_due(project_id, destination_id)
             if notification is not None:
                 try:
                     with transaction.atomic():
@@ -172,7 +174,7 @@ def claim_due(limit: int) -> list[DeliveryJob]:
                 except Exception:
                     # One that cannot be rendered must not delay the others; it stays visible as failed.
                     log.exception("notification_not_rendered", notification=notification.public_id)
-                    Notification.objects.filter(pk=notification.pk).update(
+                    Notification.objects.filter(project_id=project_id, pk=notification.pk).update(
                         state=NotificationState.FAILED,
                         claim=None,
                         claimed_until=None,
@@ -181,18 +183,17 @@ def claim_due(limit: int) -> list[DeliveryJob]:
         return jobs
 
 
-def _oldest_due(destination_id: int) -> Notification | None:
+def _oldest_due(project_id: int, destination_id: int) -> Notification | None:
     now = timezone.now()
-    rows = Notification.objects.select_for_update(of=("self",), skip_locked=True).select_related(
+    of_destination = Notification.objects.filter(project_id=project_id, destination_id=destination_id)
+    rows = of_destination.select_for_update(of=("self",), skip_locked=True).select_related(
         "destination", "project"
     )
-    open_rows = rows.filter(destination_id=destination_id, due_at__lte=now, state__in=("waiting", "sending"))
+    open_rows = rows.filter(due_at__lte=now, state__in=("waiting", "sending"))
     for row in open_rows.order_by("due_at", "id")[:2]:
         if row.state == NotificationState.WAITING or (row.claimed_until and row.claimed_until <= now):
             # A sender that had to wait for the lock may find that the previous one has just claimed another.
-            busy = Notification.objects.filter(
-                destination_id=destination_id, state=NotificationState.SENDING, claimed_until__gt=now
-            )
+            busy = of_destination.filter(state=NotificationState.SENDING, claimed_until__gt=now)
             return None if busy.exists() else row
     return None
 
@@ -217,6 +218,7 @@ def _claim(notification: Notification) -> DeliveryJob:
     notification.save(update_fields=["payload", "title", "tries_left", "state", "claim", "claimed_until"])
     destination = notification.destination
     return DeliveryJob(
+        notification.project_id,
         notification.pk,
         notification.public_id,
         notification.claim,
@@ -319,12 +321,10 @@ def settle(job: DeliveryJob, outcome: DeliveryOutcome) -> bool:
         False if another sender has taken the notification over or it was deleted; nothing is recorded then.
     """
     # Destination first, as in claiming, so that two senders cannot deadlock.
-    destination = (
-        AlertDestination.objects.select_for_update(no_key=True).filter(pk=job.destination_id).first()
-    )
-    notification = (
-        Notification.objects.select_for_update().filter(pk=job.notification_id, claim=job.claim).first()
-    )
+    destinations = AlertDestination.objects.select_for_update(no_key=True).filter(project_id=job.project_id)
+    destination = destinations.filter(pk=job.destination_id).first()
+    notifications = Notification.objects.select_for_update().filter(project_id=job.project_id)
+    notification = notifications.filter(pk=job.notification_id, claim=job.claim).first()
     if destination is None or notification is None:
         return False
     now = timezone.now()
@@ -386,7 +386,7 @@ def _update_destination(destination: AlertDestination, outcome: DeliveryOutcome,
     destination.save()
 
 
-def send_now(notification_id: int) -> DeliveryOutcome | None:
+def send_now(project_id: int, notification_id: int) -> DeliveryOutcome | None:
     """Send one notification in this thread, even if its destination is paused; for test notifications.
 
     Returns
@@ -395,16 +395,15 @@ def send_now(notification_id: int) -> DeliveryOutcome | None:
         None if another sender has claimed it.
     """
     with transaction.atomic():
-        waiting = (
-            Notification.objects.filter(pk=notification_id).values_list("destination_id", flat=True).first()
-        )
+        rows = Notification.objects.filter(project_id=project_id, pk=notification_id)
+        waiting = rows.values_list("destination_id", flat=True).first()
         if waiting is None:
             return None
-        AlertDestination.objects.select_for_update(no_key=True).get(pk=waiting)
+        AlertDestination.objects.select_for_update(no_key=True).get(project_id=project_id, pk=waiting)
         notification = (
-            Notification.objects.select_for_update(of=("self",))
+            rows.select_for_update(of=("self",))
             .select_related("destination", "project")
-            .filter(pk=notification_id, state=NotificationState.WAITING)
+            .filter(state=NotificationState.WAITING)
             .first()
         )
         job = _claim(notification) if notification else None

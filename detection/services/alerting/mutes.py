@@ -90,7 +90,7 @@ def end_if_worse(silence: AlertSilence) -> bool:
         return False
     with transaction.atomic():
         rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
-        current = rows.get(pk=silence.pk)
+        current = rows.get(project_id=silence.project_id, pk=silence.pk)
         now = timezone.now()
         if current.ends_at <= now or current.pattern is None:
             return True

@@ -31,7 +31,7 @@ def send_test(project_id: int, destination_id: str, actor: Actor) -> Notificatio
             project_id=project_id,
             after={"notification": notification.public_id},
         )
-    delivery.send_now(notification.pk)
+    delivery.send_now(project_id, notification.pk)
     notification.refresh_from_db()
     return notification
 

@@ -130,9 +130,11 @@ def catch_up() -> int:
 
 def _late_events(silence: AlertSilence) -> list[AlertEvent]:
     suppressed = AlertEvent.objects.filter(silence=silence)
-    sent = NotificationItem.objects.filter(event__incident=OuterRef("pk"))
+    sent = NotificationItem.objects.filter(project_id=silence.project_id, event__incident=OuterRef("pk"))
     incidents = _unattended_incidents().filter(
-        ~Exists(sent), pk__in=suppressed.exclude(type__in=_APPROVAL_TYPES).values("incident")
+        ~Exists(sent),
+        project_id=silence.project_id,
+        pk__in=suppressed.exclude(type__in=_APPROVAL_TYPES).values("incident"),
     )
     note = f"Suppressed until now by the silence “{silence.reason}”."
     events = [
@@ -141,6 +143,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
     ]
     requested = suppressed.filter(type=AlertEventType.APPROVAL_REQUESTED)
     approvals = Approval.objects.filter(
+        project_id=silence.project_id,
         public_id__in=list(requested.values_list("facts__approval__id", flat=True)),
         state=ApprovalState.OPEN,
         deadline__gt=timezone.now(),

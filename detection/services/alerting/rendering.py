@@ -193,7 +193,9 @@ def update_closed_approvals(events: Iterable[AlertEvent]) -> None:
         if event.type == AlertEventType.APPROVAL_REQUESTED
     }
     if requests:
-        closed = Approval.objects.filter(public_id__in=requests).exclude(state=ApprovalState.OPEN)
+        projects = {event.project_id for event in requests.values()}
+        closed = Approval.objects.filter(project_id__in=projects, public_id__in=requests)
+        closed = closed.exclude(state=ApprovalState.OPEN)
         for approval in closed.select_related("session", "incident"):
             requests[approval.public_id].facts = event_facts.approval_facts(approval, approval.session)
 

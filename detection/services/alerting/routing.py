@@ -246,6 +246,7 @@ def _of_same_step(waiting: QuerySet[Notification], event: AlertEvent) -> Notific
     if event.type != AlertEventType.OPENED or not group:
         return None
     same = {
+        "project_id": event.project_id,
         "items__event__at": event.at,
         "items__event__type": event.type,
         "items__event__facts__group": group,

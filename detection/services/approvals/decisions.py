@@ -12,12 +12,7 @@ from django.db import DatabaseError, transaction
 
 from detection import clock
 from detection.engine.detectors import detector_for
-from detection.models import (
-    Approval,
-    ApprovalState,
-    Choice,
-    RememberedDecision,
-)
+from detection.models import Approval, ApprovalState, Choice, RememberedDecision, SessionKey
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -48,7 +43,7 @@ def find(project_id: int, public_id: str) -> Approval:
     if approval is None:
         raise NotFound
     if approval.is_overdue(clock.now()):
-        _close_overdue_in(approval.session_id)
+        _close_overdue_in(approval.session_key)
         approval.refresh_from_db()
     return approval
 
@@ -102,7 +97,7 @@ def decide(
             field="remember",
             code="limit_not_remembered",
         )
-    with _locked(approval.session_id, actor) as locked:
+    with _locked(approval.session_key, actor) as locked:
         # Read again under the lock: another person may have decided meanwhile.
         current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
@@ -125,7 +120,10 @@ def decide(
                 _remember(approval, actor)
             return approval
     return _closed_already(
-        Approval.objects.select_related("session").get(pk=approval.pk), choice, raise_by, actor
+        Approval.objects.select_related("session").get(project_id=project_id, pk=approval.pk),
+        choice,
+        raise_by,
+        actor,
     )
 
 
@@ -133,8 +131,9 @@ def note_delivered(approval: Approval) -> None:
     """Record that an agent has received the decision: the same call is a new one from then."""
     if not approval.retry_keys:
         return
-    with locked_session(approval.session_id):
-        Approval.objects.filter(pk=approval.pk).exclude(state=ApprovalState.OPEN).update(retry_keys=[])
+    with locked_session(approval.session_key):
+        rows = Approval.objects.filter(project_id=approval.project_id, pk=approval.pk)
+        rows.exclude(state=ApprovalState.OPEN).update(retry_keys=[])
 
 
 def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:
@@ -151,9 +150,9 @@ def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor
 
 
 @contextmanager
-def _locked(session_id: int, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
+def _locked(key: SessionKey, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
     """Lock a session to change its approvals; records changes of its overrides in the audit log."""
-    with locked_session(session_id) as locked:
+    with locked_session(key) as locked:
         session = locked.session
         before = dict(session.policy_values)
         yield locked
@@ -164,8 +163,8 @@ def _locked(session_id: int, actor: Actor = audit.SYSTEM) -> Iterator[LockedSess
             )  # fmt: skip
 
 
-def _close_overdue_in(session_id: int) -> None:
-    with locked_session(session_id):
+def _close_overdue_in(key: SessionKey) -> None:
+    with locked_session(key):
         pass  # locking a session closes its overdue approvals
 
 
@@ -179,13 +178,13 @@ def close_overdue() -> int:
     """
     overdue = Approval.objects.filter(state=ApprovalState.OPEN, deadline__lte=clock.now())
     sessions = [
-        *dict.fromkeys(overdue.order_by("deadline").values_list("session_id", flat=True)[:MAX_OVERDUE])
+        *dict.fromkeys(overdue.order_by("deadline").values_list("project_id", "session_id")[:MAX_OVERDUE])
     ]
-    for session_id in sessions:
+    for key in map(SessionKey._make, sessions):
         try:
-            _close_overdue_in(session_id)
+            _close_overdue_in(key)
         except (DatabaseError, NotFound):
-            log.exception("approval_not_closed", session_id=session_id)
+            log.exception("approval_not_closed", session_id=key.session_id)
     return len(sessions)
 
 

@@ -132,7 +132,7 @@ def label_ruling(project_id: int, public_id: str, label: str, actor: Actor) -> J
 
 def _apply(approval: Approval, call: JudgeCall) -> None:
     """Store the consultation, and close the approval with it unless it was closed meanwhile."""
-    with locked_session(approval.session_id) as locked:
+    with locked_session(approval.session_key) as locked:
         if call.outcome == JudgeOutcome.OBEYED:
             outbox.record_judge_disabled(locked.session, approval, call)
         current = locked.approvals.open.get(approval.loop_id)

@@ -19,6 +19,7 @@ from django.db import connection
 from detection.engine.calls import Message
 from detection.engine.scopes import MAX_NAME_CHARACTERS
 from detection.integrations.people import Circumstances
+from detection.models import SessionKey
 from detection.models.events import EventType, MessageRole
 from detection.models.stored_verdict import StoredVerdict
 from detection.sql.pipeline import Writes, fetch
@@ -165,26 +166,25 @@ _NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in 
 _values = attrgetter(*_NAMES)
 _COLUMNS = ", ".join(_NAMES)
 _SELECTED = _COLUMNS.replace("cost_usd", "cost_usd::float8")
-_COPY = f"COPY detection_event ({_COLUMNS}) FROM STDIN"
+_COPY = f"COPY detection_event (project_id, {_COLUMNS}) FROM STDIN"
 # One parameter instead of one for every column of every row: each takes its time on the way.
 _INSERT = (
-    f"INSERT INTO detection_event ({_COLUMNS}) SELECT {_COLUMNS}"  # noqa: S608
+    f"INSERT INTO detection_event (project_id, {_COLUMNS}) SELECT %s, {_COLUMNS}"  # noqa: S608
     " FROM json_populate_recordset(NULL::detection_event, %s::json) WHERE true"
 )
-_AFTER = f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq > %s ORDER BY seq LIMIT %s"  # noqa: S608
-_LAST = (
-    f"SELECT {_SELECTED} FROM detection_event WHERE session_id = %s AND seq <= %s ORDER BY seq DESC LIMIT %s"  # noqa: S608
-)
+_OF_SESSION = f"SELECT {_SELECTED} FROM detection_event WHERE project_id = %s AND session_id = %s"  # noqa: S608
+_AFTER = f"{_OF_SESSION} AND seq > %s ORDER BY seq LIMIT %s"
+_LAST = f"{_OF_SESSION} AND seq <= %s ORDER BY seq DESC LIMIT %s"
 
 
-def after(session_id: int, seq: int, limit: int) -> list[EventRecord]:
+def after(key: SessionKey, seq: int, limit: int) -> list[EventRecord]:
     """Read the events that follow `seq`, oldest first."""
-    return _records(fetch(_AFTER, [session_id, seq, limit]))
+    return _records(fetch(_AFTER, [*key, seq, limit]))
 
 
-def last(session_id: int, up_to_seq: int, limit: int) -> list[EventRecord]:
+def last(key: SessionKey, up_to_seq: int, limit: int) -> list[EventRecord]:
     """Read the newest events up to and including `up_to_seq`, oldest first."""
-    return _records(reversed(fetch(_LAST, [session_id, up_to_seq, limit])))
+    return _records(reversed(fetch(_LAST, [*key, up_to_seq, limit])))
 
 
 def _records(rows: Iterable[tuple[Any, ...]]) -> list[EventRecord]:
@@ -195,19 +195,19 @@ def _records(rows: Iterable[tuple[Any, ...]]) -> list[EventRecord]:
     return records
 
 
-def add_store(writes: Writes, events: Sequence[EventRecord]) -> None:
+def add_store(writes: Writes, project_id: int, events: Sequence[EventRecord]) -> None:
     """Add the write of new events; many of them are stored at once."""
     if len(events) > FEW_ROWS:
-        store(events)
+        store(project_id, events)
     elif events:
-        writes.add(_INSERT, [orjson.dumps(events, default=str).decode()], ends_in_condition=True)
+        writes.add(_INSERT, [project_id, orjson.dumps(events, default=str).decode()], ends_in_condition=True)
 
 
-def store(events: Sequence[EventRecord]) -> None:
-    """Insert events that have their numbers."""
+def store(project_id: int, events: Sequence[EventRecord]) -> None:
+    """Insert events of a project that have their numbers."""
     if not events:
         return
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
         for event in events:
             *values, verdict = _values(event)
-            copy.write_row([*values, verdict.dump() if verdict else None])
+            copy.write_row([project_id, *values, verdict.dump() if verdict else None])

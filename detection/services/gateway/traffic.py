@@ -103,18 +103,18 @@ _TYPES: Final = ", ".join(
     for name in _SUMS
 )
 _UPSERT: Final = f"""
-INSERT INTO detection_gatewaytraffic AS total (backend_id, period, at, model, {_COLUMNS})
-SELECT backend_id, period, at, model, {_COLUMNS}
+INSERT INTO detection_gatewaytraffic AS total (project_id, backend_id, period, at, model, {_COLUMNS})
+SELECT project_id, backend_id, period, at, model, {_COLUMNS}
 FROM json_to_recordset(%s::json) AS fresh (
-    backend_id bigint, period smallint, at timestamptz, model text, {_TYPES}, added_counts bigint[])
-ORDER BY backend_id, period, at, model
-ON CONFLICT (backend_id, period, at, model) DO UPDATE SET
+    project_id bigint, backend_id bigint, period smallint, at timestamptz, model text, {_TYPES}, added_counts bigint[])
+ORDER BY project_id, backend_id, period, at, model
+ON CONFLICT (project_id, backend_id, period, at, model) DO UPDATE SET
     {", ".join(f"{name} = total.{name} + excluded.{name}" for name in _SUMS)},
     added_counts = (SELECT array_agg(one.a + one.b ORDER BY one.place) FROM
         unnest(total.added_counts, excluded.added_counts) WITH ORDINALITY AS one (a, b, place))
 """  # noqa: S608 (names of columns)
 assert set(ERROR_KINDS) < set(_SUMS)  # noqa: S101 (checked once, when the module is imported)
-_Place = tuple[int, int, datetime, str]
+_Place = tuple[int, int, int, datetime, str]
 
 
 @transaction.atomic
@@ -132,7 +132,7 @@ def store_traffic(counts: Mapping[TrafficKey, TrafficCounts]) -> None:
     prices = {
         project_id: load_prices(project_id) for project_id in {row.project_id for row in backends.values()}
     }
-    models = _known_models(backends.values(), [key.minute for key in counts])
+    models = _known_models([*backends.values()], [key.minute for key in counts])
     totals: dict[_Place, TrafficCounts] = defaultdict(TrafficCounts)
     for key, one in counts.items():
         backend = backends.get(key.backend)
@@ -147,9 +147,10 @@ def store_traffic(counts: Mapping[TrafficKey, TrafficCounts]) -> None:
         minute = EPOCH + timedelta(minutes=key.minute)
         hour = minute.replace(minute=0)
         model = _bounded((key.model or key.answered)[:MAX_NAME_CHARACTERS], models[backend.pk, hour])
-        totals[backend.pk, TrafficPeriod.MINUTE, minute, model].add(one)
-        totals[backend.pk, TrafficPeriod.HOUR, hour, model].add(one)
-        totals[backend.pk, TrafficPeriod.ALWAYS, EPOCH, ""].add(one)
+        place = backend.project_id, backend.pk
+        totals[*place, TrafficPeriod.MINUTE, minute, model].add(one)
+        totals[*place, TrafficPeriod.HOUR, hour, model].add(one)
+        totals[*place, TrafficPeriod.ALWAYS, EPOCH, ""].add(one)
     if totals:
         documents = list(starmap(_document, totals.items()))
         with connection.cursor() as cursor:
@@ -175,9 +176,16 @@ def _bounded(model: str, known: set[str]) -> str:
 
 
 def _document(place: _Place, counts: TrafficCounts) -> dict[str, Any]:
-    backend_id, period, at, model = place
+    project_id, backend_id, period, at, model = place
     values = {name: getattr(counts, name) for name in (*_SUMS, "added_counts")}
-    return {"backend_id": backend_id, "period": int(period), "at": at, "model": model, **values}
+    row = {
+        "project_id": project_id,
+        "backend_id": backend_id,
+        "period": int(period),
+        "at": at,
+        "model": model,
+    }
+    return row | values
 
 
 def trim_traffic() -> None:

@@ -162,17 +162,21 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
 def _store(row: BulkAction) -> int:
     fields = ("done", "changed", "along", "failures", "claimed_until", "finished_at")
     with transaction.atomic():
-        stored = BulkAction.objects.filter(pk=row.pk, finished_at=None)
+        stored = _itself(row).filter(finished_at=None)
         publish_after_commit(row.project_id, Hint("incident", "", "bulk"))
         return stored.update(**{name: getattr(row, name) for name in fields})
 
 
 def _is_claimed(row: BulkAction) -> bool:
-    return BulkAction.objects.filter(pk=row.pk, claimed_until__gt=timezone.now()).exists()
+    return _itself(row).filter(claimed_until__gt=timezone.now()).exists()
 
 
 def _release(row: BulkAction) -> None:
-    BulkAction.objects.filter(pk=row.pk).update(claimed_until=None)
+    _itself(row).update(claimed_until=None)
+
+
+def _itself(row: BulkAction) -> QuerySet[BulkAction]:
+    return BulkAction.objects.filter(project_id=row.project_id, pk=row.pk)
 
 
 def _apply(row: BulkAction, public_id: str) -> str:
@@ -247,11 +251,9 @@ def carry_out_waiting() -> int:
     """Continue actions that requests did not finish; returns how many. One query by an empty index if none."""
     total = 0
     free = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
-    for pk in BulkAction.objects.filter(free, finished_at=None).order_by("pk").values_list("pk", flat=True):
-        if BulkAction.objects.filter(free, pk=pk, finished_at=None).update(
-            claimed_until=timezone.now() + CLAIM
-        ):
-            claimed = BulkAction.objects.select_related("reverts").get(pk=pk)
+    for row in BulkAction.objects.filter(free, finished_at=None).order_by("pk").only("project_id"):
+        if _itself(row).filter(free, finished_at=None).update(claimed_until=timezone.now() + CLAIM):
+            claimed = _itself(row).select_related("reverts").get()
             _carry_out(claimed, IN_WORKER_SECONDS, continues=True)
             total += 1
     return total

@@ -76,19 +76,30 @@ def carry_out(change: PatternActivity, seconds: float = IN_REQUEST_SECONDS) -> N
         is_over = is_done or time.monotonic() > until
         change.claimed_until = None if is_over else claim()
         change.finished_at = timezone.now() if is_done else None
-        saved = PatternActivity.objects.filter(pk=change.pk, finished_at=None).update(
-            done_up_to=change.done_up_to,
-            changed=change.changed,
-            claimed_until=change.claimed_until,
-            finished_at=change.finished_at,
+        saved = (
+            _itself(change)
+            .filter(finished_at=None)
+            .update(
+                done_up_to=change.done_up_to,
+                changed=change.changed,
+                claimed_until=change.claimed_until,
+                finished_at=change.finished_at,
+            )
         )
         if is_over or not saved:  # an undo ends the change that it reverts
             return
 
 
+def _itself(change: PatternActivity) -> QuerySet[PatternActivity]:
+    return PatternActivity.objects.filter(project_id=change.project_id, pk=change.pk)
+
+
 def _next_incidents(change: PatternActivity) -> QuerySet[Incident]:
     rows = Incident.objects.filter(
-        pattern=change.pattern_id, pk__gt=change.done_up_to, pk__lte=change.last_incident
+        project_id=change.project_id,
+        pattern=change.pattern_id,
+        pk__gt=change.done_up_to,
+        pk__lte=change.last_incident,
     ).order_by("pk")
     if change.reverts is None:
         return rows.filter(SWEEPING[change.action][0])
@@ -101,11 +112,9 @@ def _apply(change: PatternActivity, public_id: str) -> bool:
     apply: Callable[[], Incident]
     if change.reverts is not None:
         of = {"pattern_change_id": change.reverts.pk}
-        apply = partial(triage.undo, change.pattern.project_id, public_id, actor, of=of)
+        apply = partial(triage.undo, change.project_id, public_id, actor, of=of)
     else:
-        apply = partial(
-            SWEEPING[change.action][1], change.pattern.project_id, public_id, actor, note_of(change)
-        )
+        apply = partial(SWEEPING[change.action][1], change.project_id, public_id, actor, note_of(change))
     try:
         apply()
     except ServiceError:
@@ -118,12 +127,10 @@ def carry_out_waiting() -> int:
     total, until = 0, time.monotonic() + IN_SWEEP_SECONDS
     waiting = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     unfinished = PatternActivity.objects.filter(waiting, finished_at=None)
-    for pk in unfinished.order_by("pk").values_list("pk", flat=True)[:MAX_WAITING]:
-        claimed = PatternActivity.objects.filter(waiting, pk=pk, finished_at=None).update(
-            claimed_until=claim(), done_up_to=F("done_up_to")
-        )
-        if claimed:
-            change = PatternActivity.objects.select_related("pattern", "reverts").get(pk=pk)
+    for row in unfinished.order_by("pk").only("project_id")[:MAX_WAITING]:
+        claimed = _itself(row).filter(waiting, finished_at=None)
+        if claimed.update(claimed_until=claim(), done_up_to=F("done_up_to")):
+            change = _itself(row).select_related("pattern", "reverts").get()
             carry_out(change, max(0.1, until - time.monotonic()))
             total += 1
     return total

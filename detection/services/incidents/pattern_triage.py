@@ -240,7 +240,8 @@ def undo(
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         more: dict[str, Any] = {"reverts": last}
         if last.last_incident:
-            PatternActivity.objects.filter(pk=last.pk, finished_at=None).update(finished_at=timezone.now())
+            rows = PatternActivity.objects.filter(project_id=project_id, pk=last.pk, finished_at=None)
+            rows.update(finished_at=timezone.now())
             more |= {
                 "last_incident": last.last_incident, "finished_at": None, "claimed_until": pattern_changes.claim(),
             }  # fmt: skip
@@ -304,12 +305,12 @@ def bulk(
     return outcome
 
 
-def latest_activity() -> int:
-    """Return the number of the latest activity, for `changed_since`."""
-    return PatternActivity.objects.aggregate(pk=Max("pk"))["pk"] or 0
+def latest_activity(project_id: int) -> int:
+    """Return the number of the latest activity of a project, for `changed_since`."""
+    return PatternActivity.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
 
 
 def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
     """Return which of these patterns a person, `by`, has changed since."""
-    rows = PatternActivity.objects.filter(pk__gt=latest, actor=by[:150], pattern__project_id=project_id)
+    rows = PatternActivity.objects.filter(project_id=project_id, pk__gt=latest, actor=by[:150])
     return {*rows.filter(pattern__public_id__in=public_ids).values_list("pattern__public_id", flat=True)}

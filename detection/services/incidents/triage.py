@@ -15,7 +15,7 @@ from django.db.models import Max, QuerySet
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
-from detection.models import Incident, IncidentActivity
+from detection.models import Incident, IncidentActivity, SessionKey
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.services import audit
 from detection.services.alerting import outbox
@@ -43,7 +43,7 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
         locked = None
         if session_id is not None:
             with suppress(NotFound):  # removed by now; the incident stays
-                locked = stack.enter_context(locked_session(session_id))
+                locked = stack.enter_context(locked_session(SessionKey(project_id, session_id)))
                 locked.incidents.save()  # what overdue approvals changed of it
         if locked is None:
             # Nothing else orders the changes to incidents of one group.
@@ -277,7 +277,8 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: Mapping[str, int]
         if last is None or any(getattr(last, name) != value for name, value in (of or {}).items()):
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         along = IncidentActivity.objects.filter(along_with=incident, pk__gt=last.pk).values("incident")
-        for one in Incident.objects.select_for_update().filter(pk__in=along).order_by("pk"):
+        rows = Incident.objects.select_for_update().filter(project_id=project_id, pk__in=along)
+        for one in rows.order_by("pk"):
             change = _undoable(one, actor, is_timed=is_timed)
             if change is not None and change.along_with_id == incident.pk and change.pk > last.pk:
                 _undo(one, actor, change)
@@ -310,10 +311,13 @@ def _require_unresolved(incident: Incident) -> None:
 def _has_successor(incident: Incident) -> bool:
     """Whether the loop continued and has another incident by now."""
     rows = Incident.objects.filter(
-        loop_id=incident.loop_id, ended_at=None, is_of_family=incident.is_of_family
+        project_id=incident.project_id,
+        loop_id=incident.loop_id,
+        ended_at=None,
+        is_of_family=incident.is_of_family,
     )
     if incident.is_of_family:
-        return rows.filter(project_id=incident.project_id, session_name=incident.session_name).exists()
+        return rows.filter(session_name=incident.session_name).exists()
     return incident.session_id is not None and rows.filter(session=incident.session_id).exists()
 
 
@@ -357,7 +361,7 @@ def bulk(
     """
     if action not in ACTIONS:
         raise Invalid(f"`action` must be one of {', '.join(ACTIONS)}.", field="action")
-    outcome, latest = {}, latest_activity()
+    outcome, latest = {}, latest_activity(project_id)
     for public_id in dict.fromkeys(public_ids):
         try:
             ACTIONS[action](project_id, public_id, actor, **arguments)
@@ -371,14 +375,14 @@ def bulk(
     return outcome
 
 
-def latest_activity() -> int:
-    """Return the number of the latest activity, for `changed_since`."""
-    return IncidentActivity.objects.aggregate(pk=Max("pk"))["pk"] or 0
+def latest_activity(project_id: int) -> int:
+    """Return the number of the latest activity of a project, for `changed_since`."""
+    return IncidentActivity.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
 
 
 def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
     """Return the incidents that a person, `by`, has changed since: of these and of those about the same calls."""
     groups = Incident.objects.filter(project_id=project_id, public_id__in=public_ids).values("group_id")
-    rows = IncidentActivity.objects.filter(pk__gt=latest, actor=by, action__in=(*_UNDOABLE, "undone"))
-    rows = rows.filter(incident__project_id=project_id, incident__group_id__in=groups)
+    rows = IncidentActivity.objects.filter(project_id=project_id, pk__gt=latest, actor=by)
+    rows = rows.filter(action__in=(*_UNDOABLE, "undone"), incident__group_id__in=groups)
     return set(rows.values_list("incident__public_id", flat=True))

@@ -17,7 +17,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.integrations.message_lists import KnownMessages
 from detection.integrations.people import Circumstances
-from detection.models import Approval, Event, EventType, MessageRole
+from detection.models import Approval, Event, EventType, MessageRole, SessionKey
 from detection.models.stored_verdict import StoredVerdict, finding_document
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
@@ -200,12 +200,14 @@ def guard(principal: Principal, request: GuardRequest) -> GuardResponse:
             if any(error.event is event for event in events):
                 quarantine.add(error)
             else:
-                evaluate(error.event.session_id)
+                evaluate(SessionKey(principal.project_id, error.event.session_id))
         except _LaggingError as error:
             # Once: other sessions may receive events without an end.
             waits_for_family = waits_for_family and not error.is_of_family
             for session_id in error.session_ids:
-                _evaluate_waiting(session_id, is_of_family=error.is_of_family)
+                _evaluate_waiting(
+                    SessionKey(principal.project_id, session_id), is_of_family=error.is_of_family
+                )
         except (DataError, UnicodeError):
             log.exception("request_not_storable", session=request.session)
             raise NotStorable from None
@@ -260,14 +262,14 @@ class _LaggingError(Exception):
         self.session_ids, self.is_of_family = session_ids, is_of_family
 
 
-def _evaluate_waiting(session_id: int, *, is_of_family: bool) -> None:
+def _evaluate_waiting(key: SessionKey, *, is_of_family: bool) -> None:
     """Fold the stored events of a session; that of another one in the family which fails rejects no request."""
     try:
-        evaluate(session_id)
+        evaluate(key)
     except DatabaseError as error:
         if not is_of_family or isinstance(error, OperationalError):
             raise
-        log.exception("family_not_evaluated", session_id=session_id)
+        log.exception("family_not_evaluated", session_id=key.session_id)
 
 
 def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
@@ -470,7 +472,7 @@ def _repeated(
 
 def _first_response(locked: LockedSession, call_id: str, seq: int) -> CallResponse:
     """Return the response to a stored call, as it is now: a pause may be over, and an approval decided."""
-    event = Event.objects.get(session_id=locked.session.pk, seq=seq)
+    event = Event.objects.get(session=locked.session, seq=seq)
     verdict, now = event.verdict or StoredVerdict(), clock.now()
     allowed = CallResponse(call_id, "allow", StoredVerdict(policy=verdict.policy), duplicate=True)
     left = None

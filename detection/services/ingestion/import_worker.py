@@ -91,7 +91,7 @@ class _ImportWork:
         self._began_at = time.monotonic()
         self._file_import: FileImport | None = None
         self._read_bytes: Callable[[], int] = lambda: 0
-        self._rows = TranscriptImport.objects.filter(pk=row.pk)
+        self._rows = TranscriptImport.objects.filter(project_id=row.project_id, pk=row.pk)
         self._noted_at = 0.0
         self._counts: Counter[str] = Counter(events=row.events)
         self._session_ids: set[int] = set()

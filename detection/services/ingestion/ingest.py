@@ -111,7 +111,7 @@ def _store(principal: Principal, events: Sequence[EventRecord], integration: str
     with locked_sessions_of_batch(principal, {event.session for event in events}) as by_name:
         project = by_name[events[0].session].project
         fresh = _fresh(project, by_name, events, done, integration)
-        store(fresh)
+        store(project.pk, fresh)
         if project.first_event_at is None:
             note_first_event(project)
         jobs.evaluate_after_commit(project.pk, [session.pk for session in by_name.values()])
@@ -207,7 +207,8 @@ def _fresh(
     """Number the events that are new and return them; count the others."""
     fresh_ids = claim_ids(project.pk, {event.id: by_name[event.session].pk for event in events if event.id})
     identity = CallIdentity(
-        (by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq
+        project.pk,
+        ((by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq),
     ).read()
     received_at = clock.now()
     # The order of the events of several sessions, which may be a family, is that of their times.

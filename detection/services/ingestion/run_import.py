@@ -218,7 +218,9 @@ def _fold(
             return 0
         if not session.last_seq:
             session.started_at = session.last_event_at = batch[0].occurred_at or timezone.now()
-        identity = CallIdentity((session.pk, event) for event in batch if session.last_seq).read()
+        identity = CallIdentity(
+            session.project_id, ((session.pk, event) for event in batch if session.last_seq)
+        ).read()
         for event in batch:
             # Without recorded times, each event is one second after the one before it. Time never runs backwards.
             at = event.occurred_at or session.last_event_at + timedelta(seconds=1)

@@ -129,8 +129,9 @@ def _sessions_of(project_id: int, digests: Sequence[bytes]) -> dict[bytes, str]:
         return {}
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT k.digest, s.external_id FROM detection_eventkey k JOIN detection_session s ON s.id = k.session_id"
-            " WHERE k.project_id = %s AND k.digest = ANY(%s::bytea[]) AND s.project_id = k.project_id",
+            "SELECT k.digest, s.external_id FROM detection_eventkey k"
+            " JOIN detection_session s ON s.project_id = k.project_id AND s.id = k.session_id"
+            " WHERE k.project_id = %s AND k.digest = ANY(%s::bytea[])",
             [project_id, [*digests]],
         )
         return {bytes(digest): name for digest, name in cursor.fetchall()}

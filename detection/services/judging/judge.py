@@ -115,7 +115,9 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
         return "not_configured"
     if not is_overrulable(finding):
         return "not_overrulable"
-    calls = JudgeCall.objects.filter(session_id=session.pk, loop_id=finding.loop_id)
+    calls = JudgeCall.objects.filter(
+        project_id=session.project_id, session_id=session.pk, loop_id=finding.loop_id
+    )
     accepted = calls.filter(outcome=JudgeOutcome.ACCEPTED).count()
     if not detector_for(finding.kind).is_run_limit and accepted >= policy.values["budget_max_extensions"]:
         return "extensions_used"

@@ -21,16 +21,17 @@ BATCH_EVENTS = 30_000
 MAX_BATCHES = 100
 
 _TOUCHED = """
-SELECT s.id, s.counted_seq, s.evaluated_seq, s.changed_xid FROM detection_project p CROSS JOIN LATERAL (
-    SELECT s.id, coalesce(c.counted_seq, 0) AS counted_seq, s.evaluated_seq, s.changed_xid FROM detection_session s
-    LEFT JOIN detection_countedsession c ON c.session_id = s.id
+SELECT s.project_id, s.id, s.counted_seq, s.evaluated_seq, s.changed_xid FROM detection_project p CROSS JOIN LATERAL (
+    SELECT s.project_id, s.id, coalesce(c.counted_seq, 0) AS counted_seq, s.evaluated_seq, s.changed_xid
+    FROM detection_session s
+    LEFT JOIN detection_countedsession c ON c.project_id = s.project_id AND c.session_id = s.id
     WHERE s.project_id = p.id AND s.changed_xid >= %(seen)s AND (s.changed_xid, s.id) > (%(xid)s, %(id)s)
       AND s.evaluated_seq > coalesce(c.counted_seq, 0)
     ORDER BY s.changed_xid, s.id LIMIT %(limit)s
 ) s ORDER BY s.changed_xid, s.id LIMIT %(limit)s
 """
 _ADD = """
-WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)),
+WITH done AS (SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) AS d (project_id, session_id, seq)),
 counted AS MATERIALIZED (
     SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model,
@@ -41,16 +42,17 @@ counted AS MATERIALIZED (
            count(*) FILTER (WHERE (e.decision IN ('block', 'hold', 'stop') OR e.verdict->>'ending' = 'delay')
                AND e.verdict IS NOT NULL) AS blocked,
            sum(e.tokens) AS token_count, sum(e.cost_usd) AS cost_usd
-    FROM done JOIN detection_session s ON s.id = done.session_id
-    LEFT JOIN detection_countedsession c ON c.session_id = s.id
-    JOIN detection_event e ON e.session_id = s.id AND e.seq > coalesce(c.counted_seq, 0) AND e.seq <= done.seq
+    FROM done JOIN detection_session s ON s.project_id = done.project_id AND s.id = done.session_id
+    LEFT JOIN detection_countedsession c ON c.project_id = s.project_id AND c.session_id = s.id
+    JOIN detection_event e ON e.project_id = s.project_id AND e.session_id = s.id
+        AND e.seq > coalesce(c.counted_seq, 0) AND e.seq <= done.seq
     WHERE e.type IN ('call', 'usage') GROUP BY 1, 2, 3, 4, 5, 6, 7
 ),
 tools AS (
-    INSERT INTO detection_sessiontool AS total (session_id, tool, calls, warned, blocked)
-    SELECT session_id, tool, sum(checks), sum(warned), sum(blocked) FROM counted
-    GROUP BY 1, 2 HAVING sum(checks) > 0 ORDER BY 1, 2
-    ON CONFLICT (session_id, tool) DO UPDATE SET
+    INSERT INTO detection_sessiontool AS total (project_id, session_id, tool, calls, warned, blocked)
+    SELECT project_id, session_id, tool, sum(checks), sum(warned), sum(blocked) FROM counted
+    GROUP BY 1, 2, 3 HAVING sum(checks) > 0 ORDER BY 1, 2, 3
+    ON CONFLICT (project_id, session_id, tool) DO UPDATE SET
         calls = total.calls + excluded.calls, warned = total.warned + excluded.warned,
         blocked = total.blocked + excluded.blocked
 )
@@ -65,26 +67,28 @@ ON CONFLICT (project_id, hour, is_demo, backend, model, tool) DO UPDATE SET
     cost_usd = total.cost_usd + excluded.cost_usd
 """
 _MARK = """
-INSERT INTO detection_countedsession (session_id, counted_seq)
-SELECT d.session_id, d.seq FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)
-JOIN detection_session s ON s.id = d.session_id
-ON CONFLICT (session_id) DO UPDATE SET counted_seq = excluded.counted_seq
+INSERT INTO detection_countedsession (project_id, session_id, counted_seq)
+SELECT s.project_id, s.id, d.seq FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) AS d (project_id, session_id, seq)
+JOIN detection_session s ON s.project_id = d.project_id AND s.id = d.session_id
+ON CONFLICT (project_id, session_id) DO UPDATE SET counted_seq = excluded.counted_seq
 """
 
 # Held and delayed calls that were allowed are counted as blocked first, however early the answer came.
 _ALLOW = """
 WITH allowed AS (
     DELETE FROM detection_allowedcall a USING detection_countedsession c
-    WHERE c.session_id = a.session_id AND a.seq <= c.counted_seq RETURNING a.session_id, a.seq
+    WHERE c.project_id = a.project_id AND c.session_id = a.session_id AND a.seq <= c.counted_seq
+    RETURNING a.project_id, a.session_id, a.seq
 ), calls AS MATERIALIZED (
     SELECT s.id AS session_id, s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model,
            e.tool
-    FROM allowed a JOIN detection_session s ON s.id = a.session_id JOIN detection_event e USING (session_id, seq)
+    FROM allowed a JOIN detection_session s ON s.project_id = a.project_id AND s.id = a.session_id
+    JOIN detection_event e ON e.project_id = a.project_id AND e.session_id = a.session_id AND e.seq = a.seq
 ), tools AS (
     UPDATE detection_sessiontool t SET blocked = greatest(t.blocked - c.number, 0)
-    FROM (SELECT session_id, tool, count(*) AS number FROM calls GROUP BY 1, 2) c
-    WHERE c.session_id = t.session_id AND c.tool = t.tool
+    FROM (SELECT project_id, session_id, tool, count(*) AS number FROM calls GROUP BY 1, 2, 3) c
+    WHERE c.project_id = t.project_id AND c.session_id = t.session_id AND c.tool = t.tool
 )
 UPDATE detection_callcount t SET allowed_later = least(t.allowed_later + c.number, t.blocked)
 FROM (SELECT project_id, hour, is_demo, backend, model, tool, count(*) AS number FROM calls GROUP BY 1, 2, 3, 4, 5, 6) c
@@ -118,12 +122,12 @@ def count_calls() -> int:
             place_after = {"seen": place.seen_xid, "xid": after[0], "id": after[1], "limit": BATCH_SESSIONS}
             cursor.execute(_TOUCHED, place_after)
             rows = cursor.fetchall()
-            ids, seqs, after = _portion(rows, after)
+            projects, ids, seqs, after = _portion(rows, after)
             if ids:
-                cursor.execute(_ADD, [ids, seqs])
-                cursor.execute(_MARK, [ids, seqs])
+                cursor.execute(_ADD, [projects, ids, seqs])
+                cursor.execute(_MARK, [projects, ids, seqs])
                 total += len(ids)
-            if len(rows) < BATCH_SESSIONS and (not rows or after == (rows[-1][3], rows[-1][0])):
+            if len(rows) < BATCH_SESSIONS and (not rows or after == (rows[-1][4], rows[-1][1])):
                 place.seen_xid, place.counted_at = horizon or 0, timezone.now()
                 place.save(update_fields=["seen_xid", "counted_at"])
                 cursor.execute(_ALLOW)
@@ -132,23 +136,25 @@ def count_calls() -> int:
 
 
 def _portion(
-    rows: Sequence[tuple[int, int, int, int]], after: tuple[int, int]
-) -> tuple[list[int], list[int], tuple[int, int]]:
+    rows: Sequence[tuple[int, int, int, int, int]], after: tuple[int, int]
+) -> tuple[list[int], list[int], list[int], tuple[int, int]]:
     """Return the sessions to count now, how far, and the last one that will be fully counted."""
+    projects: list[int] = []
     ids: list[int] = []
     seqs: list[int] = []
     left = BATCH_EVENTS
-    for session_id, counted, evaluated, xid in rows:
+    for project_id, session_id, counted, evaluated, xid in rows:
         if left <= 0:
             break
         to = min(evaluated, counted + left)
+        projects.append(project_id)
         ids.append(session_id)
         seqs.append(to)
         left -= to - counted
         if to < evaluated:
             break
         after = (xid, session_id)
-    return ids, seqs, after
+    return projects, ids, seqs, after
 
 
 def forget_demo(project_id: int) -> None:

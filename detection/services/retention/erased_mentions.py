@@ -39,7 +39,7 @@ def delete_views(project_id: int, of: str, name: str) -> tuple[int, list[str]]:
         for subject, *states in entries.values_list("subject", "before", "after")
         if any(_selects(str((state or {}).get("query", "")), fields, name) for state in states)
     }
-    SavedView.objects.filter(pk__in=[row.pk for row in views]).delete()
+    SavedView.objects.filter(project_id=project_id, pk__in=[row.pk for row in views]).delete()
     return len(views), [*subjects]
 
 
@@ -57,7 +57,7 @@ def clear_silences(project_id: int, loop_ids: Collection[str]) -> list[str]:
     known = Incident.objects.filter(project_id=project_id).values("loop_id")
     rows = AlertSilence.objects.filter(project_id=project_id, loop_id__in=loop_ids).exclude(loop_id__in=known)
     found = [*rows.values_list("public_id", flat=True)]
-    AlertSilence.objects.filter(public_id__in=found).update(reason=ERASED)
+    AlertSilence.objects.filter(project_id=project_id, public_id__in=found).update(reason=ERASED)
     return found
 
 

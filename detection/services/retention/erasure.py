@@ -43,6 +43,7 @@ from detection.models import (
     RememberedDecision,
     Session,
     SessionFamily,
+    SessionKey,
     TranscriptImport,
     WhatIf,
 )
@@ -170,7 +171,7 @@ def run_waiting(should_stop: Callable[[], bool], *, project_id: int | None = Non
     finished = 0
     for row in rows:
         with try_lock(AdvisoryLock.ERASURE, row.project_id) as is_locked:
-            if not is_locked or not rows.filter(pk=row.pk).exists():
+            if not is_locked or not rows.filter(project_id=row.project_id, pk=row.pk).exists():
                 continue
             try:
                 finished += _ErasureWork(row, should_stop).run()
@@ -189,7 +190,7 @@ def _note_error(row: Erasure, error: Exception) -> None:
     words = (
         f"{type(cause).__name__}{f' (SQLSTATE {state})' if state else ''}. The worker log has the details."
     )
-    Erasure.objects.filter(pk=row.pk).update(
+    Erasure.objects.filter(project_id=row.project_id, pk=row.pk).update(
         attempts=F("attempts") + 1, due_at=timezone.now() + wait, error=words[:200]
     )
     publish_now(row.project_id, Hint("erasure", row.public_id))
@@ -200,7 +201,10 @@ def _sessions(project_id: int, of: str, name: str) -> QuerySet[Session]:
     if of == ErasureOf.SESSION:
         return rows.filter(external_id=name)
     # A session has one agent, but another one may have looped in it.
-    return rows.filter(Q(agent=name) | Exists(Incident.objects.filter(session_id=OuterRef("pk"), agent=name)))
+    return rows.filter(
+        Q(agent=name)
+        | Exists(Incident.objects.filter(project_id=project_id, session_id=OuterRef("pk"), agent=name))
+    )
 
 
 def _of_families(project_id: int, name: str) -> QuerySet[Incident]:
@@ -276,9 +280,9 @@ class _ErasureWork:
         self._note(removed)
 
     def _erase_session(self, session: Session) -> None:
-        events = Event.objects.filter(session_id=session.pk).count()
+        events = Event.objects.filter(session=session).count()
         # In transactions of limited size; what arrives meanwhile is deleted with the row.
-        removal.delete_events(Session.objects.filter(pk=session.pk))
+        removal.delete_events(Session.objects.filter(project_id=session.project_id, pk=session.pk))
         self._erase_name(session.external_id, session.pk, events)
 
     def _forget_parent(self, name: str) -> None:
@@ -288,7 +292,10 @@ class _ErasureWork:
         """
         children = Session.objects.filter(project_id=self._row.project_id, parent_external_id=name)
         for session_id in [*children.order_by("pk").values_list("pk", flat=True)]:
-            with suppress(NotFound), locked_session(session_id) as locked:  # removed by now
+            with (
+                suppress(NotFound),
+                locked_session(SessionKey(self._row.project_id, session_id)) as locked,
+            ):  # removed by now
                 if locked.session.parent_external_id == name:
                     locked.session.parent_external_id = ""
 
@@ -313,8 +320,10 @@ class _ErasureWork:
                 approvals = Approval.objects.filter(session=session)
                 about += approvals.values_list("public_id", flat=True)
                 removed["approvals"] = approvals.count()
-                removed["judge_calls"] = JudgeCall.objects.filter(session_id=session.pk).count()
-                removal.delete_sessions([session.pk])
+                removed["judge_calls"] = JudgeCall.objects.filter(
+                    project_id=session.project_id, session_id=session.pk
+                ).count()
+                removal.delete_sessions(session.project_id, [session.pk])
             removed += self._erase_incidents(name, about)
             about += erased_mentions.clear_silences(project_id, loop_ids)
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
@@ -342,36 +351,29 @@ class _ErasureWork:
         incidents |= _of_families(project_id, name)
         patterns = [*incidents.exclude(pattern=None).values_list("pattern_id", flat=True).distinct()]
         events = AlertEvent.objects.filter(
-            Q(incident__in=incidents) | Q(project_id=project_id, facts__session=name)
+            Q(incident__in=incidents) | Q(facts__session=name), project_id=project_id
         )
         notifications = [
-            *NotificationItem.objects.filter(event__in=events)
+            *NotificationItem.objects.filter(project_id=project_id, event__in=events)
             .values_list("notification_id", flat=True)
             .distinct()
         ]
-        judge_calls = JudgeCall.objects.filter(incident__in=incidents).delete()[0]
+        judge_calls = JudgeCall.objects.filter(project_id=project_id, incident__in=incidents).delete()[0]
         events.delete()
         removed = Counter(
             judge_calls=judge_calls,
-            notifications=self._erase_notifications(notifications),
+            notifications=_erase_notifications(project_id, notifications),
             incidents=incidents.count(),
         )
         incidents.delete()
-        left = Incident.objects.filter(pattern_id=OuterRef("pk"))
-        empty = Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left))
+        left = Incident.objects.filter(project_id=project_id, pattern_id=OuterRef("pk"))
+        empty = Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left), project_id=project_id)
         about += empty.values_list("public_id", flat=True)
-        about += AlertSilence.objects.filter(pattern__in=empty).values_list("public_id", flat=True)
+        about += AlertSilence.objects.filter(project_id=project_id, pattern__in=empty).values_list(
+            "public_id", flat=True
+        )
         empty.delete()
         return removed
-
-    @staticmethod
-    def _erase_notifications(ids: list[int]) -> int:
-        """Delete notifications without a remaining event; of others, the texts: they are rendered again if not sent."""
-        rows = Notification.objects.filter(pk__in=ids)
-        items = NotificationItem.objects.filter(notification_id=OuterRef("pk"))
-        deleted = rows.filter(~Exists(items)).delete()[1].get(Notification._meta.label, 0)
-        DeliveryAttempt.objects.filter(notification_id__in=ids).update(problem="", response="")
-        return deleted + rows.update(payload="", title="")
 
     def _erase_from_audit(self, name: str | None, digest: str, about: list[str]) -> int:
         """Replace the name of a session in the audit by its digest, with the rights of the database owner.
@@ -411,3 +413,13 @@ def _names_a_session(name: str) -> Q:
     file = re.escape(orjson.dumps(name).decode()[:-1])
     shown = _quoted(name[:LONGEST_SHOWN])
     return Q(summary__regex=f'"session": {shown}') | Q(files__regex=rf"{file}[\".]")
+
+
+def _erase_notifications(project_id: int, ids: list[int]) -> int:
+    """Delete notifications without a remaining event; of others, the texts: they are rendered again if not sent."""
+    rows = Notification.objects.filter(project_id=project_id, pk__in=ids)
+    items = NotificationItem.objects.filter(project_id=project_id, notification_id=OuterRef("pk"))
+    deleted = rows.filter(~Exists(items)).delete()[0]
+    attempts = DeliveryAttempt.objects.filter(project_id=project_id, notification_id__in=ids)
+    attempts.update(problem="", response="")
+    return deleted + rows.update(payload="", title="")

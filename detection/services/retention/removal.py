@@ -14,7 +14,7 @@ from datetime import datetime
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-from detection.models import Incident, JudgeCall, Session
+from detection.models import Incident, JudgeCall, Session, SessionKey
 from detection.models.sessions import IMPORTED
 from detection.services import audit
 from detection.services.audit import Actor
@@ -32,7 +32,8 @@ SELECT max(seq) FILTER (WHERE before < %(bytes)s), max(upto) FILTER (WHERE befor
     count(*) < %(events)s AND coalesce(bool_and(before < %(bytes)s), TRUE)
 FROM (SELECT seq, sum(size) OVER (ORDER BY seq) AS upto, sum(size) OVER (ORDER BY seq) - size AS before
       FROM (SELECT seq, 8192 + coalesce(pg_column_size(arguments), 0) + coalesce(pg_column_size(content), 0) AS size
-            FROM detection_event WHERE session_id = %(session)s ORDER BY seq LIMIT %(events)s) AS oldest) AS sized
+            FROM detection_event WHERE project_id = %(project)s AND session_id = %(session)s
+            ORDER BY seq LIMIT %(events)s) AS oldest) AS sized
 """
 
 
@@ -55,7 +56,7 @@ def remove_older_than(project_id: int, before: datetime) -> int:
         locked = rows.select_for_update(skip_locked=True)
         ids = list(locked.filter(pk__in=empty).values_list("pk", flat=True))
         if ids:
-            delete_sessions(ids)
+            delete_sessions(project_id, ids)
             audit.record(
                 audit.SYSTEM,
                 "retention.purge",
@@ -73,7 +74,7 @@ def remove_demo(project_id: int, actor: Actor) -> int:
     while empty := delete_events(rows):
         with transaction.atomic():
             ids = list(rows.select_for_update().filter(pk__in=empty).values_list("pk", flat=True))
-            delete_sessions(ids)
+            delete_sessions(project_id, ids)
         total += len(ids)
     with transaction.atomic():
         Incident.objects.filter(project_id=project_id, is_demo=True).delete()
@@ -83,13 +84,16 @@ def remove_demo(project_id: int, actor: Actor) -> int:
     return total
 
 
-def delete_sessions(session_ids: list[int]) -> None:
+def delete_sessions(project_id: int, session_ids: list[int]) -> None:
     """Delete sessions with their events and consultations of the judge, in the transaction of the caller."""
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM detection_event WHERE session_id = ANY(%s)", [session_ids])
-        cursor.execute("DELETE FROM detection_eventkey WHERE session_id = ANY(%s)", [session_ids])
-    JudgeCall.objects.filter(session_id__in=session_ids).delete()
-    Session.objects.filter(pk__in=session_ids).delete()
+        for table in ("event", "eventkey"):
+            cursor.execute(
+                f"DELETE FROM detection_{table} WHERE project_id = %s AND session_id = ANY(%s)",  # noqa: S608
+                [project_id, session_ids],
+            )
+    JudgeCall.objects.filter(project_id=project_id, session_id__in=session_ids).delete()
+    Session.objects.filter(project_id=project_id, pk__in=session_ids).delete()
 
 
 def delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list[int]:
@@ -107,7 +111,7 @@ def delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list
     list of int
         The sessions without events.
     """
-    waiting = deque(rows.values_list("pk", flat=True)[:BATCH_SESSIONS])
+    waiting = deque(SessionKey(*row) for row in rows.values_list("project_id", "pk")[:BATCH_SESSIONS])
     locked = rows.select_for_update(skip_locked=skip_locked)
     empty: list[int] = []
     while waiting:
@@ -115,24 +119,30 @@ def delete_events(rows: QuerySet[Session], *, skip_locked: bool = False) -> list
         left = SLICE_BYTES
         with transaction.atomic():
             while waiting and left > 0:
-                if not locked.filter(pk=waiting[0]).exists():
+                if not locked.filter(pk=waiting[0].session_id).exists():
                     waiting.popleft()
                     continue
                 size, is_empty = _delete_oldest_events(waiting[0], left)
                 left -= size
                 if is_empty:
-                    empty.append(waiting.popleft())
+                    empty.append(waiting.popleft().session_id)
     return empty
 
 
-def _delete_oldest_events(session_id: int, max_bytes: int) -> tuple[int, bool]:
+def _delete_oldest_events(key: SessionKey, max_bytes: int) -> tuple[int, bool]:
     """Delete events of a session until this size is reached; return their size, and whether none is left."""
     with connection.cursor() as cursor:
-        values = {"session": session_id, "bytes": max_bytes, "events": SLICE_EVENTS}
+        values = {
+            "project": key.project_id,
+            "session": key.session_id,
+            "bytes": max_bytes,
+            "events": SLICE_EVENTS,
+        }
         cursor.execute(_OLDEST_EVENTS, values)
         last, size, is_empty = cursor.fetchone()
         if last is not None:
             cursor.execute(
-                "DELETE FROM detection_event WHERE session_id = %s AND seq <= %s", [session_id, last]
+                "DELETE FROM detection_event WHERE project_id = %s AND session_id = %s AND seq <= %s",
+                [*key, last],
             )
     return int(size or 0), is_empty

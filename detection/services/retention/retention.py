@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from detection.engine.detectors import DETECTORS
-from detection.models import Incident, Project, Session, SessionState
+from detection.models import Incident, Project, Session, SessionKey, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services import brief_records
 from detection.services.accounts import sign_in_throttle, sign_ins
@@ -65,7 +65,9 @@ def end_abandoned() -> int:
     """
     quiet = timezone.now() - ABANDONED_AFTER
     silent_kinds = [one.kind for one in DETECTORS if one.is_silence]
-    loops = Incident.objects.filter(session_id=OuterRef("pk"), ended_at=None, is_of_family=False)
+    loops = Incident.objects.filter(
+        project_id=OuterRef("project_id"), session_id=OuterRef("pk"), ended_at=None, is_of_family=False
+    )
     loops = loops.exclude(kind__in=silent_kinds)
     rows = (
         Session.objects.filter(has_active_incident=True, last_event_at__lt=quiet)
@@ -73,8 +75,8 @@ def end_abandoned() -> int:
         .exclude(state=SessionState.HELD)
     )
     total = family_incidents.end_quiet(quiet, timezone.now())
-    for session_id in rows.values_list("pk", flat=True)[:MAX_ABANDONED]:
-        with contextlib.suppress(NotFound), locked_session(session_id, wait=False) as locked:
+    for row in rows.values_list("project_id", "pk")[:MAX_ABANDONED]:
+        with contextlib.suppress(NotFound), locked_session(SessionKey(*row), wait=False) as locked:
             if locked.session.last_event_at < quiet:
                 locked.incidents.abandon(timezone.now())
                 total += 1

@@ -42,21 +42,26 @@ _EVENTS = (
     f"SELECT {', '.join(_COLUMNS)}, verdict IS NOT NULL FROM detection_event"  # noqa: S608 - constants
     " WHERE type IN ('call', 'result')"
 )
-_WITH_ID = f"({_EVENTS} AND session_id = %s AND call_id = %s ORDER BY seq DESC LIMIT {SAME_ID_EVENTS})"
+_WITH_ID = (
+    f"({_EVENTS} AND project_id = %s AND session_id = %s AND call_id = %s"
+    f" ORDER BY seq DESC LIMIT {SAME_ID_EVENTS})"
+)
 _WITH_IDS = (
     "SELECT e.* FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_id) CROSS JOIN LATERAL"  # noqa: S608 - constants
     f" ({_EVENTS}"
-    f" AND session_id = w.its_session AND call_id = w.its_id ORDER BY seq DESC LIMIT {SAME_ID_EVENTS}) e"
+    " AND project_id = %s AND session_id = w.its_session AND call_id = w.its_id"
+    f" ORDER BY seq DESC LIMIT {SAME_ID_EVENTS}) e"
 )
-_LATEST = f"({_EVENTS} AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENTS})"
+_LATEST = f"({_EVENTS} AND project_id = %s AND session_id = %s ORDER BY seq DESC LIMIT {LATEST_EVENTS})"
 
 ROUND_EVENTS = 1_000
 """Number of latest events among which the call of a round's usage is searched."""
 _FIRST_OF_ROUNDS = (
     "SELECT DISTINCT ON (e.session_id, e.round) e.*"  # noqa: S608 - constants
     " FROM unnest(%s::bigint[], %s::text[]) AS w (its_session, its_round) CROSS JOIN LATERAL"
-    f" ({_EVENTS} AND type = 'call' AND session_id = w.its_session AND round = w.its_round AND seq >"
-    f" (SELECT max(l.seq) - {ROUND_EVENTS} FROM detection_event l WHERE l.session_id = w.its_session)"
+    f" ({_EVENTS} AND type = 'call' AND project_id = %s AND session_id = w.its_session AND round = w.its_round"
+    f" AND seq > (SELECT max(l.seq) - {ROUND_EVENTS} FROM detection_event l"
+    " WHERE l.project_id = %s AND l.session_id = w.its_session)"
     " ORDER BY seq LIMIT 1) e"
 )
 
@@ -68,11 +73,13 @@ class CallIdentity:
 
     Parameters
     ----------
+    project_id
+        The project of the sessions.
     events
         All events of the request with the row ids of their sessions, omitting sessions without any event.
     """
 
-    def __init__(self, events: Iterable[tuple[int, EventRecord]]) -> None:
+    def __init__(self, project_id: int, events: Iterable[tuple[int, EventRecord]]) -> None:
         self._by_id: defaultdict[Place, deque[EventRecord]] = defaultdict(_same_id)
         self._latest: defaultdict[int, deque[EventRecord]] = defaultdict(_latest)
         self._rounds: dict[Place, EventRecord] = {}
@@ -89,11 +96,11 @@ class CallIdentity:
         self._places, self._sessions, self._has_rounds = places, sessions, bool(rounds)
         self._reads: list[tuple[Statement, Callable[[EventRecord], None]]] = []
         if places:
-            self._reads.append((_with_ids(sorted(places)), self._add_to_id))
+            self._reads.append((_with_ids(project_id, sorted(places)), self._add_to_id))
         if sessions:
-            self._reads.append((_latest_events(sorted(sessions)), self._add_to_latest))
+            self._reads.append((_latest_events(project_id, sorted(sessions)), self._add_to_latest))
         if rounds:
-            self._reads.append((_first_calls(sorted(rounds)), self._add_to_rounds))
+            self._reads.append((_first_calls(project_id, sorted(rounds)), self._add_to_rounds))
 
     @property
     def reads(self) -> list[Statement]:
@@ -262,19 +269,20 @@ def _was_blocked(call: EventRecord) -> bool:
     return call.verdict is not None and call.decision in ("block", "stop")
 
 
-def _with_ids(places: Sequence[Place]) -> Statement:
+def _with_ids(project_id: int, places: Sequence[Place]) -> Statement:
     if len(places) <= _FEW_IDS:
         text = " UNION ALL ".join([_WITH_ID] * len(places))
-        return Statement(text, [value for place in places for value in place])
-    return Statement(_WITH_IDS, [list(column) for column in zip(*places, strict=True)])
+        return Statement(text, [value for place in places for value in (project_id, *place)])
+    return Statement(_WITH_IDS, [*map(list, zip(*places, strict=True)), project_id])
 
 
-def _latest_events(sessions: Sequence[int]) -> Statement:
-    return Statement(" UNION ALL ".join([_LATEST] * len(sessions)), sessions)
+def _latest_events(project_id: int, sessions: Sequence[int]) -> Statement:
+    keys = [value for session_id in sessions for value in (project_id, session_id)]
+    return Statement(" UNION ALL ".join([_LATEST] * len(sessions)), keys)
 
 
-def _first_calls(rounds: Sequence[Place]) -> Statement:
-    return Statement(_FIRST_OF_ROUNDS, [list(column) for column in zip(*rounds, strict=True)])
+def _first_calls(project_id: int, rounds: Sequence[Place]) -> Statement:
+    return Statement(_FIRST_OF_ROUNDS, [*map(list, zip(*rounds, strict=True)), project_id, project_id])
 
 
 def _records(rows: Rows) -> list[EventRecord]:

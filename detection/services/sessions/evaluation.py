@@ -13,6 +13,7 @@ import structlog
 from django.db import DatabaseError, OperationalError, connection
 
 from detection import jobs
+from detection.models import SessionKey
 from detection.services.errors import NotFound
 from detection.services.sessions import folding
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine
@@ -29,7 +30,7 @@ FEWEST_EVENTS = 16
 """Events of the transaction after one that failed. Each of them costs a transaction more if it fails as well."""
 
 
-def evaluate(session_id: int, *, wait: bool = True) -> int:
+def evaluate(key: SessionKey, *, wait: bool = True) -> int:
     """Fold the events that a session has received since the last evaluation.
 
     Where a detector looks across the sessions of a family, the events of all of them are folded in the order in which
@@ -37,8 +38,8 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
 
     Parameters
     ----------
-    session_id
-        The row; a session that is gone or has nothing new costs one query.
+    key
+        Of the row; a session that is gone or has nothing new costs one query.
     wait
         False: leave a session alone that another transaction holds.
 
@@ -47,28 +48,28 @@ def evaluate(session_id: int, *, wait: bool = True) -> int:
     int
         Number of events folded. The rest beyond one batch is enqueued again.
     """
-    total, current, has_moved = 0, session_id, True
+    total, current, has_moved = 0, key, True
     failed: set[int] = set()
     while True:
         try:
             done = _evaluate_one(current, failed, wait=wait)
         except DatabaseError as error:
-            if current == session_id or isinstance(error, OperationalError):
+            if current == key or isinstance(error, OperationalError):
                 raise
-            log.exception("family_not_evaluated", session_id=current)
-            failed.add(current)  # The rest of the family continues without it.
-            current = session_id
+            log.exception("family_not_evaluated", session_id=current.session_id)
+            failed.add(current.session_id)  # The rest of the family continues without it.
+            current = key
             continue
         total += done.events
-        if done.earlier is None and current == session_id:
+        if done.earlier is None and current == key:
             return total
         if total >= folding.BATCH_EVENTS:
-            jobs.evaluate_after_commit(done.project_id, [session_id])
+            jobs.evaluate_after_commit(key.project_id, [key.session_id])
             return total
         if not done.events and not has_moved:
             return total  # Another transaction holds the one that is next: it, or the sweeper, continues.
         has_moved = done.events > 0
-        current = session_id if done.earlier is None else done.earlier
+        current = key if done.earlier is None else key._replace(session_id=done.earlier)
 
 
 class _Evaluated(NamedTuple):
@@ -82,22 +83,21 @@ class _Evaluated(NamedTuple):
 
     events: int
     earlier: int | None = None
-    project_id: int = 0
 
 
 @retry_conflicts
-def _evaluate_one(session_id: int, failed: Collection[int], *, wait: bool) -> _Evaluated:
-    quarantine, limit, evaluated, project_id = Quarantine(), folding.BATCH_EVENTS, 0, 0
+def _evaluate_one(key: SessionKey, failed: Collection[int], *, wait: bool) -> _Evaluated:
+    quarantine, limit, evaluated = Quarantine(), folding.BATCH_EVENTS, 0
     while True:
         before = 0
         try:
-            with locked_session(session_id, wait=wait) as locked:
+            with locked_session(key, wait=wait) as locked:
                 session, own = locked.session, Folding(locked, quarantine, failed)
-                before, project_id = session.evaluated_seq, session.project_id
+                before = session.evaluated_seq
                 is_left = before < session.last_seq and own.catch_up(limit)
                 evaluated += session.evaluated_seq - before
                 if is_left and not own.earlier and evaluated >= folding.BATCH_EVENTS:
-                    jobs.evaluate_after_commit(project_id, [session_id])
+                    jobs.evaluate_after_commit(key.project_id, [key.session_id])
         except EventEvaluationError as error:
             # The events before it are folded again. So that many such events take linear time, the next transaction
             # ends soon after it, and those that succeed grow.
@@ -105,11 +105,11 @@ def _evaluate_one(session_id: int, failed: Collection[int], *, wait: bool) -> _E
             limit = max(FEWEST_EVENTS, error.event.seq - before)
             continue
         except NotFound:
-            return _Evaluated(evaluated, None, project_id)
+            return _Evaluated(evaluated)
         if own.earlier:
-            return _Evaluated(evaluated, own.earlier[0], project_id)
+            return _Evaluated(evaluated, own.earlier[0])
         if not is_left or evaluated >= folding.BATCH_EVENTS:
-            return _Evaluated(evaluated, None, project_id)
+            return _Evaluated(evaluated)
         limit = min(2 * limit, folding.BATCH_EVENTS)
 
 
@@ -132,7 +132,7 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
             return 0
         with connection.cursor() as cursor:
             cursor.execute(
-                "SELECT id FROM (SELECT id, pending_since, row_number() OVER"
+                "SELECT project_id, id FROM (SELECT project_id, id, pending_since, row_number() OVER"
                 " (PARTITION BY project_id ORDER BY pending_since) AS turn"
                 " FROM detection_session WHERE evaluated_seq < last_seq"
                 # A time in the future was noted before the clock went back.
@@ -140,10 +140,10 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
                 " ORDER BY turn, pending_since LIMIT %s",
                 [SWEEP_AFTER.total_seconds(), SWEEP_SESSIONS],
             )
-            waiting = [row[0] for row in cursor.fetchall()]
-        for session_id in waiting:
+            waiting = [SessionKey(*row) for row in cursor.fetchall()]
+        for key in waiting:
             try:
-                evaluate(session_id, wait=False)
+                evaluate(key, wait=False)
             except DatabaseError:
-                log.exception("sweep_failed", session_id=session_id)
+                log.exception("sweep_failed", session_id=key.session_id)
         return len(waiting)

@@ -15,7 +15,8 @@ _FEW_FLAGS = 3
 
 _PUT_FLAGS = (
     "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
-    " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag) WHERE e.session_id = %s AND e.seq = v.seq"
+    " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag)"
+    " WHERE e.project_id = %s AND e.session_id = %s AND e.seq = v.seq"
 )
 
 
@@ -31,7 +32,7 @@ class EventChanges:
     """
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self._key = session, session.key
         self.stored: Sequence[EventRecord] = ()
         self.has_changed_others = False
         self._new: Sequence[EventRecord] = ()
@@ -108,7 +109,7 @@ class EventChanges:
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""
         self._put_results_on_rows()
-        event_records.add_store(writes, self._new)
+        event_records.add_store(writes, self._key.project_id, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
         self._add_flags_if_reported(writes)
@@ -116,13 +117,13 @@ class EventChanges:
         if self._delayed:
             writes.add(
                 "UPDATE detection_event SET decision = 'allow', flags = translate(flags, %s, '')"
-                " WHERE session_id = %s AND seq = ANY(%s)",
-                [call_flags.BLOCKED, self._session.pk, self._delayed],
+                " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
+                [call_flags.BLOCKED, *self._key, self._delayed],
             )
             writes.add(
-                "INSERT INTO detection_allowedcall (session_id, seq) SELECT %s, unnest(%s::int[])"
+                "INSERT INTO detection_allowedcall (project_id, session_id, seq) SELECT %s, %s, unnest(%s::int[])"
                 " ON CONFLICT DO NOTHING",
-                [self._session.pk, self._delayed],
+                [*self._key, self._delayed],
             )
         self.has_changed_others |= bool(self._delayed or self._evaluated)
         self.stored = self._new or self.stored
@@ -154,7 +155,7 @@ class EventChanges:
             " cwd = CASE WHEN %s THEN e.cwd ELSE '' END"
             " FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::int[], %s::text[])"
             " AS v (seq, call_key, result_digest, flags, decision, call_number, reply)"
-            " WHERE e.session_id = %s AND e.seq = v.seq",
+            " WHERE e.project_id = %s AND e.session_id = %s AND e.seq = v.seq",
             [
                 *[stores_payloads] * 3,
                 [event.seq for event in events],
@@ -164,7 +165,7 @@ class EventChanges:
                 [event.decision for event in events],
                 [event.call_number for event in events],
                 [event.reply for event in events],
-                session.pk,
+                *self._key,
             ],
         )
 
@@ -173,14 +174,14 @@ class EventChanges:
         if len(flags) > _FEW_FLAGS:
             writes.add(
                 _PUT_FLAGS,
-                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], self._session.pk],
+                [call_flags.RESULT_FLAGS, [*flags], [*flags.values()], *self._key],
             )
             return
         for seq, flag in flags.items():
             writes.add(
                 "UPDATE detection_event SET flags = left(%s || translate(flags, %s, ''), 12)"
-                " WHERE session_id = %s AND seq = %s",
-                [flag, call_flags.RESULT_FLAGS + flag, self._session.pk, seq],
+                " WHERE project_id = %s AND session_id = %s AND seq = %s",
+                [flag, call_flags.RESULT_FLAGS + flag, *self._key, seq],
                 ends_in_condition=True,
             )
 
@@ -193,7 +194,7 @@ class EventChanges:
                 call_flags.RESULT_FLAGS,
                 [*self._flags_if_reported],
                 [*self._flags_if_reported.values()],
-                self._session.pk,
+                *self._key,
                 call_flags.RAN,
             ],
         )
@@ -205,11 +206,10 @@ class EventChanges:
         writes.add(
             "INSERT INTO detection_quarantinedevent AS q (project_id, session_id, seq, type, tool, error, traceback)"
             " SELECT %s, %s, * FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " ON CONFLICT (session_id, seq) DO UPDATE"
+            " ON CONFLICT (project_id, session_id, seq) DO UPDATE"
             " SET error = excluded.error, traceback = excluded.traceback, at = now()",
             [
-                self._session.project_id,
-                self._session.pk,
+                *self._key,
                 [event.seq for event in events],
                 [event.type for event in events],
                 [event.tool for event in events],

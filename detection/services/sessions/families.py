@@ -38,25 +38,29 @@ _WAITING = (
     " AND parent_external_id <> '') s)"
     f" SELECT m.id, e.received_at FROM (SELECT * FROM member LIMIT {engine_family.MAX_MEMBERS}) m"
     " CROSS JOIN LATERAL (SELECT received_at FROM detection_event"
-    " WHERE session_id = m.id AND seq = m.evaluated_seq + 1 LIMIT 1) e"
+    " WHERE project_id = %s AND session_id = m.id AND seq = m.evaluated_seq + 1 LIMIT 1) e"
     " WHERE m.evaluated_seq < m.last_seq AND m.id <> %s ORDER BY e.received_at, m.id"
 )
-_SAVE = "UPDATE detection_sessionfamily SET snapshot = %s, updated_at = now() WHERE id = %s"
+_SAVE = (
+    "UPDATE detection_sessionfamily SET snapshot = %s, updated_at = now() WHERE project_id = %s AND id = %s"
+)
 
 
 @dataclass(slots=True)
 class LockedFamily:
     """A family whose row this transaction holds, and the rows that are merged into it."""
 
+    project_id: int
     row_id: int
     family: FamilyState
     merged: tuple[int, ...] = ()
 
     def add_writes(self, writes: Writes) -> None:
         """Add what the fold has changed."""
-        writes.add(_SAVE, [self.family.dump(), self.row_id])
+        writes.add(_SAVE, [self.family.dump(), self.project_id, self.row_id])
         if self.merged:
-            writes.add("DELETE FROM detection_sessionfamily WHERE id = ANY(%s)", [[*self.merged]])
+            text = "DELETE FROM detection_sessionfamily WHERE project_id = %s AND id = ANY(%s)"
+            writes.add(text, [self.project_id, [*self.merged]])
 
 
 def is_watched(policy: Policy) -> bool:
@@ -100,7 +104,7 @@ def lock(
         return None, []
     project_id, top = session.project_id, line[-1]
     find = Statement(_LOCK, (project_id, line), binary=True)
-    others = Statement(_WAITING, (project_id, top, top, project_id, session.pk))
+    others = Statement(_WAITING, (project_id, top, top, project_id, project_id, session.pk))
     if len(line) == 1 and not starts:
         rows, waiting = send(find, others)
     else:
@@ -120,7 +124,8 @@ def lock(
     for _, other in families.values():
         # Its session at the top had no known parent so far.
         family.merge(other)
-    return LockedFamily(row_id, family, tuple(one for one, _ in families.values())), waiting
+    merged = tuple(one for one, _ in families.values())
+    return LockedFamily(project_id, row_id, family, merged), waiting
 
 
 def _line(session: Session, ancestors: Ancestors | None) -> list[str]:

@@ -105,7 +105,7 @@ class Folding:
         It ends before an event of a family while other sessions of that have `earlier` ones.
         """
         session, limit = self.locked.session, limit or BATCH_EVENTS
-        waiting = event_records.after(session.pk, session.evaluated_seq, limit)
+        waiting = event_records.after(session.key, session.evaluated_seq, limit)
         for event in waiting:
             self.earlier = self.earlier_than(event, event.received_at)
             if self.earlier:
@@ -365,7 +365,7 @@ class Folding:
         if session.integration != OTLP or event.occurred_at is None:
             return False
         if self._latest_end is None:
-            ends = Event.objects.filter(session_id=session.pk, type=EventType.END, seq__lt=event.seq)
+            ends = Event.objects.filter(session=session, type=EventType.END, seq__lt=event.seq)
             self._latest_end = ends.order_by("-seq").first()
         ended_at = self._latest_end.occurred_at if self._latest_end else None
         return ended_at is not None and event.occurred_at <= ended_at

@@ -15,7 +15,7 @@ from detection.sql.pipeline import fetch
 
 _RESULT = (
     "SELECT content, content_length, tail_digest, altered, received_at FROM detection_event"
-    " WHERE session_id = %s AND seq > %s AND type = 'result' AND closes = %s ORDER BY seq LIMIT 1"
+    " WHERE project_id = %s AND session_id = %s AND seq > %s AND type = 'result' AND closes = %s ORDER BY seq LIMIT 1"
 )
 _REDACTED: Final = "[redacted:"
 
@@ -59,7 +59,7 @@ def find_answer(
     if known is not None:
         row = (known.content, known.content_length, known.tail_digest, known.altered, known.received_at)
     else:
-        rows = fetch(_RESULT, [session.pk, seq, seq])
+        rows = fetch(_RESULT, [*session.key, seq, seq])
         if not rows:
             return None
         row = rows[0]

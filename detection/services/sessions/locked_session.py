@@ -17,7 +17,7 @@ from django.db import connection, transaction
 from detection.engine.identity import keyer_of
 from detection.engine.memory import State
 from detection.engine.policy import Policy, Top
-from detection.models import Session, SessionState
+from detection.models import Session, SessionKey, SessionState
 from detection.models.session_state import derive_state
 from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.selectors.policies import overrides_of
@@ -87,7 +87,7 @@ class LockedSession:
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
-        self.identity = CallIdentity(())
+        self.identity = CallIdentity(session.project_id, ())
         self.read_messages: bytes | None = None
         self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
         self._tracker: State | None = None
@@ -231,7 +231,7 @@ class LockedSession:
         values = session_rows.saved_values(session)
         if self._tracker is not None:
             is_stored = bool(self._tracker_rows or self._known_tracker)
-            tracker_state.add_write(writes, session.pk, self._tracker, is_stored=is_stored)
+            tracker_state.add_write(writes, session.key, self._tracker, is_stored=is_stored)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
             if self._unlocked is not None and self._unlocked[1].is_pending:
                 self._unlocked[1].send()
@@ -239,7 +239,7 @@ class LockedSession:
         if self._family is not None:
             self._family.add_writes(writes)
         if self.read_messages is not None:
-            read_messages.add_write(writes, session.pk, self.read_messages)
+            read_messages.add_write(writes, session.key, self.read_messages)
         hint = Hint("session", session.external_id)
         publish_after_commit(session.project_id, hint, *self.incidents.hints)
         written = self._write_unlocked(writes, values)
@@ -294,8 +294,8 @@ class LockedSession:
 
 
 @contextmanager
-def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSession]:
-    """Lock a session by its row id, and write the changes of the block.
+def locked_session(key: SessionKey, *, wait: bool = True) -> Iterator[LockedSession]:
+    """Lock a session by the key of its row, and write the changes of the block.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def locked_session(session_id: int, *, wait: bool = True) -> Iterator[LockedSess
     NotFound
         If the session does not exist, or without `wait` if another transaction holds the lock.
     """
-    reads = session_rows.by_id(session_id, wait=wait), tracker_state.by_id(session_id)
+    reads = session_rows.by_key(key, wait=wait), tracker_state.by_key(key)
     with pipelined_transaction(*reads) as rows:
         locked = _locked(*rows)
         yield locked
@@ -357,7 +357,7 @@ def locked_session_of_agent(
     project_id = principal.project_id
     recent = recent_sessions.take(project_id, external_id)
     if recent is not None and trusts_recent:
-        identity = CallIdentity((recent.session.pk, event) for event in events)
+        identity = CallIdentity(project_id, ((recent.session.pk, event) for event in events))
         known = _known_rows(recent, identity)
         if known is not None:
             with deferred_transaction(session_rows.by_known_rows(known), [recent.versions]) as lock:
@@ -368,8 +368,8 @@ def locked_session_of_agent(
             return
     known_id = recent.session.pk if recent else recent_ids.get(project_id, external_id)
     by_name = _reads(project_id, external_id)
-    lock_rows = (session_rows.by_known_id(recent.session.pk, project_id, external_id),) if recent else by_name
-    identity = CallIdentity((known_id, event) for event in events) if known_id else CallIdentity(())
+    lock_rows = (session_rows.by_known_key(recent.session.key, external_id),) if recent else by_name
+    identity = CallIdentity(project_id, ((known_id, event) for event in events if known_id))
     with pipelined_transaction(*lock_rows, *identity.reads) as read:
         found, rows = read[: len(lock_rows)], read[len(lock_rows) :]
         if recent is not None and found == [[recent.versions]]:
@@ -384,7 +384,7 @@ def locked_session_of_agent(
         session = locked.session
         if session.pk != known_id:
             recent_ids.put(project_id, external_id, session.pk)
-            identity = CallIdentity((session.pk, event) for event in events if session.last_seq)
+            identity = CallIdentity(project_id, ((session.pk, event) for event in events if session.last_seq))
             rows = send(*identity.reads) if identity.reads else []
         locked.identity = identity.load(rows)
         yield locked
@@ -400,7 +400,7 @@ def _known_rows(recent: RecentSession, identity: CallIdentity) -> KnownRows | No
     new_ids = identity.recall(recent.calls)
     if new_ids is None:
         return None
-    return KnownRows(session.pk, recent.versions, new_ids, recent.calls.after_seq)
+    return KnownRows(session.key, recent.versions, new_ids, recent.calls.after_seq)
 
 
 def _reads(project_id: int, external_id: str) -> tuple[Statement, Statement]:
@@ -420,7 +420,7 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
     with transaction.atomic():
         sessions = session_rows.lock_or_create(principal, names)
         yield sessions
-        session_rows.save_received(sessions.values())
+        session_rows.save_received(principal.project_id, sessions.values())
 
 
 def _locked(locked_rows: Rows, tracker_rows: Rows) -> LockedSession:

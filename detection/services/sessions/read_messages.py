@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from detection.models import ReadMessages, Session
+from detection.models import ReadMessages, Session, SessionKey
 from detection.sql.pipeline import Writes
 
 _WRITE = (
-    "INSERT INTO detection_readmessages (session_id, digests) VALUES (%s, %s)"
-    " ON CONFLICT (session_id) DO UPDATE SET digests = excluded.digests"
+    "INSERT INTO detection_readmessages (project_id, session_id, digests) VALUES (%s, %s, %s)"
+    " ON CONFLICT (project_id, session_id) DO UPDATE SET digests = excluded.digests"
 )
 
 
 def load(session: Session) -> bytes:
     """Return what is remembered, empty for a session without message lists."""
-    return _digests(session__pk=session.pk)
+    return _digests(session=session)
 
 
 def load_by_name(project_id: int, external_id: str) -> bytes:
     """Return the same for a session that is known by its name and may not exist yet."""
-    return _digests(session__project_id=project_id, session__external_id=external_id)
+    return _digests(project_id=project_id, session__external_id=external_id)
 
 
-def add_write(writes: Writes, session_id: int, digests: bytes) -> None:
+def add_write(writes: Writes, key: SessionKey, digests: bytes) -> None:
     """Add the write for a locked session."""
-    writes.add(_WRITE, [session_id, digests])
+    writes.add(_WRITE, [*key, digests])
 
 
 def _digests(**session: object) -> bytes:

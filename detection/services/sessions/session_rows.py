@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import orjson
 from django.db import connection, models
 
-from detection.models import Project, Session
+from detection.models import Project, Session, SessionKey
 from detection.services.keys import Principal
 from detection.sql.pipeline import Rows, Statement, Writes, send
 
@@ -43,15 +43,16 @@ _SELECT = (
 )
 _LOCK = "FOR NO KEY UPDATE OF s"
 """The key of a session never changes, so other transactions may insert rows that refer to it."""
+_KEY = "s.project_id = %s AND s.id = %s"
 _VERSIONS = (
     "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s"
     " JOIN detection_project p ON p.id = s.project_id"
-    " JOIN detection_trackerstate t ON t.session_id = s.id"
+    " JOIN detection_trackerstate t ON t.project_id = s.project_id AND t.session_id = s.id"
 )
-_LOCK_KNOWN = f"{_VERSIONS} WHERE s.id = %s AND s.project_id = %s AND s.external_id = %s {_LOCK}"
+_LOCK_KNOWN = f"{_VERSIONS} WHERE {_KEY} AND s.external_id = %s {_LOCK}"
 _HAS_NONE = (
-    " AND NOT EXISTS (SELECT FROM detection_event e WHERE e.session_id = %s AND e.call_id = ANY(%s) AND e.seq <= %s"
-    " AND e.type IN ('call', 'result'))"
+    " AND NOT EXISTS (SELECT FROM detection_event e WHERE e.project_id = %s AND e.session_id = %s"
+    " AND e.call_id = ANY(%s) AND e.seq <= %s AND e.type IN ('call', 'result'))"
 )
 _CREATE = (
     "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
@@ -77,29 +78,29 @@ class KnownRows(NamedTuple):
 
     Attributes
     ----------
-    session_id
-        Its row.
+    key
+        Of its row.
     versions
         Of its row, and of those that belong to it.
     new_ids, after_seq
         Call ids of which it has no event up to this sequence number.
     """
 
-    session_id: int
+    key: SessionKey
     versions: RowVersions
     new_ids: Sequence[str]
     after_seq: int
 
 
-def by_id(session_id: int, *, wait: bool = True) -> Statement:
-    """Return the statement that locks one session by its row id.
+def by_key(key: SessionKey, *, wait: bool = True) -> Statement:
+    """Return the statement that locks one session by the key of its row.
 
     Parameters
     ----------
     wait
         False: find nothing when another transaction holds the lock.
     """
-    return Statement(f"{_SELECT} s.id = %s {_LOCK}{'' if wait else ' SKIP LOCKED'}", (session_id,))
+    return Statement(f"{_SELECT} {_KEY} {_LOCK}{'' if wait else ' SKIP LOCKED'}", key)
 
 
 def by_name(project_id: int, external_id: str) -> Statement:
@@ -107,18 +108,18 @@ def by_name(project_id: int, external_id: str) -> Statement:
     return Statement(f"{_SELECT} s.project_id = %s AND s.external_id = %s {_LOCK}", (project_id, external_id))
 
 
-def by_known_id(session_id: int, project_id: int, external_id: str) -> Statement:
+def by_known_key(key: SessionKey, external_id: str) -> Statement:
     """Return the statement that locks a session which this process knows, and reads the versions of its rows only.
 
     The tracker state is written with the session. Where another transaction did so while this one waited for the lock,
     its version dates from before the wait, but that of the session does not.
     """
-    return Statement(_LOCK_KNOWN, (session_id, project_id, external_id))
+    return Statement(_LOCK_KNOWN, (*key, external_id))
 
 
 def by_known_rows(known: KnownRows) -> Statement:
     """Return the statement that locks such a session and returns its versions, or nothing if it has other events."""
-    text, parameters = f"{_VERSIONS} WHERE s.id = %s", [known.session_id]
+    text, parameters = f"{_VERSIONS} WHERE {_KEY}", [*known.key]
     if known.new_ids:
         text, parameters = f"{text}{_HAS_NONE}", [*parameters, *_none_of(known)]
     return Statement(f"{text} {_LOCK}", parameters)
@@ -178,16 +179,16 @@ OTHERS = (
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
 _RETURNED = "RETURNING pg_current_xact_id()::xid::text"
 _SET_COUNTED = f"SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN}"
-_SAVE_COUNTED = f"UPDATE detection_session {_SET_COUNTED} WHERE id = %s {_RETURNED}"
+_SAVE_COUNTED = f"UPDATE detection_session s {_SET_COUNTED} WHERE {_KEY} {_RETURNED}"
 _SAVE_KNOWN = (
     f"UPDATE detection_session s {_SET_COUNTED} FROM detection_project p, detection_trackerstate t"
-    " WHERE s.id = %s AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid AND t.session_id = s.id"
-    " AND t.xmin = %s::xid"
+    f" WHERE {_KEY} AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid"
+    " AND t.project_id = s.project_id AND t.session_id = s.id AND t.xmin = %s::xid"
 )
 # One parameter instead of one for every column, of which each takes its time on the way.
 _SAVE = (
     f"UPDATE detection_session s SET {', '.join(f'{name} = v.{name}' for name in (*COUNTED, *OTHERS))}, {_WRITTEN}"  # noqa: S608
-    f" FROM json_populate_record(NULL::detection_session, %s::json) AS v WHERE s.id = %s {_RETURNED}"
+    f" FROM json_populate_record(NULL::detection_session, %s::json) AS v WHERE {_KEY} {_RETURNED}"
 )
 _counted, _others = attrgetter(*COUNTED), attrgetter(*OTHERS)
 
@@ -218,10 +219,10 @@ def add_save(writes: Writes, session: Session, before: SavedValues, values: Save
     writes.
     """
     if values.others == before.others:
-        writes.add(_SAVE_COUNTED, [*values.counted, session.pk])
+        writes.add(_SAVE_COUNTED, [*values.counted, *session.key])
         return
     document = orjson.loads(values.others) | dict(zip(COUNTED, _counted(session), strict=True))
-    writes.add(_SAVE, [orjson.dumps(document, default=str).decode(), session.pk])
+    writes.add(_SAVE, [orjson.dumps(document, default=str).decode(), *session.key])
 
 
 def save_if_known(known: KnownRows, before: SavedValues, values: SavedValues) -> Statement | None:
@@ -234,17 +235,17 @@ def save_if_known(known: KnownRows, before: SavedValues, values: SavedValues) ->
     """
     if values.others != before.others:
         return None
-    text, parameters = _SAVE_KNOWN, [*values.counted, known.session_id, *known.versions]
+    text, parameters = _SAVE_KNOWN, [*values.counted, *known.key, *known.versions]
     if known.new_ids:
         text, parameters = f"{text}{_HAS_NONE}", [*parameters, *_none_of(known)]
     return Statement(f"{text} {_RETURNED}", parameters)
 
 
 def _none_of(known: KnownRows) -> list[Any]:
-    return [known.session_id, [*known.new_ids], known.after_seq]
+    return [*known.key, [*known.new_ids], known.after_seq]
 
 
-def save_received(sessions: Iterable[Session]) -> None:
+def save_received(project_id: int, sessions: Iterable[Session]) -> None:
     """Write what storing new events changes of the locked sessions, in one statement; they then wait for evaluation."""
     rows = [*sessions]
     with connection.cursor() as cursor:
@@ -256,7 +257,8 @@ def save_received(sessions: Iterable[Session]) -> None:
             " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now())"
             " ELSE s.pending_since END"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " AS v (id, last_seq, agent, backend, model, parent, integration) WHERE s.id = v.id",
+            " AS v (id, last_seq, agent, backend, model, parent, integration)"
+            " WHERE s.project_id = %s AND s.id = v.id",
             [
                 [row.pk for row in rows],
                 [row.last_seq for row in rows],
@@ -265,5 +267,6 @@ def save_received(sessions: Iterable[Session]) -> None:
                 [row.model for row in rows],
                 [row.parent_external_id for row in rows],
                 [row.integration for row in rows],
+                project_id,
             ],
         )

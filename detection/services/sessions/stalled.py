@@ -15,7 +15,7 @@ from detection import clock
 from detection.engine import silence
 from detection.engine.calls import Finding
 from detection.engine.silence import Silence
-from detection.models import Session, SessionState, call_flags
+from detection.models import Session, SessionKey, SessionState, call_flags
 from detection.models.session_state import STOPPED_STATES
 from detection.services.errors import NotFound
 from detection.services.events.event_records import EventRecord
@@ -44,20 +44,20 @@ def report_due(now: datetime | None = None) -> int:
     """
     now = now or clock.now()
     due = Session.objects.filter(silence_check_at__lte=now).order_by("silence_check_at")
-    session_ids = [*due.values_list("pk", flat=True)[:MAX_SESSIONS]]
-    for session_id in session_ids:
+    keys = [SessionKey(*row) for row in due.values_list("project_id", "pk")[:MAX_SESSIONS]]
+    for key in keys:
         try:
-            _report(session_id, now)
+            _report(key, now)
         except NotFound:
             pass  # Another transaction holds it: it is not silent, or is being looked at.
         except DatabaseError:
-            log.exception("silence_not_checked", session_id=session_id)
-    return len(session_ids)
+            log.exception("silence_not_checked", session_id=key.session_id)
+    return len(keys)
 
 
 @retry_conflicts
-def _report(session_id: int, now: datetime) -> None:
-    with locked_session(session_id, wait=False) as locked:
+def _report(key: SessionKey, now: datetime) -> None:
+    with locked_session(key, wait=False) as locked:
         session = locked.session
         if session.silence_check_at is None or session.silence_check_at > now:
             return

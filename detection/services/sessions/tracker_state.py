@@ -15,7 +15,7 @@ from detection.engine.calls import Step, Usage
 from detection.engine.identity import Keyer
 from detection.engine.memory import State
 from detection.engine.policy import Policy
-from detection.models import EventType, Session
+from detection.models import EventType, Session, SessionKey
 from detection.services.events import event_records
 from detection.services.events.event_records import EventRecord
 from detection.sql.pipeline import Rows, Statement, Writes, fetch
@@ -27,30 +27,31 @@ REBUILD_EVENTS = 2000
 
 Outcome = tuple[EventRecord, Step | Exception]
 """An event, with the step of the engine or the error that it raised."""
-_BY_ID = "SELECT snapshot FROM detection_trackerstate WHERE session_id = %s"
+_BY_KEY = "SELECT snapshot FROM detection_trackerstate WHERE project_id = %s AND session_id = %s"
 _BY_NAME = (
-    "SELECT snapshot FROM detection_trackerstate WHERE session_id ="
+    "SELECT snapshot FROM detection_trackerstate WHERE project_id = %s AND session_id ="
     " (SELECT id FROM detection_session WHERE project_id = %s AND external_id = %s)"
 )
-_QUARANTINED = "SELECT seq FROM detection_quarantinedevent WHERE session_id = %s"
+_QUARANTINED = "SELECT seq FROM detection_quarantinedevent WHERE project_id = %s AND session_id = %s"
 _CREATE = (
-    "INSERT INTO detection_trackerstate (session_id, version, snapshot) VALUES (%s, %s, %s)"
-    " ON CONFLICT (session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot,"
+    "INSERT INTO detection_trackerstate (project_id, session_id, version, snapshot) VALUES (%s, %s, %s, %s)"
+    " ON CONFLICT (project_id, session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot,"
     " updated_at = now()"
 )
 _WRITE = (
-    "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now() WHERE session_id = %s"
+    "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now()"
+    " WHERE project_id = %s AND session_id = %s"
 )
 
 
-def by_id(session_id: int) -> Statement:
+def by_key(key: SessionKey) -> Statement:
     """Return the statement that reads the state of a session, to be sent after the one that locks it."""
-    return Statement(_BY_ID, (session_id,), binary=True)
+    return Statement(_BY_KEY, key, binary=True)
 
 
 def by_name(project_id: int, external_id: str) -> Statement:
     """Return the same statement for a session that is known by its name."""
-    return Statement(_BY_NAME, (project_id, external_id), binary=True)
+    return Statement(_BY_NAME, (project_id, project_id, external_id), binary=True)
 
 
 def load(rows: Rows, session: Session, policy_for: Callable[[EventRecord], Policy], keyer: Keyer) -> State:
@@ -69,7 +70,7 @@ def load(rows: Rows, session: Session, policy_for: Callable[[EventRecord], Polic
         return rebuild(session, policy_for, keyer)[0]
 
 
-def add_write(writes: Writes, session_id: int, state: State, *, is_stored: bool) -> None:
+def add_write(writes: Writes, key: SessionKey, state: State, *, is_stored: bool) -> None:
     """Add the write of a locked session's state.
 
     Parameters
@@ -78,9 +79,9 @@ def add_write(writes: Writes, session_id: int, state: State, *, is_stored: bool)
         Whether the table has a state of the session, as read under the lock.
     """
     if is_stored:
-        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), session_id], ends_in_condition=True)
+        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), *key], ends_in_condition=True)
     else:
-        writes.add(_CREATE, [session_id, snapshot.VERSION, snapshot.dump(state)])
+        writes.add(_CREATE, [*key, snapshot.VERSION, snapshot.dump(state)])
 
 
 def rebuild(
@@ -108,9 +109,9 @@ def rebuild(
     if not session.project.stores_payloads:
         _note_used(state, session, policy_for)
         return state, []
-    skipped = {seq for (seq,) in fetch(_QUARANTINED, [session.pk])}.difference(retried)
+    skipped = {seq for (seq,) in fetch(_QUARANTINED, session.key)}.difference(retried)
     outcomes: list[Outcome] = []
-    for event in event_records.last(session.pk, session.evaluated_seq, REBUILD_EVENTS):
+    for event in event_records.last(session.key, session.evaluated_seq, REBUILD_EVENTS):
         if event.seq in skipped:
             continue
         before = snapshot.dump(state) if event.seq in retried else None

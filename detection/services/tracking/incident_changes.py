@@ -170,9 +170,9 @@ class IncidentChanges:
         wanted = set().union(*self._unpriced_calls.values())
         if not wanted:
             return
-        rows = Event.objects.filter(session_id=self._session.pk, seq__in=wanted)
+        rows = Event.objects.filter(session=self._session, seq__in=wanted)
         cost_of = {seq: float(cost) for seq, cost in rows.values_list("seq", "cost_usd")}
-        later = Event.objects.filter(session_id=self._session.pk, type=EventType.USAGE, closes__in=wanted)
+        later = Event.objects.filter(session=self._session, type=EventType.USAGE, closes__in=wanted)
         # Usage that is not evaluated yet is added when it is.
         for seq, cost in later.filter(seq__gt=min(wanted), seq__lte=up_to_seq).values_list(
             "closes", "cost_usd"
@@ -193,7 +193,7 @@ class IncidentChanges:
         if not seqs:
             return
         rows = Event.objects.filter(
-            session_id=self._session.pk,
+            session=self._session,
             seq__in=seqs,
             type__in=(EventType.CALL, EventType.MESSAGE, EventType.COMPACTION),
         )
@@ -202,7 +202,7 @@ class IncidentChanges:
         results = {
             row.closes: row
             for row in Event.objects.filter(
-                session_id=self._session.pk,
+                session=self._session,
                 type=EventType.RESULT,
                 call_id__in={call.call_id for call in calls.values()},
                 closes__in=[*calls],

@@ -213,7 +213,9 @@ class OpenApprovals:
                 templates=self.templates,
             )  # fmt: skip
             self.close(approval, outcome, state)
-            RememberedDecision.objects.filter(pk=remembered.pk).update(times_used=F("times_used") + 1)
+            RememberedDecision.objects.filter(project_id=approval.project_id, pk=remembered.pk).update(
+                times_used=F("times_used") + 1
+            )
         return [approval for approval, _ in self._remembered]
 
     @property
@@ -279,7 +281,11 @@ class OpenApprovals:
         self._note_allowed_calls()
         IncidentActivity.objects.bulk_create(
             IncidentActivity(
-                incident_id=approval.incident_id, actor=actor[:150], action=action, note=note[:1000]
+                project_id=self.session.project_id,
+                incident_id=approval.incident_id,
+                actor=actor[:150],
+                action=action,
+                note=note[:1000],
             )
             for approval, actor, action, note in self._activity
             if approval.incident_id
@@ -298,10 +304,12 @@ class OpenApprovals:
             first, ids = min(one.seq for one in allowed), [one.public_id for one in allowed]
             with connection.cursor() as cursor:
                 cursor.execute(
-                    "INSERT INTO detection_allowedcall (session_id, seq) SELECT session_id, seq FROM detection_event"
-                    " WHERE session_id = %s AND seq >= %s AND decision = 'hold' AND verdict->>'approval' = ANY(%s)"
+                    "INSERT INTO detection_allowedcall (project_id, session_id, seq)"
+                    " SELECT project_id, session_id, seq FROM detection_event"
+                    " WHERE project_id = %s AND session_id = %s AND seq >= %s"
+                    " AND decision = 'hold' AND verdict->>'approval' = ANY(%s)"
                     " ON CONFLICT DO NOTHING",
-                    [self.session.pk, first, ids],
+                    [*self.session.key, first, ids],
                 )
 
     def _record_alert_events(self) -> None:

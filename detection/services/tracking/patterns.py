@@ -26,7 +26,7 @@ def assign(incidents: Sequence[Incident]) -> None:
     incidents of a pattern do, and as each statement inserts in the order of the keys, they cannot deadlock.
     """
     own = {incident.public_id: _identity(incident) for incident in incidents}
-    older = _of_older(incident.group_id for incident in incidents if incident.group_id not in own)
+    older = _of_older(incidents[0].project_id, (one.group_id for one in incidents if one.group_id not in own))
     for incident in incidents:
         identity, first = own[incident.public_id], own.get(incident.group_id)
         if identity.stands_alone:
@@ -54,12 +54,14 @@ def _identity(incident: Incident) -> PatternIdentity:
     )
 
 
-def _of_older(group_ids: Iterable[str]) -> dict[str, Pattern]:
+def _of_older(project_id: int, group_ids: Iterable[str]) -> dict[str, Pattern]:
     """Return the patterns of the stored incidents that started these groups, except those that stand alone."""
     wanted = set(group_ids)
     if not wanted:
         return {}
-    rows = Pattern.objects.filter(incidents__public_id__in=wanted).annotate(first=F("incidents__public_id"))
+    rows = Pattern.objects.filter(project_id=project_id, incidents__public_id__in=wanted).annotate(
+        first=F("incidents__public_id")
+    )
     return {row.first: row for row in rows if not PatternIdentity(row.kind, detail=row.detail).stands_alone}
 
 

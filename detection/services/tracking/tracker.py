@@ -405,7 +405,7 @@ class IncidentTracker:
         if since_seq < self._known_since:
             self._known_since = since_seq
             ended = Incident.objects.filter(
-                session_id=self.session.pk, ended_at__isnull=False, last_seq__gte=since_seq
+                session=self.session, ended_at__isnull=False, last_seq__gte=since_seq
             )
             for seqs in ended.values_list("evidence__seqs", flat=True):
                 self._counted_before.update(seqs or ())
@@ -605,7 +605,7 @@ class IncidentTracker:
             if incident is approval.incident or (incident.pk and incident.pk == approval.incident_id):
                 return incident
         # That of a family is changed by its other sessions, too.
-        rows = Incident.objects.select_for_update(of=("self",))
+        rows = Incident.objects.select_for_update(of=("self",)).filter(project_id=approval.project_id)
         return rows.filter(pk=approval.incident_id).first() if approval.incident_id else None
 
     def _raise_decision(self, incident: Incident, decision: str, message: str) -> None:

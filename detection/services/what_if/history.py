@@ -212,7 +212,7 @@ class History:
     def _batches(self, session: Session) -> Iterator[list[EventRecord]]:
         seq = 0
         while seq < min(session.evaluated_seq, MAX_EVENTS):
-            read = event_records.after(session.pk, seq, BATCH_EVENTS)
+            read = event_records.after(session.key, seq, BATCH_EVENTS)
             batch = [event for event in read if event.seq <= min(session.evaluated_seq, MAX_EVENTS)]
             if not batch:
                 return

@@ -77,7 +77,7 @@ class _Work:
 
     def __init__(self, row: WhatIf, pause: Callable[[], object]) -> None:
         self._row, self._pause = row, pause
-        self._rows = WhatIf.objects.filter(pk=row.pk, state__in=OPEN_STATES)
+        self._rows = WhatIf.objects.filter(project_id=row.project_id, pk=row.pk, state__in=OPEN_STATES)
 
     def run_piece(self) -> bool:
         """Replay sessions for a second, and store what was found; return whether the what-if ended."""

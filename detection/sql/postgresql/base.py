@@ -14,6 +14,7 @@ from typing import Any, Final, Self
 import psycopg
 import psycopg_pool
 from django.db.backends.postgresql import base
+from django.db.backends.postgresql.features import DatabaseFeatures
 from psycopg import abc, errors, pq
 from psycopg.adapt import Transformer
 
@@ -146,6 +147,14 @@ class DeadlineConnection(psycopg.Connection[Any]):
             raise
 
 
+class TenantFeatures(DatabaseFeatures):
+    """Those of PostgreSQL with keys of tenants' tables that are more than Django's."""
+
+    def allows_group_by_selected_pks_on_model(self, model: Any) -> bool:
+        """Return whether the other columns of a row follow from Django's key, for the database."""
+        return not hasattr(model, "project_id") and super().allows_group_by_selected_pks_on_model(model)
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's wrapper, with such connections and a bounded wait for one of the pool.
 
@@ -155,7 +164,14 @@ class DatabaseWrapper(base.DatabaseWrapper):
         What comes before the next statement; see `detection.sql.pipeline.deferred_transaction`.
     """
 
+    features_class = TenantFeatures
     deferred: Any = None
+
+    def schema_editor(self, *arguments: Any, **options: Any) -> Any:
+        """Return an editor that lets the keys of tenants' tables begin with the project."""
+        from .schema import TenantSchemaEditor  # needs the models, which need the settings of this module
+
+        return TenantSchemaEditor(self, *arguments, **options)
 
     @property
     def pool(self) -> Any:

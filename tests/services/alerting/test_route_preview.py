@@ -90,7 +90,7 @@ def test_alerts_that_earlier_routes_send_are_counted_apart(project, receiver):
     first.save()
     assert (previewed().alerts, previewed().taken) == (counts.count(), 0)
     # A destination gets an event once.
-    first.destinations.set([hook])
+    first.send_to([hook])
     assert (previewed().alerts, previewed().taken) == (counts.count() - reads, reads)
 
 

@@ -145,7 +145,7 @@ def test_a_call_of_another_tool_with_a_remembered_decision_waits_for_the_open_ap
 def test_results_of_all_allowed_calls_count(holding, project, agent):
     held = hold(agent, holding, 3)
     decisions.decide(project.pk, held[0].approval["id"], "disable", OPERATOR)
-    with locked_session(Session.objects.get().pk) as locked:
+    with locked_session(Session.objects.get().key) as locked:
         (run,) = locked.tracker.runs.values()
         assert {record.decision for record in run.records} == {"allow"}
 

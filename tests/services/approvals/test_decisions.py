@@ -187,7 +187,7 @@ def test_an_approval_that_expires_resets_the_counters_too(interactive, agent):
 
 def test_observed_calls_reset_the_counters_at_once(interactive, agent):
     agent.posts(*[agent.call() for _ in range(8)])
-    evaluation.evaluate(session_of(interactive).pk)
+    evaluation.evaluate(session_of(interactive).key)
     given = Event.objects.filter(type="call").order_by("seq").values_list("decision", flat=True)
     assert list(given) == (["allow"] * 3 + ["hold"]) * 2
 
@@ -298,7 +298,7 @@ def test_of_two_answers_at_once_exactly_one_wins(asking, agent):
 def test_a_session_that_ends_meanwhile_withdraws_the_approval(asking, agent):
     held = hold(agent)
     agent.posts(agent.result("x"), type(agent.result("y"))(type="end", session="s-1", content="completed"))
-    evaluation.evaluate(session_of(asking).pk)
+    evaluation.evaluate(session_of(asking).key)
     approval = Approval.objects.get()
     assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "block", "session_ended")
     assert session_of(asking).state == SessionState.ENDED
@@ -365,7 +365,7 @@ def test_approvals_of_other_projects_do_not_exist(asking, agent):
 
 def test_calls_that_were_only_observed_are_not_asked_about(asking, agent):
     agent.posts(*(agent.call() for _ in range(6)))
-    evaluation.evaluate(session_of(asking).pk)
+    evaluation.evaluate(session_of(asking).key)
     assert not Approval.objects.exists()
     assert Incident.objects.get().decision == "hold"
 
@@ -464,5 +464,5 @@ def test_the_choices_match_the_answers_of_the_engine(asking, agent):
     assert set(Choice.values) == {"skip", "allow_once", "raise", "exempt", "disable", "stop"}
     held = hold(agent)
     decisions.decide(asking.pk, held.approval["id"], "exempt", OPERATOR)
-    with locked_session(session_of(asking).pk) as locked:
+    with locked_session(session_of(asking).key) as locked:
         assert locked.tracker.exempt == ["search_web"]

@@ -121,7 +121,7 @@ def related(agent, project):
     overrides.save_override(project.pk, PROJECT, settings | {"budget_ladder": "observe"}, OPERATOR, "watch")
     for number in range(10):
         agent.posts(agent.call("read_file", "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", "same"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     rows = {row.kind: row for row in Incident.objects.filter(ended_at=None)}
     assert len({row.group_id for row in rows.values()}) == 1
     assert {"repeat", "budget"} < set(rows)

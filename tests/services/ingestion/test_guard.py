@@ -119,7 +119,7 @@ def test_events_sent_before_are_folded_before_the_verdict(agent):
     assert agent.asks().decision == "block"
     session = Session.objects.get()
     assert session.evaluated_seq == session.last_seq == 4
-    assert evaluation.evaluate(session.pk) == 0
+    assert evaluation.evaluate(session.key) == 0
 
 
 def test_results_sent_along_count_before_the_calls(agent):
@@ -267,7 +267,7 @@ def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_i
     agent.asks()
     agent.asks()
     ask()
-    with locked_session(Session.objects.get().pk) as locked:
+    with locked_session(Session.objects.get().key) as locked:
         interventions.reset_all(locked.tracker)
     ask(times=2)
     TrackerState.objects.update(updated_at=timezone.now())
@@ -289,7 +289,7 @@ def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_i
 def test_a_call_id_that_was_used_before_other_processes_wrote_the_session_is_recognised(agent):
     agent.asks(agent.call(call_id="c-1"))
     agent.asks(agent.call("read", call_id="c-2"))
-    with locked_session(Session.objects.get().pk) as locked:
+    with locked_session(Session.objects.get().key) as locked:
         interventions.reset_all(locked.tracker)
     agent.asks(agent.call("read", call_id="c-3"))
     with sent_messages() as sent:

@@ -25,7 +25,7 @@ def rounds(agent, count, tool="search_web", *, with_ids=False):
 def test_events_are_stored_in_order_and_a_worker_finds_the_loop(agent):
     done = agent.posts(*rounds(agent, 5))
     session = Session.objects.get()
-    evaluation.evaluate(session.pk)
+    evaluation.evaluate(session.key)
 
     assert (done.accepted, done.duplicate) == (10, 0)
     assert [event.seq for event in Event.objects.order_by("seq")] == [*range(1, 11)]
@@ -41,7 +41,7 @@ def test_sending_a_batch_again_counts_nothing_twice(agent):
     batch = [*rounds(agent, 3, with_ids=True)]
     agent.posts(*batch)
     again = agent.posts(*batch)
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
 
     assert (again.accepted, again.duplicate) == (0, 6)
     assert Session.objects.get().call_count == 3
@@ -91,7 +91,7 @@ def test_secrets_are_replaced_by_keyed_marks_before_anything_is_stored(agent):
         agent.call("login", '{"user": "ann", "password": "hunter2hunter2"}', call_id="c"),
     )
     stored = {row.call_id + row.type: row for row in Event.objects.all()}
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     keys = {row.call_id: row.call_key for row in Event.objects.filter(type="call")}
 
     assert "hunter2" not in stored["acall"].arguments
@@ -107,7 +107,7 @@ def test_a_long_result_is_cut_and_still_tells_its_end_apart(agent):
         agent.call("read", "{}", call_id="b"),
         agent.result("b", long + "2"),
     )
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     one, two = Event.objects.filter(type="result").order_by("seq")
 
     assert len(one.content) == STORED_RESULT_CHARACTERS
@@ -120,7 +120,7 @@ def test_the_clock_of_a_client_changes_no_finding(agent):
     year = timedelta(days=365)
     for number, shift in enumerate((timedelta(0), -year, year, -year)):
         agent.posts(agent.call(call_id=f"c-{number}", occurred_at=timezone.now() + shift))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
 
     assert Incident.objects.get().count == 4
     assert Event.objects.filter(occurred_at__gt=timezone.now()).count() == 1
@@ -129,10 +129,10 @@ def test_the_clock_of_a_client_changes_no_finding(agent):
 @pytest.mark.promise("REL-33")
 def test_a_late_event_reopens_a_session_that_ended(agent):
     agent.posts(agent.call(), EventRecord(type="end", session="s-1", content="completed"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     ended = Session.objects.get()
     agent.posts(agent.call())
-    evaluation.evaluate(ended.pk)
+    evaluation.evaluate(ended.key)
 
     assert (ended.state, ended.outcome) == ("ended", "completed")
     assert Session.objects.get().state == "running"
@@ -144,7 +144,7 @@ def test_a_command_in_a_user_message_holds_for_the_calls_after_it(agent):
         agent.call(),
         agent.call(),
     )
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
 
     assert Session.objects.get().policy_values == {"max_repeats": 2}
     assert Incident.objects.get().count == 2
@@ -167,7 +167,7 @@ def test_however_a_run_is_cut_into_batches_it_comes_to_the_same(principal, cuts,
             ]
         for start, stop in zip([0, *limits], [*limits, len(events)], strict=True):
             agent.posts(*events[start:stop])
-            evaluation.evaluate(Session.objects.get(external_id=name).pk)
+            evaluation.evaluate(Session.objects.get(external_id=name).key)
         session = Session.objects.get(external_id=name)
         incidents = session.incidents.order_by("first_seq", "kind").values_list(
             "kind", "count", "decision", "first_seq"

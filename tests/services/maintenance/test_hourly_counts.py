@@ -52,7 +52,7 @@ def test_what_is_not_evaluated_yet_is_counted_later(agent, project):
     agent.posts(agent.call(), agent.call())
     count_calls()
     assert totals(project).checks == 0
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     count_calls()
     assert totals(project).checks == 2
 
@@ -166,7 +166,8 @@ def test_sessions_that_are_gone_leave_their_counts(project, agent):
     agent.asks()
     count_calls()
     assert [*SessionTool.objects.values_list("tool", "calls")] == [("search_web", 1)]
-    removal.delete_sessions([Session.objects.get().pk])
+    session = Session.objects.get()
+    removal.delete_sessions(session.project_id, [session.pk])
     count_calls()
     assert totals(project).checks == 1
     assert not SessionTool.objects.exists()

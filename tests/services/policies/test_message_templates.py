@@ -106,7 +106,7 @@ def test_values_that_do_not_fit_together_are_refused_and_nothing_is_parked(proje
     assert "must be at most" in out.lines[0]
     agent.posts(type(agent.call())(type="message", session="s-1", content=text))
     session = Session.objects.get()
-    evaluation.evaluate(session.pk)
+    evaluation.evaluate(session.key)
     session.refresh_from_db()
     assert session.policy_values == {}
     assert not QuarantinedEvent.objects.exists()

@@ -98,7 +98,7 @@ def test_recent_sessions_stay(agent):
 @pytest.mark.promise("REL-33")
 def test_the_incident_of_a_session_that_nobody_hears_of_ends(agent):
     agent.posts(*[agent.call() for _ in range(4)])
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     assert Session.objects.get().state == "looping"
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.housekeeping()

@@ -14,9 +14,9 @@ from tests.support.threads import in_thread, wait_until_blocked
 def test_evaluating_twice_changes_nothing(agent):
     agent.posts(*[agent.call() for _ in range(6)])
     session = Session.objects.get()
-    first = evaluation.evaluate(session.pk)
+    first = evaluation.evaluate(session.key)
     before = list(Incident.objects.values()), list(Session.objects.values())
-    second = evaluation.evaluate(session.pk)
+    second = evaluation.evaluate(session.key)
 
     assert (first, second) == (6, 0)
     assert (list(Incident.objects.values()), list(Session.objects.values())) == before
@@ -28,12 +28,12 @@ def test_a_long_backlog_is_taken_in_several_transactions(agent, monkeypatch):
     session = Session.objects.get()
     monkeypatch.setattr(folding, "BATCH_EVENTS", 10)
 
-    assert [evaluation.evaluate(session.pk) for _ in range(4)] == [10, 10, 5, 0]
+    assert [evaluation.evaluate(session.key) for _ in range(4)] == [10, 10, 5, 0]
 
 
 def test_an_outdated_state_is_rebuilt_from_the_stored_calls(agent):
     agent.posts(*[agent.call() for _ in range(3)])
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
     with pytest.raises(snapshot.SnapshotVersionError):
         snapshot.load(b'{"v":-1}')
@@ -53,7 +53,7 @@ def test_a_poisonous_event_is_parked_with_its_error_and_the_session_goes_on(agen
 
     monkeypatch.setattr(fold, "observe_call", brittle)
     session = Session.objects.get()
-    evaluation.evaluate(session.pk)
+    evaluation.evaluate(session.key)
     session.refresh_from_db()
 
     assert session.evaluated_seq == 5
@@ -153,7 +153,7 @@ def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
 
 def test_a_session_that_ends_ends_its_incidents(agent):
     agent.posts(*[agent.call() for _ in range(4)], EventRecord(type="end", session="s-1", content="failed"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
 
     incident = Incident.objects.get()
     assert incident.ended_at is not None
@@ -166,7 +166,7 @@ def test_what_several_detectors_find_in_the_same_calls_are_related_incidents(age
         tool = ("read_file", "grep", "open")[number % 3]
         events += [agent.call(tool, "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", f"same {tool}")]
     agent.posts(*events)
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
 
     rows = Incident.objects.all()
     assert len({row.loop_id for row in rows}) == len(rows) > 1
@@ -189,7 +189,7 @@ def test_two_different_loops_of_a_session_are_two_incidents(agent):
 
 def test_what_was_only_reported_is_not_told_as_stopped(agent):
     agent.posts(*[agent.call() for _ in range(5)])
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     reported = Incident.objects.get()
     for _ in range(2):
         agent.asks()

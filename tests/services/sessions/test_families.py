@@ -60,8 +60,8 @@ def test_calls_of_several_sessions_at_once_count_once_each_and_nobody_waits_in_a
             agents[0].posts(
                 *(one.call("list", "{}", f"posted-{turn}-{place}") for place, one in enumerate(agents))
             )
-            for pk in Session.objects.values_list("pk", flat=True):
-                evaluation.evaluate(pk)
+            for session in Session.objects.all():
+                evaluation.evaluate(session.key)
 
     def parent():
         started.wait(30)
@@ -71,8 +71,8 @@ def test_calls_of_several_sessions_at_once_count_once_each_and_nobody_waits_in_a
     all_results(
         [in_thread(guarded, number) for number in range(CHILDREN)] + [in_thread(reported), in_thread(parent)]
     )
-    for pk in Session.objects.values_list("pk", flat=True):
-        evaluation.evaluate(pk)
+    for session in Session.objects.all():
+        evaluation.evaluate(session.key)
     for number in range(CHILDREN):
         agent = member(fleet, f"child-{number}", "middle" if number % 2 else "top")
         agent.asks(agent.call("done", "{}"))

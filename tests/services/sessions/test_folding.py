@@ -36,7 +36,7 @@ def test_where_detection_is_disabled_nothing_is_tracked(agent, project, monkeypa
     agent.asks()
     agent.asks(results=[agent.result("call_0")])
     agent.posts(agent.call(), message("hello"), EventRecord(type="end", session="s-1", content="completed"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     session = Session.objects.get()
     assert used == []
     assert not TrackerState.objects.exists()
@@ -67,7 +67,7 @@ def test_disabling_keeps_the_state_of_before(agent, project):
 
 def test_calls_are_numbered_without_the_events_between_them(agent):
     agent.posts(message("hi"), agent.call(call_id="a"), agent.result("a"), agent.call("other", "{}"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     agent.asks(agent.call("third", "{}"), results=[agent.result("call_1")])
     numbers = Event.objects.order_by("seq").values_list("type", "call_number")
     assert [number for kind, number in numbers if kind == "call"] == [1, 2, 3]
@@ -90,7 +90,7 @@ def test_a_quarantined_call_has_its_number_too(agent, monkeypatch):
         return sound(state, call, *rest)
 
     monkeypatch.setattr(fold, "observe_call", brittle)
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     assert [*Event.objects.order_by("seq").values_list("call_number", flat=True)] == [1, 2]
 
 
@@ -105,7 +105,7 @@ def test_an_incident_knows_the_number_of_its_first_call(agent):
 
 def test_replies_to_commands_in_messages_are_kept(agent):
     agent.posts(message("hello"), message("!/set(tool-loop-max-repeats=6) and !/set(tool-loop-ttl=0)"))
-    evaluation.evaluate(Session.objects.get().pk)
+    evaluation.evaluate(Session.objects.get().key)
     session = Session.objects.get()
     (reply,) = command_replies(session)
     assert reply.seq == 2

@@ -8,7 +8,7 @@ from channels.layers import get_channel_layer
 from django.utils import timezone
 
 from detection.engine import interventions
-from detection.models import Incident, IncidentActivity, Project, Session
+from detection.models import Incident, IncidentActivity, Project, Session, SessionKey
 from detection.selectors.sessions import changed_since, visible
 from detection.services.errors import NotFound
 from detection.services.incidents import triage
@@ -74,7 +74,7 @@ def continued_loop(agent):
 def test_a_block_that_changes_nothing_writes_nothing(racing):
     racing.asks()
     before = Session.objects.values().get()
-    with locked_session(before["id"]):
+    with locked_session(SessionKey(before["project_id"], before["id"])):
         pass
     assert Session.objects.values().get() == before
 
@@ -84,7 +84,7 @@ def test_a_block_that_raises_leaves_everything_as_it_was(racing):
     before = Session.objects.values().get()
 
     def fail():
-        with locked_session(before["id"]) as locked:
+        with locked_session(SessionKey(before["project_id"], before["id"])) as locked:
             locked.session.call_count = 99
             interventions.reset_all(locked.tracker)
             raise ZeroDivisionError
@@ -97,33 +97,33 @@ def test_a_block_that_raises_leaves_everything_as_it_was(racing):
 def test_a_session_that_is_gone_or_held_by_another_transaction_is_not_found(racing):
     racing.asks()
     session = Session.objects.get()
-    with pytest.raises(NotFound), locked_session(session.pk + 1):
+    with pytest.raises(NotFound), locked_session(session.key._replace(session_id=session.pk + 1)):
         pass
     raised = []
 
     def take():
         try:
-            with locked_session(session.pk, wait=False):
+            with locked_session(session.key, wait=False):
                 pass
         except NotFound:
             raised.append(True)
 
-    with locked_session(session.pk):
+    with locked_session(session.key):
         in_thread(take).result()
     assert raised == [True]
 
 
 def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racing):
     racing.asks()
-    session_id = Session.objects.get().pk
+    key = Session.objects.get().key
     racing.posts(racing.call())
     seen = []
 
     def second():
-        with locked_session(session_id) as locked:
+        with locked_session(key) as locked:
             seen.append((locked.session.evaluated_seq, locked.tracker.runs[""].ordinal))
 
-    with locked_session(session_id) as locked:
+    with locked_session(key) as locked:
         thread = in_thread(second)
         wait_until_blocked()
         Folding(locked, Quarantine()).catch_up()
@@ -135,7 +135,7 @@ def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
     incident = loop(racing)
     racing.posts(racing.call())
     project_id = Project.objects.get().pk
-    with locked_session(incident.session_id) as locked:
+    with locked_session(incident.session.key) as locked:
         assert locked.incidents.active
         thread = in_thread(lambda: triage.acknowledge(project_id, incident.public_id, OPERATOR))
         wait_until_blocked()
@@ -148,7 +148,7 @@ def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
 def test_a_finding_writes_only_what_findings_change(agent):
     incident = loop(agent)
     agent.posts(agent.call())
-    with locked_session(incident.session_id) as locked:
+    with locked_session(incident.session.key) as locked:
         assert locked.incidents.active
         Incident.objects.update(status="acknowledged", label="true_loop")
         Folding(locked, Quarantine()).catch_up()
@@ -194,7 +194,7 @@ def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):
 def test_a_loop_whose_session_is_at_work_is_not_abandoned(racing):
     incident = loop(racing)
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
-    with locked_session(incident.session_id):
+    with locked_session(incident.session.key):
         ended = []
         in_thread(lambda: ended.append(retention.end_abandoned())).result()
     assert ended == [0]

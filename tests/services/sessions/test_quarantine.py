@@ -59,7 +59,7 @@ def test_all_of_many_events_are_quarantined_with_their_tracebacks_in_linear_time
         session = poisoned(agent, count)
         defect.work.clear()
         with sent_messages() as sent:
-            assert evaluate(session.pk) == count
+            assert evaluate(session.key) == count
         costs.append((len(defect.work), len(sent)))
         rows = QuarantinedEvent.objects.filter(session=session)
         assert rows.count() == count * 9 // 10
@@ -74,7 +74,7 @@ def test_all_of_many_events_are_quarantined_with_their_tracebacks_in_linear_time
 
 def test_an_event_that_fails_alone_costs_few_transactions(agent, defect):
     agent.posts(*[agent.call("poison" if n == 500 else "read", f'{{"n": {n}}}') for n in range(600)])
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     assert len(defect.work) < 1.9 * 600
 
 
@@ -92,7 +92,7 @@ def test_a_retry_evaluates_events_in_their_place_and_reports_the_loop(agent, def
     calls = [agent.call("poison", round=f"r-{number}") for number in range(5)]
     agent.posts(calls[0], agent.result("call_0"), *calls[1:])
     session = Session.objects.get()
-    evaluate(session.pk)
+    evaluate(session.key)
     assert not Incident.objects.exists()
     defect.fix()
     assert quarantine.retry(project.pk, "s-1", OPERATOR) == quarantine.RetryResult(evaluated=5)
@@ -116,7 +116,7 @@ def test_a_retry_evaluates_events_in_their_place_and_reports_the_loop(agent, def
 
 def test_what_fails_again_stays_with_its_new_error_and_leaves_no_trace(agent, defect, project, monkeypatch):
     agent.posts(agent.call("poison a"), agent.call("poison b"), agent.call("read"))
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     defect.fix()
     sound = fold.observe_call
 
@@ -141,7 +141,7 @@ def test_a_state_is_rebuilt_without_quarantined_events_and_without_calls_that_ca
     agent, defect, project
 ):
     agent.posts(*[agent.call("poison") for _ in range(4)])
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     TrackerState.objects.update(snapshot=b'{"v":-1}', version=0)
     assert agent.asks(agent.call("read", "{}")).decision == "allow"
     assert QuarantinedEvent.objects.count() == 4
@@ -158,7 +158,7 @@ def test_a_state_is_rebuilt_without_quarantined_events_and_without_calls_that_ca
 
 def test_events_are_listed_and_retried_on_the_screen_by_those_who_may(agent, defect, project):
     poisoned(agent, 20)
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     defect.fix()
     client, url = Client(), f"/p/{project.slug}/quarantined-events"
     client.force_login(make_member(project, Role.VIEWER))
@@ -182,7 +182,7 @@ def test_events_are_listed_and_retried_on_the_screen_by_those_who_may(agent, def
 
 def test_events_are_listed_and_retried_on_the_command_line(agent, defect, project):
     poisoned(agent, 20)
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
 
     def run(*options):
         out = StringIO()
@@ -208,7 +208,7 @@ def test_retried_calls_show_their_results_whatever_would_be_answered_now(agent, 
         result = agent.result(f"c-{number}", "denied", is_error=True)
         agent.posts(agent.call("poison", "{}", call_id=f"c-{number}"), result)
     session = Session.objects.get()
-    evaluate(session.pk)
+    evaluate(session.key)
     defect.fix()
     quarantine.retry(project.pk, session.external_id, OPERATOR)
     calls = Event.objects.filter(session_id=session.pk, type="call").order_by("seq")

@@ -122,7 +122,7 @@ def work(agent, calls=5):
 
 def end_session(agent):
     agent.posts(EventRecord(type="end", session="s-1", content="completed"))
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
 
 
 def test_a_loop_that_the_agent_leaves_by_itself_ends_and_tells_so(agent, project):
@@ -159,7 +159,7 @@ def test_an_incident_says_which_of_its_calls_counted_as_a_fifth(agent):
     """Else its limit and the first blocked call contradict each other."""
     for number in range(7):
         agent.posts(agent.call(call_id=f"c-{number}"), agent.result(f"c-{number}"))
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     incident = only()
     assert incident_text.slow_calls(incident) == ""
     for call in incident.evidence["calls"][3:]:
@@ -176,7 +176,7 @@ def test_a_reported_call_that_would_have_been_stopped_may_have_a_new_result(agen
         call = agent.call(call_id=f"c-{number}")
         agent.asks(call) if is_guarded else agent.posts(call)
         agent.posts(agent.result(f"c-{number}", "3 visitors" if number < 11 else "4 visitors"))
-        evaluate(Session.objects.get().pk)
+        evaluate(Session.objects.get().key)
     incident = only()
     assert (incident.decision, incident.was_guarded) == ("stop", is_guarded)
     said = "".join(part.text for part in incident_text.sentence(incident))
@@ -213,7 +213,7 @@ def test_a_session_that_sends_nothing_any_more_ends_like_one_that_says_so(agent,
     for number, found in enumerate(["0 hits"] * 3 + [content]):
         agent.asks(agent.call(call_id=f"c-{number}"))
         agent.posts(agent.result(f"c-{number}", found))
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.end_abandoned()
     assert (only().recovered, only().ended_at is not None) == (content != "0 hits", True)
@@ -230,7 +230,7 @@ def test_a_loop_that_led_to_a_stop_stays_open_until_someone_acknowledges_it(agen
 
 def test_observed_calls_that_would_have_been_stopped_keep_nobody_busy(agent):
     agent.posts(*[agent.call() for _ in range(9)])
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     assert (only().decision, only().status) == ("stop", "open")
     end_session(agent)
     assert only().status == "ended"
@@ -303,7 +303,7 @@ def test_an_answered_approval_leaves_nothing_to_do(agent, project):
 
 def test_an_abandoned_loop_ends(agent):
     agent.posts(*[agent.call() for _ in range(5)])
-    evaluate(Session.objects.get().pk)
+    evaluate(Session.objects.get().key)
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
     retention.end_abandoned()
     assert only().status == "ended"

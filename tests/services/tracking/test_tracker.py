@@ -20,7 +20,7 @@ def limited(project, **values):
 
 def observe(agent, calls):
     agent.posts(*[agent.call(tool, arguments, cost_usd=0.5) for tool, arguments in calls])
-    while evaluate(Session.objects.get().pk):
+    while evaluate(Session.objects.get().key):
         pass
 
 
