@@ -7,8 +7,10 @@ from typing import Annotated
 
 from detection.models import Erasure, Project
 from detection.models.erasures import name_digest
-from detection.selectors.pages import Page, Position, cut
+from detection.selectors.pages import Order, Page, SortKey, cut
 from detection.selectors.row_fields import Shown
+
+_NEWEST = Order(SortKey("requested", "requested_at"))
 
 
 def removed(row: Erasure) -> dict[str, int]:
@@ -47,13 +49,11 @@ def list_erasures(
     name
         Only those of this name: ``session`` or ``agent``, and the name itself.
     """
-    rows = Erasure.objects.filter(project_id=project_id).order_by("-requested_at", "-pk")
+    rows = Erasure.objects.filter(project_id=project_id)
     if name is not None:
         project = Project.objects.get(pk=project_id)
         rows = rows.filter(of=name[0], name_digest=name_digest(project, *name))
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("requested_at"))
-    return cut(list(rows[: limit + 1]), limit, lambda row: Position(row.requested_at, row.pk).encode())
+    return cut([*_NEWEST.page(rows, cursor)[: limit + 1]], limit, _NEWEST.cursor)
 
 
 def find_erasure(project_id: int, public_id: str) -> Erasure | None:

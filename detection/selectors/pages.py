@@ -38,39 +38,6 @@ class Page(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """A position in a list that is sorted by time and id, newest first."""
-
-    at: datetime
-    id: int
-
-    def encode(self) -> str:
-        """Return the opaque text form."""
-        return base64.urlsafe_b64encode(f"{self.at.isoformat()}|{self.id}".encode()).decode().rstrip("=")
-
-    @classmethod
-    def decode(cls, cursor: str) -> Position:
-        """Parse the text form; raises `BadCursor` for anything else."""
-        try:
-            text = base64.urlsafe_b64decode(cursor.encode("ascii") + b"=" * (-len(cursor) % 4)).decode()
-            at, _, number = text.partition("|")
-            position = cls(datetime.fromisoformat(at), int(number))
-        except (ValueError, binascii.Error) as error:
-            raise BadCursor(_FOREIGN) from error
-        if (
-            position.at.tzinfo is None
-            or not 0 <= position.id <= MAX_ID
-            or not 1971 <= position.at.year <= 9998
-        ):
-            raise BadCursor(_FOREIGN)
-        return position
-
-    def beyond(self, time_field: str) -> Q:
-        """Return the condition of the rows after this position; its first part bounds the index scan."""
-        return Q(**{f"{time_field}__lte": self.at}) & ~Q(**{time_field: self.at, "id__gte": self.id})
-
-
-@dataclass(frozen=True, slots=True)
 class SortKey:
     """A sort key of a list.
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from django.db.models import Count
 
 from detection.models import QuarantinedEvent
-from detection.selectors.pages import BadCursor, Page, cut
+from detection.selectors.pages import Order, Page, SortKey, cut
+
+_NEWEST = Order(SortKey("newest", "id", "number"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +43,7 @@ def list_quarantined(
     BadCursor
         If the cursor was not created by this list.
     """
-    rows = QuarantinedEvent.objects.filter(project_id=project_id).select_related("session").order_by("-id")
+    rows = QuarantinedEvent.objects.filter(project_id=project_id).select_related("session")
     if session:
         rows = rows.filter(session__external_id=session)
-    if cursor:
-        if not (cursor.isascii() and cursor.isdigit() and len(cursor) < 19):
-            raise BadCursor("`cursor` must be a `next_cursor` of this list.")
-        rows = rows.filter(id__lt=int(cursor))
-    return cut([*rows[: limit + 1]], limit, lambda row: str(row.pk))
+    return cut([*_NEWEST.page(rows, cursor)[: limit + 1]], limit, _NEWEST.cursor)

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, is_dataclass
 from datetime import datetime
 from decimal import Decimal
-from functools import cache
+from functools import cache, partial
+from operator import attrgetter
 from types import NoneType
 from typing import Any, Literal, Optional, get_args, get_type_hints
 
@@ -86,8 +87,8 @@ class RowField:
     @property
     def plain_type(self) -> Any:
         """The type without null."""
-        parts = [part for part in get_args(self.type) if part is not NoneType]
-        return parts[0] if parts else self.type
+        parts = get_args(self.type)
+        return next(part for part in parts if part is not NoneType) if NoneType in parts else self.type
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -104,15 +105,21 @@ class RowField:
         is_nullable = self.shown.is_optional or NoneType in get_args(self.type)
         return Optional[kind] if is_nullable else kind  # noqa: UP045 - the type is a value here
 
-    def value(self, row: Any) -> Any:
-        """Return the value for documents."""
-        if self.shown.show:
-            found = self.shown.show(row)
-        else:
-            found = row
-            for part in (self.attribute,) if isinstance(row, self.row) else self.column.split("__"):
-                found = None if found is None else getattr(found, part)
-        return (found or None) if self.shown.is_optional else _shown(found)
+    def reader(self, *, is_own: bool) -> Callable[[Any], Any]:
+        """Return what reads the value for documents from a row of the described class, or from one of a model."""
+        path = [self.attribute] if is_own else self.column.split("__")
+        read = self.shown.show or (attrgetter(path[0]) if len(path) == 1 else partial(_followed, path))
+        if self.shown.is_optional:
+            return lambda row: read(row) or None
+        is_plain = is_own and not self.shown.show and self.plain_type in _PLAIN
+        return read if is_plain else lambda row: _shown(read(row))
+
+
+def _followed(path: list[str], row: Any) -> Any:
+    """Return the value at the end of a path, or None if a part of it is."""
+    for part in path:
+        row = None if row is None else getattr(row, part)
+    return row
 
 
 def is_described(value: Any) -> bool:
@@ -122,6 +129,8 @@ def is_described(value: Any) -> bool:
 
 def _shown(value: Any) -> Any:
     """Return a value as documents have it."""
+    if value.__class__ in _PLAIN:
+        return value
     if isinstance(value, datetime):
         return value.isoformat()
     if isinstance(value, Decimal):
@@ -129,6 +138,9 @@ def _shown(value: Any) -> Any:
     if is_described(value):
         return document_of(value)
     return [_shown(one) for one in value] if isinstance(value, tuple) else value
+
+
+_PLAIN = frozenset((str, int, float, bool, dict, list, NoneType))
 
 
 @cache
@@ -171,8 +183,13 @@ def document_of(row: Any, kind: Any = None, **given: Any) -> dict[str, Any]:
         Values that do not come from the row alone, by their names in the document.
     """
     described: Any = kind or type(row)
-    fields = shown_fields(described)
-    return {field.name: given[field.name] if field.name in given else field.value(row) for field in fields}
+    readers = _readers(described, isinstance(row, described))
+    return {name: given[name] if name in given else read(row) for name, read in readers}
+
+
+@cache
+def _readers(row: Any, is_own: bool) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    return tuple((field.name, field.reader(is_own=is_own)) for field in shown_fields(row))
 
 
 def filters_of(row: Any) -> tuple[FilterField, ...]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from detection.models import Project, WhatIf
-from detection.selectors.pages import Page, Position, cut
+from detection.selectors.pages import Order, Page, SortKey, cut
 
+_NEWEST = Order(SortKey("created", "created_at"))
 MISSING_WORDS: Mapping[str, str] = {
     "payloads_not_stored": "their payloads are not stored",
     "too_long": "their sessions are too long",
@@ -42,10 +43,8 @@ class Coverage:
 
 def list_what_ifs(project_id: int, _filters: None = None, cursor: str = "", limit: int = 50) -> Page[WhatIf]:
     """Return a page of the what-ifs of a project, newest first; `BadCursor` for a cursor of another list."""
-    rows = WhatIf.objects.filter(project_id=project_id).order_by("-created_at", "-pk")
-    if cursor:
-        rows = rows.filter(Position.decode(cursor).beyond("created_at"))
-    return cut(list(rows[: limit + 1]), limit, lambda row: Position(row.created_at, row.pk).encode())
+    rows = _NEWEST.page(WhatIf.objects.filter(project_id=project_id), cursor)
+    return cut([*rows[: limit + 1]], limit, _NEWEST.cursor)
 
 
 def find_what_if(project_id: int, public_id: str) -> WhatIf | None:

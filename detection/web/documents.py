@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -23,11 +22,6 @@ def session_link(project: str, name: str) -> str:
 def incident_link(project: str, public_id: str) -> str:
     """Return the address of an incident in the console."""
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
-
-
-def as_time(value: datetime | None) -> str | None:
-    """Return a time in ISO 8601 with its offset."""
-    return None if value is None else value.isoformat()
 
 
 def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
