@@ -19,7 +19,10 @@ from development.test_server import running_server
 
 TESTS = Path("clients/python/client_tests")
 CLIENT = "client"
-JAVASCRIPT = {"javascript": Path("clients/javascript")}
+JAVASCRIPT = {
+    "javascript": Path("clients/javascript"),
+    "javascript_frameworks": Path("clients/javascript/frameworks"),
+}
 """Folders with a `package.json`, in the order in which they are built."""
 SKIPPED = "SKIPPED: not installed; run `python3 manage.py test clients --install`"
 
@@ -33,7 +36,8 @@ def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None 
         The checkout.
     arguments : sequence of str
         `--install` creates missing environments and renews those of other requirements; names of frameworks,
-        `client` for the client itself, and `javascript` run only these; anything else is passed to pytest.
+        `client` for the client itself, `javascript` and `javascript_frameworks` run only these; anything else is passed
+        to pytest.
     running : mapping, optional
         What the ready file of a running server says; without one, a server of the checkout is started.
     """

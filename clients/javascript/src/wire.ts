@@ -53,6 +53,12 @@ export function content(value: unknown): string | null {
   return `${head(text, STORED_CHARACTERS)}\n${mark}`;
 }
 
+/** Return the text of a list of text parts; any other content stays as it is. */
+export function partsText(value: unknown): unknown {
+  const isText = Array.isArray(value) && value.every((part: unknown) => isObject(part) && part["type"] === "text");
+  return isText ? value.map((part: { text?: unknown }) => part.text).join("\n") : value;
+}
+
 /** Return arguments within the limits of the API; what is cut keeps its digest, so that calls still differ. */
 export function sentArguments(value: unknown): SentArguments {
   if (value === null || value === undefined) return {};

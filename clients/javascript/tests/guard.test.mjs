@@ -36,7 +36,12 @@ test("the message of a blocked call, and an error of the tool, are results", asy
   const guard = patient();
   const name = newName();
   const look = guard.tool(async (_first, _second) => "0 hits", { name: "look", messageAsResult: true });
-  const fail = guard.tool(() => { throw new RangeError("too far"); }, { name: "fail" });
+  const fail = guard.tool(
+    () => {
+      throw new RangeError("too far");
+    },
+    { name: "fail" },
+  );
   await guard.session(name).run(async () => {
     const answers = [];
     for (let number = 0; number < 4; number += 1) answers.push(await look("a", { b: 1 }));
@@ -47,7 +52,13 @@ test("the message of a blocked call, and an error of the tool, are results", asy
   const found = await calls(name);
   assert.equal(found[0].arguments, '{"args":["a",{"b":1}]}');
   assert.deepEqual([found.at(-1).result.is_error, found.at(-1).result.content], [true, "RangeError: too far"]);
-  assert.throws(() => guard.tool(function* () { yield 1; }), /generator/);
+  assert.throws(
+    () =>
+      guard.tool(function* () {
+        yield 1;
+      }),
+    /generator/,
+  );
 });
 
 test("sessions follow the asynchronous calls of their block, and a new one ends with it", async () => {
@@ -71,10 +82,14 @@ test("sessions follow the asynchronous calls of their block, and a new one ends 
 
 const SHAPES = {
   chat: (ids) => ({
-    choices: [{ message: {
-      role: "assistant",
-      tool_calls: ids.map((id) => ({ id, type: "function", function: { name: "search", arguments: '{"q":"x"}' } })),
-    } }],
+    choices: [
+      {
+        message: {
+          role: "assistant",
+          tool_calls: ids.map((id) => ({ id, type: "function", function: { name: "search", arguments: '{"q":"x"}' } })),
+        },
+      },
+    ],
   }),
   responses: (ids) => ({
     output: [
@@ -156,7 +171,10 @@ test("a check that is given up leaves no open call", async (t) => {
   const session = guard.session(newName());
   const signal = AbortSignal.timeout(50);
   await assert.rejects(session.check("search", { q: "x" }, { signal }), { name: "TimeoutError" });
-  assert.deepEqual(session.outbox.map((event) => event.content ?? event.tool), ["search", "Cancelled before it ran."]);
+  assert.deepEqual(
+    session.outbox.map((event) => event.content ?? event.tool),
+    ["search", "Cancelled before it ran."],
+  );
   assert.equal(guard.degraded, false);
   await guard.close(0);
 });
@@ -170,12 +188,19 @@ test("values that JSON does not have are sent all the same", async () => {
   circle.self = circle;
   const verdict = await session.check("search", circle);
   assert.equal(verdict.source, "server");
-  session.result(verdict, { get broken() { throw new Error("not now"); } });
+  session.result(verdict, {
+    get broken() {
+      throw new Error("not now");
+    },
+  });
   assert.ok(await guard.close(20));
   assert.equal(guard.status.droppedEvents, 0);
   const [call] = await calls(name);
   assert.deepEqual(JSON.parse(call.arguments), {
-    big: "100000000000000000000", bytes: JSON.parse(call.arguments).bytes, map: { a: [1] }, self: "[circular]",
+    big: "100000000000000000000",
+    bytes: JSON.parse(call.arguments).bytes,
+    map: { a: [1] },
+    self: "[circular]",
     when: "1970-01-01T00:00:00.000Z",
   });
   assert.match(JSON.parse(call.arguments).bytes, /^\[3 bytes, sha256 [0-9a-f]{32}\]$/);
@@ -190,11 +215,16 @@ test("values that JSON does not have are sent all the same", async () => {
 
 test("an address or a key that is wrong is an error at the start", () => {
   for (const [options, wrong] of [
-    [{ url: "ftp://x", key: "lg_x" }, /HTTP address/], [{ url: "http://x:0", key: "lg_x" }, /HTTP address/],
-    [{ url: "http://x", key: "a b" }, /key/], [{ url: "http://x", key: "lg_x", budgetSeconds: 0 }, /budgetSeconds/],
+    [{ url: "ftp://x", key: "lg_x" }, /HTTP address/],
+    [{ url: "http://x:0", key: "lg_x" }, /HTTP address/],
+    [{ url: "http://x", key: "a b" }, /key/],
+    [{ url: "http://x", key: "lg_x", budgetSeconds: 0 }, /budgetSeconds/],
     [{ url: "http://x", key: "lg_x", failClosed: "delete_*" }, /list/],
   ]) {
-    assert.throws(() => new Guard(options), (error) => error instanceof TypeError && wrong.test(error.message));
+    assert.throws(
+      () => new Guard(options),
+      (error) => error instanceof TypeError && wrong.test(error.message),
+    );
   }
   const script = 'try { new (require("loopguard-client").Guard)() } catch (error) { console.log(error.message) }';
   const env = { PATH: process.env.PATH, HOME: "/nonexistent" };
@@ -207,7 +237,10 @@ test("patterns name the tools that need a verdict", () => {
   const guard = new Guard({ url: "http://127.0.0.1:9", key: "lg_x", failClosed });
   const closed = ["delete_", "delete_all\nof it", "pay", "ac", "bc", "yz", "a.b"];
   const others = ["undelete_x", "paay", "cc", "xz", "aab"];
-  assert.deepEqual([...closed, ...others].filter((tool) => guard.failsClosed(tool)), closed);
+  assert.deepEqual(
+    [...closed, ...others].filter((tool) => guard.failsClosed(tool)),
+    closed,
+  );
 });
 
 test("a process that has nothing left to do sends its last result, and a guard does not keep it alive", async () => {
