@@ -40,7 +40,7 @@ export interface AiOptions<TOOLS> extends SessionChoice<ToolCallContext> {
 }
 
 /**
- * Return `tools` and `stopWhen` of a run or an agent: `generateText({ model, prompt, ...loopguard(guard, { tools }) })`.
+ * Return `tools` and `stopWhen` of a run or agent: `generateText({ model, prompt, ...loopguard(guard, { tools }) })`.
  *
  * A blocked call gets the message as its result; the other calls of the step run. `stop` ends the run after the step.
  * Without `session`, each run is a session of its own, unless it is inside of `session.run`.
