@@ -35,7 +35,7 @@ from tests.support.closed_port import closed_port
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
 _WITHOUT_DJANGO = [
-    *(_HERE / package for package in ("development", "docs", "engine", "supervisor")), _ROOT / "clients"
+    *(_HERE / package for package in ("docs", "engine", "supervisor")), _ROOT / "clients"
 ]  # fmt: skip
 _MEASURING = _HERE / "development" / "measuring"
 """Plays scenarios on an installation, so it needs what the other tests of `development` do without."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from django.template.loader import render_to_string
 
 from detection.services.audit import SYSTEM
 from detection.services.sessions.actions import set_policy
+from tests.support.model_server import Answer, ModelServer
 
 README = Path(__file__).parents[2] / "README.md"
 SESSION, TOOL, ARGUMENTS = "s-42", "search_web", {"q": "reset password"}
@@ -49,22 +48,8 @@ def test_the_lines_of_the_readme_run_a_call_only_when_it_is_allowed(live_server,
 @pytest.fixture
 def unavailable():
     """The address of a server that answers nothing but 503."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.send_response(503)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join(10)
+    with ModelServer(lambda _: Answer(status=503)).running() as server:
+        yield server.url
 
 
 @pytest.mark.parametrize("has_server", [True, False])

@@ -1,43 +1,26 @@
 """The audit of dependencies, with a server in place of the one of advisories."""
 
-import http.server
-import json
-import threading
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 
 from development import advisories
 from development.commands import ROOT
 from tests.support.closed_port import closed_port
+from tests.support.model_server import ModelServer, of_json
 
 
 @contextmanager
 def advisory_server(answer):
     """Answer each question as OSV does; yields the address and what was asked."""
-    asked: list[Any] = []
+    packages: list[str] = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self):
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.extend(query["package"]["purl"] for query in body["queries"])
-            content = json.dumps(answer(asked)).encode()
-            self.send_response(200 if self.path == "/v1/querybatch" else 404)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def script(asked):
+        packages.extend(query["package"]["purl"] for query in asked.document["queries"])
+        return of_json(answer(packages), 200 if asked.path == "/v1/querybatch" else 404)
 
-        def log_message(self, *arguments):
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
+    with ModelServer(script).running() as server:
+        yield server.url, packages
 
 
 def test_every_package_and_the_browser_code_are_asked_about(capsys):

@@ -1,33 +1,12 @@
 """Ports and addresses."""
 
 import socket
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from loopguard_site.supervisor import addresses
 from loopguard_site.supervisor.errors import SupervisorError
-
-
-class Health(BaseHTTPRequestHandler):
-    """A server that is well at one path and unwell at every other."""
-
-    def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/healthz" else 503)
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
-
-
-@pytest.fixture
-def server_port() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Health) as server:
-        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+from tests.support.model_server import Answer, ModelServer
 
 
 @pytest.mark.parametrize("offset", [0, 1])
@@ -60,10 +39,13 @@ def test_the_address_printed_can_be_opened_on_this_machine(host, expected):
     assert addresses.url(host, 8300) == expected
 
 
-def test_only_an_answer_that_all_is_well_counts(server_port, monkeypatch):
+def test_only_an_answer_that_all_is_well_counts(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    assert addresses.answers("127.0.0.1", server_port, "/healthz")
-    assert not addresses.answers("127.0.0.1", server_port, "/readyz")
+    with ModelServer(
+        lambda asked: Answer(status=200 if asked.path == "/healthz" else 503)
+    ).running() as server:
+        assert addresses.answers("127.0.0.1", server.port, "/healthz")
+        assert not addresses.answers("127.0.0.1", server.port, "/readyz")
     assert not addresses.answers("127.0.0.1", addresses.two_free_ports("127.0.0.1", 0), "/healthz")
 
 

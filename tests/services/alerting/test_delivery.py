@@ -28,12 +28,6 @@ def local(settings):
 
 
 @pytest.fixture
-def receiver():
-    with receiving() as running:
-        yield running
-
-
-@pytest.fixture
 def hook(project, receiver):
     hook = make_webhook(project, receiver)
     make_route(project, hook, group_by=["session"])

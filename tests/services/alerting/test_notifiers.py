@@ -11,18 +11,7 @@ from detection.services.alerting import destinations, notifications, notifiers, 
 from detection.services.errors import Invalid
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
 from tests.support.alerts import ANA, make_incident, make_route, send_all
-from tests.support.http_receiver import Reply, receiving
-
-
-@pytest.fixture
-def local(settings):
-    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
-
-
-@pytest.fixture
-def receiver():
-    with receiving() as running:
-        yield running
+from tests.support.http_receiver import Reply
 
 
 @pytest.mark.parametrize(
@@ -57,7 +46,7 @@ def test_what_is_shown_of_a_service_holds_no_token(address):
     assert not any(part in shown for part in ("TIiaj", "JHMHI", "word", "abcdefg"))
 
 
-def test_a_message_arrives_as_plain_text(project, local, receiver):
+def test_a_message_arrives_as_plain_text(project, receiver):
     row, secret = destinations.create_destination(
         project.pk, ANA, name="phone", kind="apprise", address=f"ntfy://127.0.0.1:{receiver.port}/topic"
     )
@@ -74,7 +63,7 @@ def test_a_message_arrives_as_plain_text(project, local, receiver):
     assert "@all" not in text
 
 
-def test_an_error_contains_no_parts_of_the_address(project, local, receiver, caplog):
+def test_an_error_contains_no_parts_of_the_address(project, receiver, caplog):
     caplog.set_level(logging.DEBUG)
     receiver.replies = [Reply(403, body=b"no")] * 3
     with pytest.raises(Unreachable) as refused:
@@ -90,7 +79,7 @@ def test_a_connection_to_a_network_that_is_not_allowed_is_blocked_in_every_way(s
     assert receiver.requests == []
 
 
-def test_the_watch_over_connections_ends_with_the_message(settings, local, receiver):
+def test_the_watch_over_connections_ends_with_the_message(settings, receiver):
     notifiers.notify(f"ntfy://127.0.0.1:{receiver.port}/topic", "t", "x", is_success=True)
     settings.ALERT_ALLOWED_NETWORKS = ()
     import socket
@@ -98,7 +87,7 @@ def test_the_watch_over_connections_ends_with_the_message(settings, local, recei
     socket.create_connection(("127.0.0.1", receiver.port)).close()
 
 
-def test_a_failure_is_on_the_log_of_the_message(project, local, receiver):
+def test_a_failure_is_on_the_log_of_the_message(project, receiver):
     receiver.replies = [Reply(500)] * 3
     row, _ = destinations.create_destination(
         project.pk, ANA, name="phone", kind="apprise", address=f"ntfy://127.0.0.1:{receiver.port}/topic"
