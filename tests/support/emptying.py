@@ -13,25 +13,30 @@ from django.apps import apps
 from django.contrib.auth.models import Permission
 from django.contrib.contenttypes.models import ContentType
 from django.db import DEFAULT_DB_ALIAS, connections
+from psycopg.errors import DeadlockDetected
 
 from detection.models import AuditEntry
 
 _KEPT = (ContentType, Permission)
 """Migrations write these; tests do not."""
 _LOCK_SECONDS = 60
+_TRIES = 5
 _kept_connections: list[psycopg.Connection] = []
 
 
 def empty_tables(_test_case: Any) -> None:
     """Replace `TransactionTestCase._fixture_teardown`; the suite has one database."""
-    connection = _connection()
-    try:
-        _empty(connection)
-    except psycopg.OperationalError:
-        if not connection.closed:
-            raise
-        _kept_connections.clear()  # a test ended all connections
-        _empty(_connection())
+    for tries_left in reversed(range(_TRIES)):
+        connection = _connection()
+        try:
+            _empty(connection)
+            return
+        except psycopg.OperationalError as error:
+            # A test ended all connections; or a request that it did not wait for goes on after a deadlock, and ends.
+            if not tries_left or not (connection.closed or isinstance(error, DeadlockDetected)):
+                raise
+            if connection.closed:
+                _kept_connections.clear()
 
 
 def _empty(connection: psycopg.Connection) -> None:
