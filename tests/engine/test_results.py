@@ -6,7 +6,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from detection.engine import provider_trouble
@@ -225,6 +225,7 @@ _WORDS = re.findall(r"[a-z]+|\d+", " ".join(pattern.pattern for *_, pattern in p
 _REFUSALS = re.findall(r"[a-z']+", answers._DECLINED.pattern)
 
 
+@example(["disk", "quota"])
 @given(st.lists(st.sampled_from([*_WORDS, " ", "-", ": ", "ſ", "3", "ed", "s"]), max_size=8))
 def test_trouble_is_recognised_with_and_without_the_fast_check(pieces):
     text = "".join(pieces).upper() if len(pieces) % 2 else "".join(pieces)

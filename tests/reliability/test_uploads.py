@@ -113,7 +113,7 @@ def test_an_upload_larger_than_any_other_body_is_imported_without_being_in_memor
 
 
 def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installation, person, project):
-    content = lines(claude_code([f"cat {n % 90}" for n in range(3000)]))
+    content = lines(claude_code([f"cat {n % 90}" for n in range(1500)]))
     assert post(person, project, content).status_code == 302
     for _ in range(2):
         before = Event.objects.count()
@@ -124,8 +124,8 @@ def test_a_worker_that_is_killed_is_replaced_and_nothing_counts_twice(installati
     assert wait_until(lambda: TranscriptImport.objects.get().state == "finished", 90), installation.logs()
     row = TranscriptImport.objects.get()
     assert row.starts == 3
-    assert Session.objects.get().call_count == 3000
-    assert Event.objects.filter(type="call").count() == 3000
+    assert Session.objects.get().call_count == 1500
+    assert Event.objects.filter(type="call").count() == 1500
 
 
 def test_a_body_that_may_not_be_uploaded_is_not_kept(installation, person, project, token, imports):
