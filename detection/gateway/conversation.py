@@ -34,10 +34,6 @@ class Conversation:
 
     Attributes
     ----------
-    request
-        The document in the body.
-    messages
-        As the client sent them.
     given_name
         The name of the session that the client gives, or empty.
     session
@@ -48,12 +44,8 @@ class Conversation:
         Id of the response that the request continues, or empty.
     own_response_id
         Id of a response of the gateway's own to this request.
-    asked_at
-        When the request came, in Unix seconds.
-    is_retry
-        Whether the client tells that it sends the request again.
-    max_repeated_words
-        The limit for repeated words in an answer; 0 if nobody looks for them.
+    asked_at, is_retry, max_repeated_words
+        See `Speaker`, and `Guarding.evaluate`.
     """
 
     grant: Grant
@@ -166,8 +158,6 @@ class Turn:
     ----------
     request, body
         For the model server, as a document and as it is sent.
-    messages
-        Those of the request.
     for_guard
         The conversation as the guard reads it.
     previous

@@ -189,7 +189,6 @@ class Guarding:
                     messages,
                     unnamed,
                     has_said=True,
-                    is_answered=True,
                     answered_at=answered_at,
                     is_read=is_read,
                 ),
@@ -214,7 +213,7 @@ class Guarding:
         """
 
         def work() -> str:
-            done = _guard(speaker, messages, Answer(), is_answered=is_whole)
+            done = _guard(speaker, messages, Answer(), answered_at=0.0 if is_whole else None)
             return done.replies or replies_in_effect(speaker.principal.project_id, speaker.session, text)
 
         try:
@@ -267,8 +266,7 @@ def _guard(
     *,
     is_retry: bool = False,
     has_said: bool = False,
-    is_answered: bool = False,
-    answered_at: float = 0.0,
+    answered_at: float | None = None,
     is_read: bool = False,
 ) -> MessageGuardResponse:
     """Evaluate the calls at the end of the messages, and the texts of the answer if it `has_said` any.
@@ -306,7 +304,6 @@ def _guard(
         is_continued=bool(speaker.continued),
         reread=read,
         is_retry=is_retry,
-        is_answered=is_answered,
         answered_at=answered_at,
         is_read=is_read,
         sent_at=speaker.asked_at,

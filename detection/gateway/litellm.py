@@ -19,6 +19,7 @@ from detection.gateway.access import while_granted
 from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.guarding import GuardUnavailable, Speaker
+from detection.gateway.histories import FACTS_SECONDS
 from detection.gateway.loop_state import LoopState, ShownRequest
 from detection.gateway.memory import conversation_key
 from detection.gateway.protocols import sessions
@@ -43,7 +44,6 @@ from detection.services.keys import Principal
 log = structlog.get_logger(__name__)
 PATH: Final = b"/gateway/-/litellm/beta/litellm_basic_guardrail_api"
 """No backend has such a name. LiteLLM adds what follows ``litellm`` to the address in its configuration."""
-FACTS_SECONDS: Final = 2.0
 NAME: Final = "litellm"
 """Of the integration, and of the backend unless the configuration gives another one."""
 ITEM_ID: Final = "fc_"

@@ -104,12 +104,12 @@ def derive_state(session: HasState, *, has_open_approval: bool, has_active_loop:
 def note_verdict(
     session: HasState,
     decision: str,
+    by: str = "",
+    reason: str = "",
     *,
     is_guarded: bool,
     call_number: int,
     at: datetime,
-    by: str = "",
-    reason: str = "",
 ) -> None:
     """Update who stopped the session according to a verdict; changes the row in memory only.
 

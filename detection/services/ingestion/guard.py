@@ -276,6 +276,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
     """Number, fold and store the new events of a request, and return its verdicts."""
     locked, events = folding.locked, request.events
     session, now = locked.session, clock.now()
+    locked.approvals.awaits_retry = request.awaits_retry
     fresh_ids = ingest.claim_ids(session.project_id, {event.id: session.pk for event in events if event.id})
     identity = locked.identity
     request_round = ""
@@ -302,7 +303,7 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
         if has_run:
             folding.fold(event)
             continue
-        verdict = _judge(folding, event, by_seq, awaits_retry=request.awaits_retry)
+        verdict = _judge(folding, event, by_seq)
         if is_call:
             request_round = request_round or (event.round if "round" in event.assigned else "")
             held += [(len(verdicts), event)] if verdict.decision == "hold" else []
@@ -331,9 +332,7 @@ def _writer(circumstances: Circumstances, policy: Policy) -> MessageRole:
     return MessageRole.PROGRAM if circumstances.is_of_program(*limits) else MessageRole.USER
 
 
-def _judge(
-    folding: Folding, event: EventRecord, by_seq: Mapping[int, CallResponse], *, awaits_retry: bool
-) -> CallResponse:
+def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallResponse]) -> CallResponse:
     """Fold a new call or result, and return its verdict, which is stored with a call unless it is a plain allow."""
     locked = folding.locked
     policy = locked.policy_for(event)
@@ -356,10 +355,9 @@ def _judge(
         answer=folding.answer,
     )
     if is_call and response.decision == "hold" and step.duplicate:
-        response = _held_with_first(folding, event, step, response, by_seq, awaits_retry=awaits_retry)
+        response = _held_with_first(folding, event, step, response, by_seq)
     elif is_call and response.decision == "hold":
-        policy = policy.for_tool(event.tool)
-        response = _held(folding, event, step, response, policy, awaits_retry=awaits_retry)
+        response = _held(folding, event, step, response, policy.for_tool(event.tool))
     if is_call and (response.decision != "allow" or response.verdict.finding):
         approval = response.approval["id"] if response.approval else None
         event.verdict = replace(response.verdict, approval=approval)
@@ -403,8 +401,6 @@ def _held(
     step: Step,
     response: CallResponse,
     policy: Policy,
-    *,
-    awaits_retry: bool,
 ) -> CallResponse:
     """Request an approval of a held call, or let it wait for that of its loop; without a decider it is stopped.
 
@@ -414,7 +410,7 @@ def _held(
     locked, finding = folding.locked, step.verdict.finding
     if finding is None:
         return response
-    waiting = locked.approvals.join(event, finding, awaits_retry=awaits_retry)
+    waiting = locked.approvals.join(event, finding)
     if waiting is not None:
         return response.with_approval(waiting)
     decided = locked.approvals.take_for_retry(finding.loop_id, event.call_key)
@@ -431,9 +427,7 @@ def _held(
         verdict = replace(response.verdict, message=text, message_by_shape=by_shape)
         return replace(response, decision="stop", verdict=verdict)
     incident = locked.incidents.incident_of(finding.loop_id)
-    approval = locked.approvals.request(
-        event, finding, policy, incident, decider=decider, awaits_retry=awaits_retry
-    )
+    approval = locked.approvals.request(event, finding, policy, incident, decider=decider)
     return response.with_approval(approval)
 
 
@@ -443,8 +437,6 @@ def _held_with_first(
     step: Step,
     response: CallResponse,
     by_seq: Mapping[int, CallResponse],
-    *,
-    awaits_retry: bool,
 ) -> CallResponse:
     """Give a call that repeats a held one of its round the verdict that this got: one decision is for both."""
     locked, finding = folding.locked, step.verdict.finding
@@ -452,7 +444,7 @@ def _held_with_first(
         return response
     first = by_seq.get(finding.first_seq) or _first_response(locked, event.call_id, finding.first_seq)
     if first.decision == "hold":
-        return response.with_approval(locked.approvals.join(event, finding, awaits_retry=awaits_retry))
+        return response.with_approval(locked.approvals.join(event, finding))
     folding.replace_decision(event, step, first.decision)
     return replace(first, call_id=event.call_id, duplicate=True)
 
@@ -491,9 +483,7 @@ def _first_response(locked: LockedSession, call_id: str, seq: int) -> CallRespon
     if verdict.ending == "delay" and event.decision == "allow":
         # Also if it is sent once more: what was said before the pause is over.
         return allowed
-    answer = None
-    if verdict.reuses:
-        answer = find_answer(locked.session, verdict.reuses, now, {})
+    answer = find_answer(locked.session, verdict.reuses, now, {}) if verdict.reuses else None
     if event.decision != "block" or (verdict.reuses and answer is None):
         verdict = replace(verdict, ending=None)
     approval = locked.approvals.find(public_id=verdict.approval) if verdict.approval else None

@@ -65,9 +65,8 @@ def guard_messages(
     is_continued: bool = False,
     reread: Reread | None = None,
     is_retry: bool = False,
-    is_answered: bool = False,
     is_read: bool = False,
-    answered_at: float = 0.0,
+    answered_at: float | None = None,
     sent_at: float = 0.0,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
@@ -99,10 +98,8 @@ def guard_messages(
         Whether the client tells that it sends the request again.
     is_read
         Whether the list was read before its answer came, so that the answer is new although the list is known.
-    is_answered
-        Whether the list got an answer without calls, which it does not contain.
     answered_at
-        When it got that answer, in Unix seconds; 0 is now.
+        When the list got an answer without calls, which it does not contain, in Unix seconds; 0 is now, None is never.
     sent_at
         When the list was sent, in Unix seconds; 0 is now.
 
@@ -125,7 +122,7 @@ def guard_messages(
         new = find_new(read, known, name, is_continued=is_continued, at=sent_at or now)
         after = known.with_list(read, name, new.turn)
         is_resent = new.is_resent and not is_read
-        if is_answered and not is_resent:
+        if answered_at is not None and not is_resent:
             state: AnswerState = "blocked" if new.turn.answer == "blocked" else "answered"
             after = after.with_answer(state, answered_at or now)
         calls = tuple(_records(new.pending, to_record, ("call",), {"round": name or None}))

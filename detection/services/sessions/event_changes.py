@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from detection.models import Session, call_flags
 from detection.services.events import event_records
@@ -67,44 +69,38 @@ class EventChanges:
         """Give a held call another decision."""
         event.decision = decision
         event.flags = call_flags.with_decision(event.flags, decision)
-        for cell in reversed(self._session.strip):
-            if cell[0] == event.seq:
-                cell[2] = event.flags
-                break
+        for cell in self._cells(event.seq):
+            cell[2] = event.flags
 
     def run_after_pause(self, seq: int) -> None:
         """Allow a delayed call whose pause is over, on its row and in the strip."""
         self._delayed.append(seq)
-        for cell in reversed(self._session.strip):
-            if cell[0] == seq:
-                cell[2] = call_flags.without_decision(cell[2])
-                break
+        for cell in self._cells(seq):
+            cell[2] = call_flags.without_decision(cell[2])
 
     def replace_call(self, event: EventRecord) -> None:
         """Put the outcome of another evaluation of a stored call on its row, and on its cell of the strip."""
         self.note_evaluated(event)
-        for cell in reversed(self._session.strip):
-            if cell[0] == event.seq:
-                cell[1:3] = [event.call_key[:6], event.flags]
-                break
+        for cell in self._cells(event.seq):
+            cell[1:3] = [event.call_key[:6], event.flags]
 
     def put_result(self, seq: int, flag: str) -> None:
         """Add the flags of a result to its call, in the strip and in the table."""
         self._result_flags[seq] = flag
-        for cell in reversed(self._session.strip):
-            if cell[0] == seq:
-                cell[2] = call_flags.with_result(cell[2], flag)
-                break
+        for cell in self._cells(seq):
+            cell[2] = call_flags.with_result(cell[2], flag)
 
     def put_result_if_reported(self, seq: int, flag: str) -> None:
         """Add the flags of the result of a call that was to be blocked, if it was reported and thus had run."""
-        for cell in reversed(self._session.strip):
-            if cell[0] == seq:
-                if not call_flags.ran_nevertheless(cell[2]):
-                    return
-                cell[2] = call_flags.with_result(cell[2], flag)
-                break
+        for cell in self._cells(seq):
+            if not call_flags.ran_nevertheless(cell[2]):
+                return
+            cell[2] = call_flags.with_result(cell[2], flag)
         self._flags_if_reported[seq] = flag
+
+    def _cells(self, seq: int) -> Iterator[list[Any]]:
+        """Yield the cell of a call, if the strip still has it; most are near its end."""
+        return itertools.islice((cell for cell in reversed(self._session.strip) if cell[0] == seq), 1)
 
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""

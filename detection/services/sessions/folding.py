@@ -334,15 +334,10 @@ class Folding:
 
     def _note_verdict(self, event: EventRecord, step: Step) -> None:
         session, finding = self.locked.session, step.verdict.finding
-        is_found = event.decision == "stop" and finding is not None
+        reason = (finding.kind, messages.describe(finding)) if finding and event.decision == "stop" else ()
+        is_guarded, at = self.locked.incidents.is_guarded, event.received_at
         note_verdict(
-            session,
-            event.decision,
-            is_guarded=self.locked.incidents.is_guarded,
-            call_number=session.call_count,
-            at=event.received_at,
-            by=finding.kind if is_found and finding else "",
-            reason=messages.describe(finding) if is_found and finding else "",
+            session, event.decision, *reason, is_guarded=is_guarded, call_number=session.call_count, at=at
         )
 
     def _count(self, event: EventRecord) -> None:
@@ -380,11 +375,8 @@ class Folding:
         """
         session, meter = self.locked.session, step.verdict.meter
         if meter is not None:
-            session.meter_kind, session.meter_count, session.meter_limit = (
-                meter.kind,
-                meter.count,
-                meter.limit,
-            )
+            session.meter_kind, session.meter_count = meter.kind, meter.count
+            session.meter_limit = meter.limit
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
         if tool is not None and step.verdict.rung is not None:

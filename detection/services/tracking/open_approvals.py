@@ -91,10 +91,17 @@ def new_approval(
 
 
 class OpenApprovals:
-    """The open approvals of one locked session. A session that is not held costs no query."""
+    """The open approvals of one locked session. A session that is not held costs no query.
+
+    Attributes
+    ----------
+    awaits_retry
+        Whether the agent of this request does not wait; see `Approval.retry_keys`.
+    """
 
     def __init__(self, session: Session, incidents: IncidentTracker) -> None:
         self.session = session
+        self.awaits_retry = False
         self._incidents = incidents
         self._open: dict[str, Approval] | None = None if session.state == SessionState.HELD else {}
         self._new: list[Approval] = []
@@ -121,17 +128,16 @@ class OpenApprovals:
         now = clock.now()
         return any(approval.is_overdue(now) for approval in self.open.values())
 
-    def join(self, event: EventRecord, finding: Finding, *, awaits_retry: bool = False) -> Approval | None:
+    def join(self, event: EventRecord, finding: Finding) -> Approval | None:
         """Let a held call wait for the open approval of its loop, and return that; None if there is none.
 
-        One decision is for all calls that wait for it, also where they came with one request. The parameters are those
-        of `request`.
+        One decision is for all calls that wait for it, also where they came with one request.
         """
         known = self.open.get(finding.loop_id)
         if known is not None:
             known.held_calls += 1
             known.count = max(known.count, finding.count)
-            _await_retry(known, event, awaits_retry=awaits_retry)
+            self._await_retry(known, event)
             self._note_change(known)
         return known
 
@@ -143,7 +149,6 @@ class OpenApprovals:
         incident: Incident | None,
         *,
         decider: str,
-        awaits_retry: bool = False,
     ) -> Approval:
         """Return a new approval that a held call waits for. Its loop must have no open one; see `join`.
 
@@ -155,11 +160,9 @@ class OpenApprovals:
             Effective for the tool of the call; has the timeout and the unattended reaction.
         decider
             One of `Decider`.
-        awaits_retry
-            Whether the agent does not wait; see `Approval.retry_keys`.
         """
         approval = new_approval(self.session, event, finding, policy, decider, incident)
-        _await_retry(approval, event, awaits_retry=awaits_retry)
+        self._await_retry(approval, event)
         self.open[finding.loop_id] = approval
         self._new.append(approval)
         note = f"Decided by: {approval.get_decider_display().lower()}"
@@ -169,6 +172,12 @@ class OpenApprovals:
         elif (remembered := self._find_remembered(event, finding)) is not None:
             self._remembered.append((approval, remembered))
         return approval
+
+    def _await_retry(self, approval: Approval, event: EventRecord) -> None:
+        if not self.awaits_retry:
+            approval.retry_keys = []
+        elif event.call_key not in approval.retry_keys:
+            approval.retry_keys = [*approval.retry_keys, event.call_key][-MAX_RETRY_KEYS:]
 
     def find(self, **field: str) -> Approval | None:
         """Return the newest approval with a ``call_key`` or ``public_id``, including changes of this transaction."""
@@ -322,13 +331,6 @@ class OpenApprovals:
         for approval in self._changed.values():
             if not approval.is_open and approval.decider == Decider.PERSON:
                 outbox.record_end(approval, self.session)
-
-
-def _await_retry(approval: Approval, event: EventRecord, *, awaits_retry: bool) -> None:
-    if not awaits_retry:
-        approval.retry_keys = []
-    elif event.call_key not in approval.retry_keys:
-        approval.retry_keys = [*approval.retry_keys, event.call_key][-MAX_RETRY_KEYS:]
 
 
 def choose_decider(rung: str | None, session: Session, finding: Finding, policy: Policy) -> str:
