@@ -20,7 +20,7 @@ async function connected(t, guard, tool, options) {
   const client = new Client({ name: "asking", version: "1" });
   await client.connect(guardTransport(guard, near, options));
   t.after(() => client.close());
-  return (q) => client.callTool({ name: "search", arguments: { q } });
+  return (q, options) => client.callTool({ name: "search", arguments: { q } }, undefined, options);
 }
 
 const text = (result) => result.content.map((part) => part.text).join("\n\n");
@@ -64,6 +64,19 @@ test("MCP: without a verdict, the client counts", async (t) => {
     assert.deepEqual([trouble, tool.runs, guard.degraded], [trouble, 15, true]);
     await guard.close(0);
   }
+});
+
+test("MCP: a call that is cancelled while it is checked does not run", async (t) => {
+  const { hanging } = await brokenServers(t);
+  const guard = patient({ ...hanging, budgetSeconds: 1 });
+  const tool = new Search();
+  const search = await connected(t, guard, tool);
+  await assert.rejects(search("x", { signal: AbortSignal.timeout(50) }));
+  while (guard.status.unguardedCalls === 0) await new Promise((resolve) => setTimeout(resolve, 20));
+  assert.equal(tool.runs, 0);
+  await search("y");
+  assert.equal(tool.runs, 1);
+  await guard.close(0);
 });
 
 test("MCP: a server on stdio works behind the guard", async () => {

@@ -48,7 +48,7 @@ export function findCredentials(url = "", key = ""): Credentials {
   if (missing.length > 0) {
     throw new TypeError(
       `Missing ${missing.join(" and ")}. Pass \`url\` and \`key\`, set LOOPGUARD_URL and LOOPGUARD_KEY, ` +
-        "or run `npx loopguard-client login URL`.",
+        "or run `loopguard login URL`.",
     );
   }
   return found;

@@ -21,9 +21,9 @@ const MAX_SESSIONS = 1_000;
 const TIMEOUT_HEADER = "LoopGuard-Timeout-Ms";
 
 export interface GuardOptions {
-  /** Address of the server; `LOOPGUARD_URL` by default, else what `login` stored. */
+  /** Address of the server; `LOOPGUARD_URL` by default, else what `loopguard login` stored. */
   url?: string | undefined;
-  /** An API key with the scopes `guard` and `ingest`; `LOOPGUARD_KEY` by default, else what `login` stored. */
+  /** An API key with the scopes `guard` and `ingest`; `LOOPGUARD_KEY` by default, else the stored one. */
   key?: string | undefined;
   /** Names for the screens, and for settings by agent or model. */
   agent?: string;

@@ -1,9 +1,12 @@
 /** MCP: a transport of a client that guards the calls of a server's tools. */
 
 import type { Verdict } from "./calls.js";
+import { forgetOldest } from "./fallback.js";
 import type { Guard } from "./guard.js";
 import type { Session } from "./session.js";
 import { newId, partsText } from "./wire.js";
+
+const MAX_CALLS = 1_000;
 
 type Id = string | number;
 
@@ -34,18 +37,28 @@ export interface Transport {
 export function guardTransport<T extends Transport>(guard: Guard, transport: T, options: { session?: string } = {}): T {
   const own = guard.session(options.session || newId("mcp-"));
   const running = new Map<Id, { session: Session; verdict: Verdict }>();
+  const checking = new Set<Id>();
+  const cancelled = new Set<Id>();
   let receive: Transport["onmessage"];
 
   async function send(message: Message, sendOptions?: object): Promise<void> {
     const { id, method, params } = message;
     if (method === "initialize") own.agent ||= String((params?.["clientInfo"] as { name?: unknown })?.name ?? "");
+    if (method === "notifications/cancelled" && checking.has(params?.["requestId"] as Id)) {
+      cancelled.add(params?.["requestId"] as Id);
+      return;
+    }
     if (method !== "tools/call" || id === undefined || typeof params?.["name"] !== "string") {
       return transport.send(message, sendOptions);
     }
     const session = (options.session ? undefined : guard.surroundingSession()) ?? own;
+    checking.add(id);
     const verdict = await session.check(params["name"], params["arguments"] ?? {}, { callId: newId("mcp_") });
+    checking.delete(id);
+    if (cancelled.delete(id)) return session.result(verdict, "Cancelled before it ran.", { isError: true });
     if (verdict.mayRun) {
       running.set(id, { session, verdict });
+      forgetOldest(running, MAX_CALLS);
       return transport.send(message, sendOptions);
     }
     const content = [{ type: "text", text: verdict.message }];
