@@ -67,7 +67,7 @@ def shorten(name: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in name[:60])
 
 
-class Doubled(dict[str, Any]):
+class Doubled(dict[str, object]):
     """An object with a repeated key; the last value applies, and the earlier ones are kept separately."""
 
     __slots__ = ("earlier",)
@@ -92,7 +92,7 @@ class _Rounded(float):
     __slots__ = ()
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) == len(pairs):
         return made
@@ -285,11 +285,11 @@ class Cleaner:
         except JsonProblem as problem:
             raise problem.within(step) from None
 
-    def _object(self, value: dict[str, Any], depth: int) -> dict[str, Any]:
+    def _object(self, value: dict[str, object], depth: int) -> dict[str, object]:
         if depth > MAX_DEPTH:
             raise _too_deep()
         pairs = value.items()
-        made: dict[str, Any] = {}
+        made: dict[str, object] = {}
         if isinstance(value, Doubled):
             self.marks["duplicate_key"] = None
             pairs = [*_renamed(value), *pairs]  # type: ignore[assignment]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from email.utils import parseaddr
-from typing import Any
 from urllib.parse import unquote
 
 from loopguard_site.env import EnvironmentProblem, split_address
@@ -13,7 +12,7 @@ _PORTS = {"smtp": 587, "smtps": 465}
 TIMEOUT_SECONDS = 10
 
 
-def read(env: Mapping[str, str]) -> dict[str, Any]:
+def read(env: Mapping[str, str]) -> dict[str, object]:
     """Return Django's settings of mail; without `LOOPGUARD_MAIL_URL` no mail is sent.
 
     `smtp://` uses STARTTLS, `smtps://` TLS from the start; `?tls=off` sends in the clear, for a server on this machine.

@@ -134,7 +134,7 @@ def _requires_second_factor(request: HttpRequest) -> bool:
     return projects.exists()
 
 
-def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
+def sign_in(request: HttpRequest, extra_context: dict[str, object] | None = None) -> HttpResponse:
     """Redirect to the sign-in page of the console, which throttles failed logins."""
     if request.user.is_authenticated:
         if getattr(request.user, "is_staff", False):

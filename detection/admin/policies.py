@@ -106,7 +106,7 @@ class ScopeForm(StoredOverrideForm):
         model = Override
         fields = ("project", "agent", "backend", "model", "expires_at", "note")
 
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         """Check that something is set: an override without settings does not exist."""
         cleaned = super().clean()
         if not self.values and not self.errors:
@@ -149,10 +149,10 @@ class StoredOverrideAdmin(VersionedAdmin):
 
     def get_fieldsets(
         self, request: HttpRequest, obj: Override | ToolOverride | None = None
-    ) -> list[tuple[str | None, dict[str, Any]]]:
+    ) -> list[tuple[str | None, dict[str, object]]]:
         """Show the settings of this override first, and the others in folded groups."""
         scope, own = (obj.scope, obj.values) if obj else (self.new_scope, {})
-        sets: list[tuple[str | None, dict[str, Any]]] = [(None, {"fields": self.first_fields})]
+        sets: list[tuple[str | None, dict[str, object]]] = [(None, {"fields": self.first_fields})]
         fields = [*shown_fields(scope)]
         if own:
             sets.append(("Set here", {"fields": [PREFIX + one.name for one in fields if one.name in own]}))
@@ -164,7 +164,7 @@ class StoredOverrideAdmin(VersionedAdmin):
         return sets
 
     def delete_view(
-        self, request: HttpRequest, object_id: str, extra_context: dict[str, Any] | None = None
+        self, request: HttpRequest, object_id: str, extra_context: dict[str, object] | None = None
     ) -> HttpResponse:
         """Confirm the deletion, with a reason where it weakens detection. When it is rejected, show the row again."""
         row = self.get_object(request, unquote(object_id))
@@ -247,7 +247,7 @@ class OverrideAdmin(StoredOverrideAdmin):
         is_server = obj is not None and obj.project_id is None
         return super().has_change_permission(request, obj) and (request.user.is_superuser or not is_server)
 
-    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, object]:
         """Start with the project that this person administers."""
         first = administered(request).first()
         return {**({"project": first} if first else {}), **super().get_changeform_initial_data(request)}

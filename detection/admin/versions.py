@@ -39,9 +39,9 @@ class VersionedForm(forms.ModelForm):  # type: ignore[type-arg]
             self.data = data = self.data.copy()  # type: ignore[attr-defined]
             data["version"] = version_of(self.service_error.current)
 
-    def clean(self) -> dict[str, Any]:
+    def clean(self) -> dict[str, object]:
         """Show what the service rejected."""
-        cleaned: dict[str, Any] = super().clean() or self.cleaned_data
+        cleaned: dict[str, object] = super().clean() or self.cleaned_data
         error = self.service_error
         if isinstance(error, ChangedMeanwhile):
             self.add_error(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
 
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, name
 from detection.api.problems import Problem
@@ -17,7 +16,7 @@ _GUARD_FIELDS = frozenset(GuardRequestSchema.model_fields)
 _SHARED = tuple(key for key in GuardRequestSchema.model_fields if key in NAME_CHARACTERS)
 
 
-def guard_body(body: bytes) -> dict[str, Any]:
+def guard_body(body: bytes) -> dict[str, object]:
     """Parse a body of the guard route, which must be an object."""
     document = loads(body)
     if not isinstance(document, dict):
@@ -26,8 +25,8 @@ def guard_body(body: bytes) -> dict[str, Any]:
 
 
 def guard_of(
-    document: dict[str, Any], size: int, integration: str
-) -> tuple[GuardRequest, list[dict[str, Any]]]:
+    document: dict[str, object], size: int, integration: str
+) -> tuple[GuardRequest, list[dict[str, object]]]:
     """Read a body of the guard route.
 
     One invalid call rejects the whole request, because the agent waits for one response.
@@ -65,7 +64,7 @@ def guard_of(
     return replace(request_about(shared), integration=integration, results=results, calls=calls), altered
 
 
-def shared_names(document: dict[str, Any]) -> dict[str, str]:
+def shared_names(document: dict[str, object]) -> dict[str, str]:
     """Read the names that a guard request gives to all its events."""
     shared = {
         key: name(document[key], key, NAME_CHARACTERS[key])
@@ -88,7 +87,7 @@ def request_about(shared: Mapping[str, str]) -> GuardRequest:
     )
 
 
-def altered_body(document: dict[str, Any]) -> list[dict[str, Any]]:
+def altered_body(document: dict[str, object]) -> list[dict[str, object]]:
     """Return the alterations of a guard request itself, if there are any."""
     marks = [mark for mark, is_there in (
         ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
@@ -96,13 +95,13 @@ def altered_body(document: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"path": "", "marks": marks}] if marks else []
 
 
-def altered_item(path: str, event: EventRecord) -> dict[str, Any]:
+def altered_item(path: str, event: EventRecord) -> dict[str, object]:
     """Return the alterations of one event of a guard request."""
     return {"path": path, "marks": event.altered.split(",")}
 
 
 def _parts(
-    document: dict[str, Any], key: str, kind: str, shared: dict[str, str], *, is_large: bool
+    document: dict[str, object], key: str, kind: str, shared: dict[str, str], *, is_large: bool
 ) -> Iterator[EventRecord]:
     items = document.get(key)
     if items is None:

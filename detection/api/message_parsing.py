@@ -9,6 +9,7 @@ from typing import Any, Final
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size
 from detection.api.guard_parsing import altered_body, altered_item, request_about, shared_names
 from detection.api.problems import Problem
+from detection.integrations.events import ReportedEvent
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MESSAGE_SHAPES, MessageShape
 from detection.services.events.event_records import EventRecord
@@ -41,12 +42,12 @@ class MessageList:
     messages: list[ReadMessage]
     count: int
     round: str
-    altered: list[dict[str, Any]]
+    altered: list[dict[str, object]]
     is_large: bool
     shared: dict[str, str]
     _altered_at: set[str] = field(default_factory=set)
 
-    def record(self, message: ReadMessage, event: dict[str, Any]) -> EventRecord:
+    def record(self, message: ReadMessage, event: ReportedEvent) -> EventRecord:
         """Return the record of an event of a message.
 
         Raises
@@ -66,7 +67,7 @@ class MessageList:
         return record
 
 
-def message_list_of(document: dict[str, Any], size: int, secret: bytes) -> MessageList:
+def message_list_of(document: dict[str, object], size: int, secret: bytes) -> MessageList:
     """Read a body with `messages` and `shape`.
 
     Parameters
@@ -138,7 +139,7 @@ def _check(message: Any, shape: MessageShape, path: str) -> None:
         _check_name(message, path)
 
 
-def _check_role(message: dict[str, Any], shape: MessageShape, path: str) -> None:
+def _check_role(message: dict[str, object], shape: MessageShape, path: str) -> None:
     role: Any = message.get("role")
     if not isinstance(role, str) or role not in _ROLES[shape]:
         code = "missing" if role is None else "invalid_value"
@@ -146,7 +147,7 @@ def _check_role(message: dict[str, Any], shape: MessageShape, path: str) -> None
         raise Problem(422, code, f"`role` must be one of {allowed}.", path=f"{path}.role")
 
 
-def _objects(message: dict[str, Any], key: str, path: str) -> list[tuple[str, dict[str, Any]]]:
+def _objects(message: dict[str, object], key: str, path: str) -> list[tuple[str, dict[str, object]]]:
     """Return the objects of a list with their paths; null is an empty list."""
     values = message.get(key)
     if values is None:
@@ -161,7 +162,7 @@ def _objects(message: dict[str, Any], key: str, path: str) -> list[tuple[str, di
     return [(f"{path}.{key}[{number}]", value) for number, value in enumerate(values)]
 
 
-def _check_name(data: dict[str, Any], path: str) -> None:
+def _check_name(data: dict[str, object], path: str) -> None:
     name: Any = data.get("name")
     if not isinstance(name, str) or not name:
         code = "missing" if name is None or name == "" else "invalid_type"

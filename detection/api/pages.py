@@ -58,7 +58,7 @@ def page_response(
     query: PageQuerySchema,
     filters: Filters,
     read: Callable[[int, Filters, str, int], Page[Row]],
-    document: Callable[[Row], dict[str, Any]],
+    document: Callable[[Row], dict[str, object]],
 ) -> HttpResponse:
     """Return a page of the project's rows.
 

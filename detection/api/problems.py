@@ -112,7 +112,7 @@ def rendered(problem: Problem, request_id: str, path: str, content_type: str) ->
 
 def document_of(problem: Problem, request_id: str) -> bytes:
     """Return the problem document."""
-    document: dict[str, Any] = {
+    document: dict[str, object] = {
         "type": f"/api/v1/docs#{problem.code}",
         "title": HTTPStatus(problem.status).phrase,
         "status": problem.status,
@@ -229,7 +229,7 @@ def _of_validation(error: ValidationError) -> Problem:
     return Problem(422, first["code"], detail, path=first["path"], errors=errors)
 
 
-def _hint(item: dict[str, Any]) -> str:
+def _hint(item: dict[str, object]) -> str:
     """Return what is wrong with a field and what is allowed, as a sentence."""
     if item["type"] == "missing":
         return "Required."

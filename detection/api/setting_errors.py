@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from detection.api.problems import Problem
 from detection.engine.fields import FIELDS
@@ -13,7 +12,7 @@ from detection.strict_json import join
 
 
 @contextmanager
-def setting_errors(path: str, values: dict[str, Any]) -> Iterator[None]:
+def setting_errors(path: str, values: dict[str, object]) -> Iterator[None]:
     """Give the path of every wrong setting within the body."""
     try:
         yield

@@ -51,7 +51,7 @@ def strict_document(body: bytes) -> Any:
     return cleaned
 
 
-def described(schema: type[Schema], *, required: bool = False) -> dict[str, Any]:
+def described(schema: type[Schema], *, required: bool = False) -> dict[str, object]:
     """Return the `openapi_extra` of a body that the route reads itself."""
     reference = {"$ref": f"#/components/schemas/{schema.__name__}"}
     return {"requestBody": {"required": required, "content": {request_bodies.JSON: {"schema": reference}}}}

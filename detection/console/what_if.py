@@ -32,7 +32,7 @@ from detection.services.policies import overrides
 from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs
-from detection.services.what_if.changes import PolicyChange
+from detection.services.what_if.changes import ChangeDocument, PolicyChange
 from detection.web.forms import PREFIX, typed_value
 
 STATES = {
@@ -360,7 +360,7 @@ def _settings(change: dict[str, Any]) -> str:
     return ", ".join([*words, *(["…"] if len(values) > MAX_NAMED else ())])
 
 
-def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[str, str, str]]:
+def differences(request: ProjectRequest, change: ChangeDocument) -> list[tuple[str, str, str]]:
     """Return label, current value and new value of every difference between a change and the stored state."""
     before: dict[str, Any] = {}
     if change["scope"].startswith("tool:"):
@@ -372,7 +372,7 @@ def differences(request: ProjectRequest, change: dict[str, Any]) -> list[tuple[s
     else:
         scope = changes.read(change).scope
         before = dict(policies.overrides_of(request.project).values.get(scope, {}))
-    after = dict(change["values"]) | {name: change[name] for name in RULE_FACTS if name in change}
+    after = change["values"] | {name: value for name, value in change.items() if name in RULE_FACTS}
     rows = []
     for name in {**before, **after}:
         old, new = _value(name, before.get(name)), _value(name, after.get(name))

@@ -239,7 +239,7 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
 
 async def _response(
     request: HTTPScope, public_id: str, waiters: ApprovalWaiters, lookups: KeyLookups
-) -> dict[str, Any]:
+) -> dict[str, object]:
     wait_seconds, form = _parameters(request)
     principal = await lookups.principal_of(_token_of(request))
     project_id = principal.project_id
@@ -286,7 +286,7 @@ class _Form(NamedTuple):
 class _Found(NamedTuple):
     """An approval, as far as a waiting agent needs it."""
 
-    document: dict[str, Any]
+    document: dict[str, object]
     seconds_left: float
     is_open: bool
 
@@ -371,7 +371,7 @@ def _token_of(request: HTTPScope) -> str:
 
 
 async def _send(
-    send: ASGISendCallable, request_id: str, status: int, content_type: str, document: dict[str, Any]
+    send: ASGISendCallable, request_id: str, status: int, content_type: str, document: dict[str, object]
 ) -> None:
     body = orjson.dumps(document)
     headers = [

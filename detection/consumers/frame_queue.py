@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 MAX_HINTS = 300
 
@@ -20,7 +19,7 @@ class FrameQueue:
     def __init__(self, max_hints: int = MAX_HINTS) -> None:
         self._max_hints = max_hints
         self._hints: dict[tuple[str, str], dict[str, str]] = {}
-        self._frames: list[dict[str, Any]] = []
+        self._frames: list[dict[str, object]] = []
         self._resync = False
         self._waiting = asyncio.Event()
 
@@ -39,7 +38,7 @@ class FrameQueue:
         self._resync = True
         self._waiting.set()
 
-    def add_frame(self, frame: dict[str, Any]) -> None:
+    def add_frame(self, frame: dict[str, object]) -> None:
         """Add a frame to be sent as it is, before the hints."""
         self._frames.append(frame)
         self._waiting.set()
@@ -48,7 +47,7 @@ class FrameQueue:
         """Return when there is a frame to send."""
         await self._waiting.wait()
 
-    def take(self) -> list[dict[str, Any]]:
+    def take(self) -> list[dict[str, object]]:
         """Return and remove the waiting frames."""
         frames, self._frames = self._frames, []
         if self._resync:

@@ -126,7 +126,7 @@ def parse(text: str) -> list[Command]:
 
 def apply(
     command: Command, values: Mapping[str, Any], current: Callable[[str], Any] | None = None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return a session's override after a command.
 
     Parameters

@@ -163,7 +163,7 @@ class Policy:
         """Return the value of a setting; KeyError for an unknown one."""
         return self.values[name]
 
-    def explain(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    def explain(self, names: Iterable[str]) -> dict[str, dict[str, object]]:
         """Return `{name: {"value": …, "source": …}}`, ready for JSON."""
         return {
             name: {
@@ -298,7 +298,7 @@ def resolve(overrides: Iterable[ScopedValues], rules: Sequence[ToolRule] = ()) -
     return Policy(values, sources, overrides, rules)
 
 
-def validate(scope: Scope, values: Mapping[str, Any]) -> dict[str, Any]:
+def validate(scope: Scope, values: Mapping[str, Any]) -> dict[str, object]:
     """Check an override: the names of its scope, which settings it may contain, and their values.
 
     Parameters
@@ -319,7 +319,7 @@ def validate(scope: Scope, values: Mapping[str, Any]) -> dict[str, Any]:
         Naming the first setting that is wrong; the errors of other settings are its `others`.
     """
     scope.check_names()
-    cleaned: dict[str, Any] = {}
+    cleaned: dict[str, object] = {}
     errors: list[PolicyError] = []
     for given, value in values.items():
         try:
@@ -364,7 +364,7 @@ def _nearest_variable(name: str, variables: Mapping[str, str]) -> str:
     return _VARIABLE_PREFIX + close[0] if close else ""
 
 
-def stored_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def stored_values(values: Mapping[str, Any]) -> dict[str, object]:
     """Return the values of an override as JSON gave them back: lists become tuples, unknown settings are dropped."""
     return {
         name: tuple(value) if isinstance(value, list) else value
@@ -386,7 +386,7 @@ def environment_variables() -> dict[str, str]:
     }
 
 
-def environment_override(env: Mapping[str, str]) -> dict[str, Any]:
+def environment_override(env: Mapping[str, str]) -> dict[str, object]:
     """Read the override of the environment from the variables that start with `TOOL_LOOP_`.
 
     Parameters

@@ -13,7 +13,7 @@ from typing import Any
 from detection.engine.detectors import DETECTORS
 from detection.engine.field import AUTO
 
-_STANDARD: dict[str, Any] = {
+_STANDARD: dict[str, object] = {
     "mode": "block_then_stop",
     "graduated_rungs": ("warn", "warn", "block", "stop"),
     "repeat_warn_at": AUTO,
@@ -21,7 +21,7 @@ _STANDARD: dict[str, Any] = {
 }
 
 # The known systems react to every detection, never de-escalate, and count every call by itself.
-_KNOWN_SYSTEM: dict[str, Any] = {
+_KNOWN_SYSTEM: dict[str, object] = {
     "counting_scope": "session",
     "once_per_round": False,
     "rung_gap_calls": 1,
@@ -30,9 +30,9 @@ _KNOWN_SYSTEM: dict[str, Any] = {
 }
 
 # Some keep a history for each execution: a client that names none begins one with each message of a person.
-_RUN_OF_EACH_MESSAGE: dict[str, Any] = {"counting_scope": "run", "message_begins_run": True}
+_RUN_OF_EACH_MESSAGE: dict[str, object] = {"counting_scope": "run", "message_begins_run": True}
 
-_BALANCED: dict[str, Any] = {
+_BALANCED: dict[str, object] = {
     **_KNOWN_SYSTEM,
     **_RUN_OF_EACH_MESSAGE,
     "repeat_scope": "window",
@@ -47,7 +47,7 @@ _BALANCED: dict[str, Any] = {
     "clear_on_stop": True,
 }
 
-_VALUES: dict[str, dict[str, Any]] = {
+_VALUES: dict[str, dict[str, object]] = {
     "standard": _STANDARD,
     "proxy": {**_KNOWN_SYSTEM, "ttl_from": "entry"},
     "balanced": _BALANCED,

@@ -7,7 +7,7 @@ rejects or ignores what it does not know, and then runs the call, so a form has 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from detection.engine.calls import DECISIONS, Decision
 
@@ -81,7 +81,7 @@ def render(
     *,
     moment: Moment = "before",
     is_answer: bool = False,
-) -> dict[str, Any] | str:
+) -> dict[str, object] | str:
     """Return a message in the wire shape of a client.
 
     Parameters
@@ -125,7 +125,7 @@ def render(
     return after(action_of(shape, decision), text)
 
 
-def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str, Any]:
+def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str, object]:
     if decision != "stop":
         return {"role": "tool", "tool_call_id": call_id, "content": text}
     return {
@@ -141,10 +141,10 @@ def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str
 
 def _gemini(
     decision: Decision, text: str, call_id: str, model: str, tool: str, *, is_error: bool
-) -> dict[str, Any]:
+) -> dict[str, object]:
     if decision == "stop":
         content = {"role": "model", "parts": [{"text": text}]}
-        response: dict[str, Any] = {
+        response: dict[str, object] = {
             "candidates": [{"index": 0, "content": content, "finishReason": "OTHER"}],
             "modelVersion": model,
         }
@@ -153,8 +153,8 @@ def _gemini(
     return {"functionResponse": {"id": call_id, "name": tool, "response": answer}}
 
 
-def _claude_code_before(action: Action, text: str) -> dict[str, Any]:
-    output: dict[str, Any] = {"hookEventName": "PreToolUse"}
+def _claude_code_before(action: Action, text: str) -> dict[str, object]:
+    output: dict[str, object] = {"hookEventName": "PreToolUse"}
     if action in ("replace", "wait", "end"):
         output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
     elif action == "ask":
@@ -166,13 +166,13 @@ def _claude_code_before(action: Action, text: str) -> dict[str, Any]:
     return {"hookSpecificOutput": output} | end
 
 
-def _claude_code_after(action: Action, text: str) -> dict[str, Any]:
+def _claude_code_after(action: Action, text: str) -> dict[str, object]:
     if action == "end":
         return {"continue": False, "stopReason": text or NO_REASON}
     return _context("PostToolUse", text)
 
 
-def _codex_before(action: Action, text: str) -> dict[str, Any]:
+def _codex_before(action: Action, text: str) -> dict[str, object]:
     if action in ("run", "run_with_message"):
         # Any other key than those of a denial makes the hook fail. The message comes with the result.
         return {}
@@ -185,43 +185,43 @@ def _codex_before(action: Action, text: str) -> dict[str, Any]:
     }
 
 
-def _codex_after(_: Action, text: str) -> dict[str, Any]:
+def _codex_after(_: Action, text: str) -> dict[str, object]:
     return _context("PostToolUse", text)
 
 
-def _gemini_cli_before(action: Action, text: str) -> dict[str, Any]:
+def _gemini_cli_before(action: Action, text: str) -> dict[str, object]:
     if action == "end":
         return {"decision": "deny", "reason": text, "continue": False, "stopReason": text}
     return {} if action in ("run", "run_with_message") else {"decision": "deny", "reason": text}
 
 
-def _gemini_cli_after(action: Action, text: str) -> dict[str, Any]:
+def _gemini_cli_after(action: Action, text: str) -> dict[str, object]:
     if action == "end":
         return {"continue": False, "stopReason": text or NO_REASON}
     return _context("AfterTool", text)
 
 
-def _copilot_before(action: Action, text: str) -> dict[str, Any]:
+def _copilot_before(action: Action, text: str) -> dict[str, object]:
     if action in ("run", "run_with_message"):
         return {"additionalContext": text} if text else {}
     decision = "ask" if action == "ask" else "deny"
     return {"permissionDecision": decision, "permissionDecisionReason": text}
 
 
-def _copilot_after(_: Action, text: str) -> dict[str, Any]:
+def _copilot_after(_: Action, text: str) -> dict[str, object]:
     return {"additionalContext": text} if text else {}
 
 
-def _opencode(action: Action, text: str) -> dict[str, Any]:
+def _opencode(action: Action, text: str) -> dict[str, object]:
     """Return the form that LoopGuard's plugin reads: it throws the message if the call must not run."""
     return {"run": action in ("run", "run_with_message"), "message": text}
 
 
-def _context(event: str, text: str) -> dict[str, Any]:
+def _context(event: str, text: str) -> dict[str, object]:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}} if text else {}
 
 
-_Form = Callable[[Action, str], dict[str, Any]]
+_Form = Callable[[Action, str], dict[str, object]]
 _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "claude_code": (_claude_code_before, _claude_code_after),
     "codex": (_codex_before, _codex_after),

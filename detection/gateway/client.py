@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Final
+from typing import Final
 
 import orjson
 from asgiref.typing import (
@@ -51,7 +51,7 @@ class Client:
         self.has_started = False
         self.has_answer = False
         self.is_denied = False
-        self.error_event: Callable[[dict[str, Any]], bytes] | None = None
+        self.error_event: Callable[[dict[str, object]], bytes] | None = None
         self.has_body = b"transfer-encoding" in self.headers.values or self.headers.text(
             "content-length"
         ) not in ("", "0")

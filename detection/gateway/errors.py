@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 _TYPES: Final = {
     400: "invalid_request_error",
@@ -31,7 +31,7 @@ class GatewayError(Exception):
     detail: str
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
 
-    def document(self, request_id: str) -> dict[str, Any]:
+    def document(self, request_id: str) -> dict[str, object]:
         """Return OpenAI's `error` with Anthropic's `type` around it."""
         error = {
             "type": _TYPES.get(self.status, "api_error"),

@@ -7,13 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from django.db import DatabaseError
 
 from detection import clock
-from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict
+from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict, Message
 from detection.gateway.records import event_record
 from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
@@ -30,6 +30,7 @@ from detection.services.events.event_records import (
     MAX_INTEGER,
     NAME_CHARACTERS,
     EventRecord,
+    SharedNames,
 )
 from detection.services.gateway.conversations import preset_ends_in_error
 from detection.services.ingestion.guard import CallResponse, GuardRequest, GuardResponse
@@ -107,7 +108,7 @@ class Guarding:
     async def evaluate(
         self,
         speaker: Speaker,
-        messages: list[dict[str, Any]],
+        messages: list[Message],
         answer: Answer,
         meter: RequestMeter | None,
         *,
@@ -146,7 +147,7 @@ class Guarding:
         verdicts = [await self._decided(speaker, one) for one in response.verdicts]
         return _with_notices(verdicts, response)
 
-    async def evaluate_results(self, speaker: Speaker, messages: list[dict[str, Any]]) -> ResultNotices:
+    async def evaluate_results(self, speaker: Speaker, messages: list[Message]) -> ResultNotices:
         """Record what is new in a conversation before its answer, and return what was found about its results.
 
         Raises
@@ -166,7 +167,7 @@ class Guarding:
     async def report(
         self,
         speaker: Speaker,
-        messages: list[dict[str, Any]],
+        messages: list[Message],
         answer: Answer,
         answered_at: float,
         *,
@@ -198,7 +199,7 @@ class Guarding:
             log.info("gateway_report_failed", session=speaker.session, error=str(error)[:200])
 
     async def run_commands(
-        self, speaker: Speaker, messages: list[dict[str, Any]], text: str, *, is_whole: bool
+        self, speaker: Speaker, messages: list[Message], text: str, *, is_whole: bool
     ) -> str:
         """Execute the commands in the prompt that a conversation ends with, and return the reply.
 
@@ -261,7 +262,7 @@ def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
 
 def _guard(
     speaker: Speaker,
-    messages: Sequence[dict[str, Any]],
+    messages: Sequence[Message],
     answer: Answer,
     *,
     is_retry: bool = False,
@@ -278,7 +279,7 @@ def _guard(
     def read(call_ids: Mapping[str, str] | None = None) -> list[ReadMessage]:
         return read_messages(messages, speaker.shape, principal.digest_secret, speaker.continued, call_ids)
 
-    names: dict[str, Any] = {
+    names: SharedNames = {
         "session": speaker.session,
         "backend": speaker.backend,
         "model": speaker.model[: NAME_CHARACTERS["model"]],

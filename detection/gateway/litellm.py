@@ -352,4 +352,4 @@ def _texts(row: Message) -> list[str]:
     content = row.get("content")
     if isinstance(content, str):
         return [content]
-    return [part["text"] for part in dicts(content) if isinstance(part.get("text"), str)]
+    return [text for part in dicts(content) if isinstance(text := part.get("text"), str)]

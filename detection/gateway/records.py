@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
+from detection.integrations.events import ReportedEvent
 from detection.integrations.session_names import bounded
-from detection.services.events.event_records import EventRecord
+from detection.services.events.event_records import EventRecord, SharedNames
 from detection.strict_json import Cleaner, JsonProblem, compact
 
 KEPT_CHARACTERS: Final = 16_384
 """Maximum length of contents and arguments; a digest stands for the rest."""
 
 
-def event_record(event: dict[str, Any], shared: dict[str, Any]) -> EventRecord:
+def event_record(event: ReportedEvent, shared: SharedNames) -> EventRecord:
     """Return the record of an event.
 
     Parameters

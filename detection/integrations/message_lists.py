@@ -16,9 +16,9 @@ from typing import Any, Final, Literal
 import orjson
 
 from detection.engine import commands
+from detection.integrations.events import ReportedEvent
 from detection.integrations.people import MAX_GAPS, Circumstances
 from detection.integrations.transcripts import (
-    Event,
     MessageShape,
     events_of_message,
     is_of_model,
@@ -61,7 +61,7 @@ class ReadMessage:
 
     index: int
     is_of_model: bool
-    events: tuple[Event, ...]
+    events: tuple[ReportedEvent, ...]
     digest: bytes
     prefix: bytes
 
@@ -419,7 +419,9 @@ def _turn_at(messages: Sequence[ReadMessage], first_pending: int) -> int:
     return at
 
 
-def _with_ids(events: Iterable[Event], digest: bytes, unanswered: deque[str]) -> Iterable[Event]:
+def _with_ids(
+    events: Iterable[ReportedEvent], digest: bytes, unanswered: deque[str]
+) -> Iterable[ReportedEvent]:
     """Yield events of which each has a call id: without one, results answer the calls of a response in their order."""
     for number, event in enumerate(events):
         if event["type"] == "call" and event["call_id"] is None:
@@ -431,7 +433,7 @@ def _with_ids(events: Iterable[Event], digest: bytes, unanswered: deque[str]) ->
             yield event
 
 
-def _renamed(event: Event, call_ids: Mapping[str, str]) -> Event:
+def _renamed(event: ReportedEvent, call_ids: Mapping[str, str]) -> ReportedEvent:
     known = call_ids.get(event.get("call_id") or "")
     return event if known is None else event | {"call_id": known}
 

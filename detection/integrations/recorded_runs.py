@@ -20,16 +20,14 @@ from detection.engine.calls import Call, Message, Result, Verdict
 from detection.engine.identity import Keyer
 from detection.engine.policy import Policy
 from detection.engine.results import as_text
-from detection.integrations.traces import SessionName, name_of, responses
-
-Event = dict[str, Any]
+from detection.integrations.traces import Line, SessionName, name_of, responses
 
 
 class TraceError(ValueError):
     """A line of a trace file is not valid; the message names it."""
 
 
-def read_lines(path: Path) -> Iterator[Event]:
+def read_lines(path: Path) -> Iterator[Line]:
     """Return the objects of a file, compressed with gzip or not.
 
     Raises
@@ -59,7 +57,7 @@ def opened(path: Path) -> gzip.GzipFile | BinaryIO:
     return gzip.open(path, "rb") if packed else path.open("rb")
 
 
-def sessions(events: Iterable[Event]) -> Iterator[tuple[SessionName, list[Event]]]:
+def sessions(events: Iterable[Line]) -> Iterator[tuple[SessionName, list[Line]]]:
     """Return events by session. The whole file is read, because the lines of a session may be apart."""
     keyed = sorted(events, key=lambda event: (*name_of(event), event.get("seq", 0)))
     for name, group in groupby(keyed, key=name_of):
@@ -76,7 +74,7 @@ class Judged:
     kinds: tuple[str, ...]
 
 
-def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[Judged]:
+def fold_session(events: list[Line], policy: Policy, keyer: Keyer) -> Iterator[Judged]:
     """Fold a recorded run, call by call. The engine ignores the recorded results of blocked calls.
 
     The calls of one response are folded before any of their results. `user_before` is a message of the user.
@@ -84,7 +82,7 @@ def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[
     state = fold.new_state()
     index = 0
     for response in responses(events):
-        judged: list[tuple[Event, Call, Verdict]] = []
+        judged: list[tuple[Line, Call, Verdict]] = []
         for event in response:
             call = _call(event, index)
             index += 1
@@ -108,7 +106,7 @@ def fold_session(events: list[Event], policy: Policy, keyer: Keyer) -> Iterator[
             yield Judged(position, call.seq, strictest, kinds)
 
 
-def _call(event: Event, index: int) -> Call:
+def _call(event: Line, index: int) -> Call:
     turn = event.get("turn")
     return Call(
         seq=int(event.get("seq", index)),

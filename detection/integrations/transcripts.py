@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, Literal
 
+from detection.integrations.events import ReportedEvent, ReportedUsage
 from detection.integrations.people import is_program_text
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
-Event = dict[str, Any]
 MessageShape = Literal["openai", "anthropic", "responses"]
 MESSAGE_SHAPES: Final[tuple[MessageShape, ...]] = ("openai", "anthropic", "responses")
 _MODEL_ROLES: Final = frozenset(("assistant", "model"))
@@ -27,24 +27,26 @@ class TranscriptError(ValueError):
     """The text is not a transcript of this format."""
 
 
-def claude_code_events(entries: Iterable[Any]) -> Iterator[Event]:
+def claude_code_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
     """Yield the events of a session file of Claude Code, given the JSON value of each of its lines.
 
     A model response is several lines with one message id, each with the usage of the whole; it counts once.
     """
     counted: dict[str, None] = {}
     for entry in entries:
-        if isinstance(entry, dict) and isinstance(entry.get("message"), dict):
-            yield from _claude_code_entry(entry, counted)
+        message = entry.get("message") if isinstance(entry, dict) else None
+        if isinstance(message, dict):
+            yield from _claude_code_entry(entry, message, counted)
             if len(counted) > _COUNTED_RESPONSES:
                 del counted[next(iter(counted))]
 
 
-def _claude_code_entry(entry: dict[str, Any], counted: dict[str, None]) -> Iterator[Event]:
-    message = entry["message"]
+def _claude_code_entry(
+    entry: dict[str, object], message: dict[str, object], counted: dict[str, None]
+) -> Iterator[ReportedEvent]:
     main = session_name(_text(entry, "sessionId"), program="claude-code")
     sub_agent = _text(entry, "agentId") or ("sidechain" if entry.get("isSidechain") is True else "")
-    common: Event = {
+    common: ReportedEvent = {
         "session": session_name(main, sub_agent) if sub_agent else main,
         "parent_session": main if sub_agent else None,
         "agent": "claude-code",
@@ -69,7 +71,7 @@ def _claude_code_entry(entry: dict[str, Any], counted: dict[str, None]) -> Itera
                 yield event
 
 
-def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator[Event]:
+def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator[ReportedEvent]:
     """Yield the events of a list of messages, as a client sends it to its model server.
 
     Parameters
@@ -95,12 +97,14 @@ def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator
         before = text_of_message(message) if is_of_model(message) else before
 
 
-def is_of_model(message: dict[str, Any]) -> bool:
+def is_of_model(message: dict[str, object]) -> bool:
     """Return whether the model wrote a message or item."""
     return message.get("role") in _MODEL_ROLES or message.get("type") in _MODEL_ITEMS
 
 
-def events_of_message(message: dict[str, Any], shape: MessageShape, before: str = "") -> Iterator[Event]:
+def events_of_message(
+    message: dict[str, object], shape: MessageShape, before: str = ""
+) -> Iterator[ReportedEvent]:
     """Yield the events of one message of a list, without session and round; see `message_events`.
 
     Parameters
@@ -108,7 +112,7 @@ def events_of_message(message: dict[str, Any], shape: MessageShape, before: str 
     before
         Text of the last message of the model before it.
     """
-    common: Event = {}
+    common: ReportedEvent = {}
     if shape == "openai":
         yield from _chat_message(common, message, before)
     elif shape == "responses":
@@ -121,7 +125,9 @@ def events_of_message(message: dict[str, Any], shape: MessageShape, before: str 
         yield from _by_program(message, _user_message(common, message.get("content"), before))
 
 
-def with_programs_named(messages: Iterable[dict[str, Any]], shape: MessageShape) -> Iterator[dict[str, Any]]:
+def with_programs_named(
+    messages: Iterable[dict[str, object]], shape: MessageShape
+) -> Iterator[dict[str, object]]:
     """Yield messages of which those that programs wrote have the role `program`, so that it is known without the rest.
 
     Whether a program wrote a text may depend on what the model said before.
@@ -138,12 +144,12 @@ def with_programs_named(messages: Iterable[dict[str, Any]], shape: MessageShape)
         yield message
 
 
-def text_of_message(message: dict[str, Any]) -> str:
+def text_of_message(message: dict[str, object]) -> str:
     """Return the plain text of a message or item, without calls, results, images and reasoning."""
     return _joined(message.get("content"))
 
 
-def _chat_message(common: Event, message: dict[str, Any], before: str) -> Iterator[Event]:
+def _chat_message(common: ReportedEvent, message: dict[str, object], before: str) -> Iterator[ReportedEvent]:
     role, content = message.get("role"), message.get("content")
     if role in _USER_ROLES:
         yield from _by_program(message, [_said(common, content, before)])
@@ -151,12 +157,12 @@ def _chat_message(common: Event, message: dict[str, Any], before: str) -> Iterat
         yield _result(common, message.get("tool_call_id"), _joined(content) or content, None)
     elif role == "assistant":
         for call in _blocks(message.get("tool_calls")):
-            function = call.get("function") or call.get("custom") or {}
-            arguments = function.get("arguments", function.get("input"))
-            yield _call(common, call.get("id"), function.get("name"), arguments)
+            function = call.get("function") or call.get("custom")
+            part = function if isinstance(function, dict) else {}
+            yield _call(common, call.get("id"), part.get("name"), part.get("arguments", part.get("input")))
 
 
-def _responses_item(common: Event, item: dict[str, Any], before: str) -> Iterator[Event]:
+def _responses_item(common: ReportedEvent, item: dict[str, object], before: str) -> Iterator[ReportedEvent]:
     kind = item.get("type", "message")
     if kind in ("function_call", "custom_tool_call"):
         arguments = item.get("arguments", item.get("input"))
@@ -170,7 +176,7 @@ def _responses_item(common: Event, item: dict[str, Any], before: str) -> Iterato
         yield from _by_program(item, [_said(common, item.get("content"), before)])
 
 
-def _user_message(common: Event, content: Any, before: str = "") -> Iterator[Event]:
+def _user_message(common: ReportedEvent, content: Any, before: str = "") -> Iterator[ReportedEvent]:
     """Yield the results in a message of the user's side, or the prompt that it is."""
     results = [block for block in _blocks(content) if block.get("type") == "tool_result"]
     for block in results:
@@ -180,7 +186,9 @@ def _user_message(common: Event, content: Any, before: str = "") -> Iterator[Eve
         yield _said(common, content, before)
 
 
-def _call(common: Event, call_id: Any, tool: Any, arguments: Any, usage: Event | None = None) -> Event:
+def _call(
+    common: ReportedEvent, call_id: Any, tool: Any, arguments: Any, usage: ReportedUsage | None = None
+) -> ReportedEvent:
     return common | {
         "type": "call",
         "call_id": bounded(call_id) if isinstance(call_id, str) else None,
@@ -192,7 +200,7 @@ def _call(common: Event, call_id: Any, tool: Any, arguments: Any, usage: Event |
     }
 
 
-def _result(common: Event, call_id: Any, content: Any, is_error: Any) -> Event:
+def _result(common: ReportedEvent, call_id: Any, content: Any, is_error: Any) -> ReportedEvent:
     return common | {
         "type": "result",
         "round": None,
@@ -202,7 +210,7 @@ def _result(common: Event, call_id: Any, content: Any, is_error: Any) -> Event:
     }
 
 
-def _said(common: Event, content: Any, before: str) -> Event:
+def _said(common: ReportedEvent, content: Any, before: str) -> ReportedEvent:
     """Return the prompt of a message of the user's side, without what programs add; theirs alone is a program's."""
     parts = [content] if isinstance(content, str) else [_text(block, "text") for block in _blocks(content)]
     texts = [part for part in parts if part]
@@ -214,13 +222,13 @@ def _said(common: Event, content: Any, before: str) -> Event:
     return said if texts or not _blocks(content) else said | {"content": None}
 
 
-def _by_program(message: dict[str, Any], events: Iterable[Event]) -> Iterator[Event]:
+def _by_program(message: dict[str, object], events: Iterable[ReportedEvent]) -> Iterator[ReportedEvent]:
     is_named = message.get("role") == _PROGRAM
     for event in events:
         yield event | {"role": _PROGRAM} if is_named and event["type"] == "message" else event
 
 
-def _usage(usage: Any, cost: Any) -> Event | None:
+def _usage(usage: Any, cost: Any) -> ReportedUsage | None:
     """Return the usage of a response; what it read from a cache counts as input."""
     if not isinstance(usage, dict):
         return None
@@ -240,7 +248,7 @@ def _count(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def _blocks(content: Any) -> list[dict[str, Any]]:
+def _blocks(content: Any) -> list[dict[str, object]]:
     return [block for block in content if isinstance(block, dict)] if isinstance(content, list) else []
 
 
@@ -252,6 +260,6 @@ def _joined(content: Any) -> str:
     return "\n".join(text for text in texts if isinstance(text, str))
 
 
-def _text(data: dict[str, Any], key: str) -> str:
+def _text(data: dict[str, object], key: str) -> str:
     value = data.get(key)
     return value if isinstance(value, str) else ""

@@ -227,7 +227,7 @@ class Intake:
     rejected_requests: int
     since: datetime | None
     by_code: tuple[tuple[str, int, int], ...] = ()
-    by_key: tuple[dict[str, Any], ...] = ()
+    by_key: tuple[dict[str, object], ...] = ()
     recent: tuple[Attempt, ...] = field(default_factory=tuple)
 
 

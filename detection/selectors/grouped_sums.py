@@ -25,7 +25,7 @@ def one_if(condition: Any) -> Case:
 
 def added(groups: Iterable[Group], names: Iterable[str]) -> Group:
     """Return one group of all rows."""
-    total: dict[str, Any] = dict.fromkeys(names)
+    total: dict[str, object] = dict.fromkeys(names)
     for group in groups:
         for name, number in group.sums.items():
             if number is not None:

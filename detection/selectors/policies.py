@@ -91,7 +91,7 @@ def model_of(scope: Scope) -> type[Override] | type[ToolOverride]:
 def rows_at(project_id: int | None, scope: Scope) -> StoredSettingsQuerySet[StoredSettings]:
     """Return the permanent and the temporary row of a scope; `in_effect` keeps the one that applies."""
     model = model_of(scope)
-    names: dict[str, Any] = {name: getattr(scope, name) for name in model.scope_fields}
+    names: dict[str, object] = {name: getattr(scope, name) for name in model.scope_fields}
     names["project_id"] = None if scope == SERVER else project_id
     return model.objects.filter(**names)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from detection.models import Project, WhatIf
 from detection.selectors.pages import Order, Page, SortKey, cut
@@ -67,7 +66,7 @@ def coverage(row: WhatIf) -> Coverage:
     return Coverage(replayed + sum(missing.values()), replayed, missing)
 
 
-def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
+def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, object]:
     """Return a what-if in its public form, see `WhatIfSchema` of the API; lists of what-ifs name no incidents."""
     found, covered = row.result, coverage(row)
     labels = found.get("labels", {})

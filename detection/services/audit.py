@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from detection.models import AuditEntry, IncidentActivity
 
@@ -71,8 +70,8 @@ def record(
     subject: str,
     *,
     project_id: int | None,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
+    before: Mapping[str, object] | None = None,
+    after: Mapping[str, object] | None = None,
 ) -> None:
     """Append an entry; must run inside the transaction of the change."""
     AuditEntry.objects.create(

@@ -20,8 +20,8 @@ def record(
     action: str,
     note: str = "",
     *,
-    before: dict[str, Any] | None = None,
-    after: dict[str, Any] | None = None,
+    before: dict[str, object] | None = None,
+    after: dict[str, object] | None = None,
     **fields: Any,
 ) -> PatternActivity:
     """Append an action to a pattern's activity and to the audit.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from functools import partial
-from typing import Any
 
 from channels.layers import get_channel_layer
 from django.db import transaction
@@ -37,7 +36,7 @@ def publish_decision_after_commit(approval_id: str) -> None:
     )
 
 
-def _publish(group: str, message: dict[str, Any]) -> None:
+def _publish(group: str, message: dict[str, object]) -> None:
     publisher.enqueue(group, lambda _: _send(group, message))
 
 
@@ -48,7 +47,7 @@ def _send_hints(project_id: int, hints: list[Hint]) -> None:
         _send(held_group(project_id), {"type": "hints", "hints": [Hint("held").as_message()]})
 
 
-def _send(group: str, message: dict[str, Any]) -> None:
+def _send(group: str, message: dict[str, object]) -> None:
     layer = get_channel_layer()
     if layer is None:
         return

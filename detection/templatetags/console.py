@@ -165,7 +165,7 @@ def strip(stored: Sequence[Any]) -> dict[str, Strip]:
 @register.inclusion_tag("console/_step.html")
 def step(
     name: str, href: str, words: str, icon_name: str = "", key: str = "", is_short: bool = False
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Write a button that leads to other calls of a run, disabled without an address."""
     return {
         "name": name,
@@ -225,7 +225,7 @@ def _at(seq: int, chosen_seq: int) -> SafeString | str:
 
 
 @register.inclusion_tag("console/_session_map.html")
-def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any = None) -> dict[str, Any]:
+def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any = None) -> dict[str, object]:
     """Write a map of a run; `view` is the part that is shown in detail."""
     return {
         "map": drawn,
@@ -246,7 +246,7 @@ def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any 
 
 
 @register.inclusion_tag("console/_meter.html")
-def meter(count: int, limit: int) -> dict[str, Any]:
+def meter(count: int, limit: int) -> dict[str, object]:
     """Write a small meter, at most eight squares wide."""
     squares = max(1, min(limit or 1, 8))
     filled = min(squares, round(count * squares / limit)) if limit else 0
@@ -264,7 +264,7 @@ def meter(count: int, limit: int) -> dict[str, Any]:
 
 
 @register.inclusion_tag("lists/_sort_header.html")
-def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> dict[str, Any]:
+def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> dict[str, object]:
     """Write the header of a column by which a list can be sorted."""
     return {"header": listings.sort_header(listing, name, words, classes)}
 

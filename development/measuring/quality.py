@@ -13,8 +13,8 @@ from typing import Any
 
 from detection.engine.calls import DECISIONS
 from detection.engine.memory import BLOCKING
-from detection.integrations.recorded_runs import Event, Judged
-from detection.integrations.traces import SessionName, name_of
+from detection.integrations.recorded_runs import Judged
+from detection.integrations.traces import Line, SessionName, name_of
 
 BIASES = (
     "Looping runs were found by searching for repeated calls: recall is too high.",
@@ -52,7 +52,7 @@ class Label:
 
 
 def labels(
-    rows: Iterable[Event], label_set: str = "", *, with_successes: bool = False
+    rows: Iterable[Line], label_set: str = "", *, with_successes: bool = False
 ) -> dict[SessionName, Label]:
     """Return the labels of runs that a person inspected and decided, and of successful runs if they are wanted."""
     found: dict[SessionName, Label] = {}

@@ -673,7 +673,7 @@ def _finish_reason(verdict: Verdict) -> str | None:
     """Return how a response ends that carries the verdict to a client of the OpenAI API."""
     rendered = wire_shapes.render("openai", verdict.decision, verdict.message)
     choices = rendered.get("choices") if isinstance(rendered, dict) else None
-    return choices[0]["finish_reason"] if choices else None
+    return choices[0]["finish_reason"] if isinstance(choices, list) and choices else None
 
 
 def _unknown(expect: Json) -> Iterator[str]:

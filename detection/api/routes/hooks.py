@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Literal
+from typing import Literal
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -36,7 +36,7 @@ HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
 @router.post(
     "/hooks/{host}",
     auth=_auth,
-    response={200: dict[str, Any]},
+    response={200: dict[str, object]},
     summary="Evaluate a hook",
     openapi_extra={
         "parameters": [
@@ -103,7 +103,7 @@ def _wait_url(host: Host, answer: HookAnswer, wait_seconds: int) -> str:
     return f"{settings.LIVE_URL}/api/v1/approvals/{approval['id']}?wait={wait_seconds}&hook={host.name}"
 
 
-def _record(event: HookEvent, data: dict[str, Any], *, is_large: bool) -> EventRecord:
+def _record(event: HookEvent, data: dict[str, object], *, is_large: bool) -> EventRecord:
     names = {
         "session": event.session,
         "parent_session": event.parent_session,
@@ -120,7 +120,7 @@ def _record(event: HookEvent, data: dict[str, Any], *, is_large: bool) -> EventR
     )
 
 
-def _document(shape: wire_shapes.Shape, event: HookEvent, answer: HookAnswer) -> dict[str, Any]:
+def _document(shape: wire_shapes.Shape, event: HookEvent, answer: HookAnswer) -> dict[str, object]:
     if event.moment not in ("before_tool", "after_tool"):
         return {}
     moment: wire_shapes.Moment = "before" if event.moment == "before_tool" else "after"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
@@ -92,7 +91,7 @@ def export_incidents(request: ApiRequest, query: Query[IncidentExportQuerySchema
 )
 def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -> HttpResponse:
     """Apply one action to up to 500 incidents. Each has its own outcome."""
-    more: dict[str, Any] = {}
+    more: dict[str, object] = {}
     if body.action == "snooze":
         more = {"until": body.until, "until_worse": body.until_worse}
     elif body.action == "label":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.http import HttpResponse
 from ninja import Router
 
@@ -39,7 +37,7 @@ def list_keys(request: ApiRequest) -> HttpResponse:
     return list_response(_key_document(key) for key in keys[:MAX_KEYS])
 
 
-def _key_document(key: ApiKey) -> dict[str, Any]:
+def _key_document(key: ApiKey) -> dict[str, object]:
     heard = heard_key(key)
     return document_of(
         key,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 from django.http import HttpResponse
 from django.http.response import HttpResponseBase
@@ -87,7 +86,7 @@ def export_patterns(request: ApiRequest, query: Query[PatternExportQuerySchema])
 )
 def update_patterns(request: ApiRequest, body: Body[BulkPatternActionRequestSchema]) -> HttpResponse:
     """Apply one action to up to 500 patterns. Each has its own outcome."""
-    more: dict[str, Any] = {}
+    more: dict[str, object] = {}
     if body.action == "assign":
         more = {"assignee": body.assignee}
     elif body.action == "mute":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.http import HttpResponse
 from ninja import Body, Query, Router
@@ -29,7 +27,7 @@ _PAGES = {"sessions": "live", "notifications": "alerts"}
 """Pages of the console whose names are not those of their lists."""
 
 
-def _document(request: ApiRequest, view: SavedView) -> dict[str, Any]:
+def _document(request: ApiRequest, view: SavedView) -> dict[str, object]:
     page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/{_PAGES.get(view.list, view.list)}"
     links = {"view": f"{page}?{view.query}" if view.query else page}
     return document_of(view, ViewSchema, **services.fields_of(view), links=links)

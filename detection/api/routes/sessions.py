@@ -133,7 +133,7 @@ def run_commands(request: ApiRequest, session: str, body: Body[CommandRequestSch
     response={200: SessionDetailSchema},
     summary="Update the overrides of a session",
 )
-def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str, Any]]) -> HttpResponse:
+def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str, object]]) -> HttpResponse:
     """Set overrides of the session by name. Null removes one. `{"values": {…}}` is accepted, too."""
     inner = body.get("values")
     values = inner if isinstance(inner, dict) and body.keys() == {"values"} else body

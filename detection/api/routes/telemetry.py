@@ -19,6 +19,7 @@ from detection.api.problems import Problem, check_disk_space
 from detection.api.request_bodies import TELEMETRY_LIMITS
 from detection.api.requests import ApiRequest
 from detection.api.routes.agents import LAG_SECONDS_PER_WEIGHT
+from detection.integrations.events import ReportedEvent
 from detection.integrations.otlp.conversations import Conversations, SpanEvents, read_spans
 from detection.integrations.otlp.decoding import Encoding, OtlpError, records_of, spans_of
 from detection.integrations.otlp.logs import read_records
@@ -167,11 +168,13 @@ def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:
     return parsed
 
 
-def _record(event: dict[str, Any], shared: dict[str, str]) -> EventRecord:
+def _record(event: ReportedEvent, shared: dict[str, str]) -> EventRecord:
     usage = event.get("usage")
     if usage is not None:  # tokens of caches are among those of the input
-        kept = ("input_tokens", "output_tokens", "cost_usd")
-        event = event | {"usage": {name: usage[name] for name in kept if name in usage}}
+        kept = usage.copy()
+        kept.pop("cached_tokens", None)
+        kept.pop("cache_write_tokens", None)
+        event = event | {"usage": kept}
     return event_parsing.event_record(event, shared=shared, size=event_parsing.event_size(event))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.http import HttpResponse
 from ninja import Body, Query, Router
@@ -23,7 +21,7 @@ from detection.services.what_if import changes, what_ifs
 router = Router(tags=["settings"])
 
 
-def _document(request: ApiRequest, row: WhatIf, *, with_items: bool = True) -> dict[str, Any]:
+def _document(request: ApiRequest, row: WhatIf, *, with_items: bool = True) -> dict[str, object]:
     page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-if/{row.public_id}"
     return {**selector.as_document(row, with_items=with_items), "links": {"what_if": page}}
 

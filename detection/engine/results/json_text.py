@@ -28,7 +28,7 @@ class JsonText:
             self._value, self._text = parse(text), text
         return self._value
 
-    def object_of(self, text: str) -> dict[str, Any] | None:
+    def object_of(self, text: str) -> dict[str, object] | None:
         """Return the value of a text; None unless it is an object."""
         try:
             value = self.value_of(text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from detection.engine.text_repetition import RepetitionScanner, longest_repetition
 
@@ -97,7 +97,7 @@ class AnswerText:
         return found
 
 
-def without_cut_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def without_cut_reasoning(messages: list[dict[str, object]]) -> list[dict[str, object]]:
     """Return a conversation without reasoning that the gateway has cut; the same messages where nothing changes.
 
     It has no signature, and Anthropic's model server rejects reasoning without one.
@@ -105,15 +105,16 @@ def without_cut_reasoning(messages: list[dict[str, Any]]) -> list[dict[str, Any]
     return [_without_cut(message) for message in messages] if any(map(_is_cut, messages)) else messages
 
 
-def _is_cut(message: dict[str, Any]) -> bool:
+def _is_cut(message: dict[str, object]) -> bool:
     content = message.get("content")
     return isinstance(content, list) and any(
         isinstance(block, dict) and str(block.get("text")).endswith(CUT) for block in content
     )
 
 
-def _without_cut(message: dict[str, Any]) -> dict[str, Any]:
-    if not _is_cut(message):
+def _without_cut(message: dict[str, object]) -> dict[str, object]:
+    content = message.get("content")
+    if not isinstance(content, list) or not _is_cut(message):
         return message
-    kept = [one for one in message["content"] if one.get("type") != "thinking" or one.get("signature")]
+    kept = [one for one in content if one.get("type") != "thinking" or one.get("signature")]
     return message | {"content": kept}

@@ -10,7 +10,7 @@ import orjson
 
 from detection.gateway.protocols.answer_text import AnswerText
 
-Message = dict[str, Any]
+Message = dict[str, object]
 MAX_REASKS: Final = 2
 NOT_RUN: Final = "The call was not run."
 
@@ -159,9 +159,15 @@ def whole_number(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
 
-def dicts(value: Any) -> list[dict[str, Any]]:
+def dicts(value: Any) -> list[dict[str, object]]:
     """Return the objects in a list; empty for anything else."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def object_field(data: Any, name: str) -> dict[str, object]:
+    """Return an object in an object, empty for anything else."""
+    value = data.get(name) if isinstance(data, dict) else None
+    return value if isinstance(value, dict) else {}
 
 
 def text_field(data: Any, name: str) -> str:

@@ -17,6 +17,7 @@ from detection.gateway.protocols.answers import (
     ToolCall,
     canonical_arguments,
     dicts,
+    object_field,
     text_field,
     whole_number,
     with_note,
@@ -41,20 +42,20 @@ class Anthropic:
     no_tools: Any = {"type": "none"}
     list_key = "messages"
 
-    def messages(self, request: dict[str, Any]) -> list[Message] | None:
+    def messages(self, request: dict[str, object]) -> list[Message] | None:
         """Return the conversation of a request; None if it has none."""
         found = request.get("messages")
         return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
 
-    def previous_response(self, request: dict[str, Any]) -> str:
+    def previous_response(self, request: dict[str, object]) -> str:
         """Return the id of the message that a request continues (`thread`), or empty."""
         return text_field(request.get("thread"), "previous_message_id")
 
-    def is_kept(self, request: dict[str, Any]) -> bool:
+    def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its messages."""
         return isinstance(request.get("thread"), dict)
 
-    def with_previous(self, known_id: str) -> dict[str, Any]:
+    def with_previous(self, known_id: str) -> dict[str, object]:
         """Return the fields of a request that continues another message, or none."""
         continued = {"type": "continue", "previous_message_id": known_id}
         return {"thread": continued if known_id else {"type": "create"}}
@@ -69,7 +70,7 @@ class Anthropic:
         blocks = content if isinstance(content, list) else [{"type": "text", "text": content}]
         return [messages[0] | {"content": [*results, *blocks]}, *messages[1:]]
 
-    def system_text(self, request: dict[str, Any]) -> str:
+    def system_text(self, request: dict[str, object]) -> str:
         """Return the instructions, which help to distinguish conversations."""
         system = request.get("system")
         return system if isinstance(system, str) else repr([text_field(one, "text") for one in dicts(system)])
@@ -102,7 +103,9 @@ class Anthropic:
             if found is not None:
                 out += found.before
                 if found.calls:
-                    others = [block for block in message["content"] if block not in _calls(message)]
+                    others = [
+                        block for block in dicts(message.get("content")) if block not in _calls(message)
+                    ]
                     message = message | {"content": [*others, *found.merged(_calls(message))]}
                 results = found.results
             elif message.get("role") == "user" and isinstance(message.get("content"), (list, str)):
@@ -145,11 +148,11 @@ class Anthropic:
         """Return the messages that carry results."""
         return [{"role": "user", "content": results}]
 
-    def continued(self, request: dict[str, Any], messages: list[Message], _: Answer) -> dict[str, Any]:
+    def continued(self, request: dict[str, object], messages: list[Message], _: Answer) -> dict[str, object]:
         """Return a request with other messages."""
         return request | {"messages": messages}
 
-    def answer(self, response: dict[str, Any]) -> Answer:
+    def answer(self, response: dict[str, object]) -> Answer:
         """Read a whole response."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"), TokenUsage())
@@ -161,7 +164,9 @@ class Anthropic:
         answer.messages = _with_thinking(dicts(response.get("content")))
         return answer
 
-    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
+    def respond(
+        self, response: dict[str, object], answer: Answer, resolution: Resolution
+    ) -> dict[str, object]:
         """Return a whole response as the client gets it."""
         blocked = {answer.calls[n].place for n in resolution.blocked}
         kept = [block for place, block in enumerate(dicts(response.get("content"))) if place not in blocked]
@@ -170,11 +175,11 @@ class Anthropic:
         kept.append({"type": "text", "text": resolution.text})
         return response | {"content": kept, "stop_reason": "end_turn", "stop_sequence": None}
 
-    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+    def with_lead(self, response: dict[str, object], lead: str) -> dict[str, object]:
         """Return a whole response with a text before the answer."""
         return response | {"content": [{"type": "text", "text": lead}, *dicts(response.get("content"))]}
 
-    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, object]:
         """Return a response of the gateway's own. The protocol has no end that is an error."""
         return _message(model, response_id) | {
             "content": [{"type": "text", "text": end.text}],
@@ -183,7 +188,7 @@ class Anthropic:
 
     def text_stream(self, model: str, end: Resolution, response_id: str) -> bytes:
         """Return the same as a stream."""
-        start = {"type": "message_start", "message": _message(model, response_id)}
+        start: Message = {"type": "message_start", "message": _message(model, response_id)}
         usage = {"output_tokens": 0}
         return b"".join(
             (
@@ -193,7 +198,7 @@ class Anthropic:
             )
         )
 
-    def reader(self, request: dict[str, Any]) -> AnthropicReader:
+    def reader(self, request: dict[str, object]) -> AnthropicReader:
         """Return a reader of the stream that answers a request."""
         return AnthropicReader()
 
@@ -217,8 +222,8 @@ class AnthropicReader(StreamReader):
         self._blocks: dict[int, Message] = {}
         self._inputs: dict[int, list[str]] = {}
         self._texts: dict[tuple[int, str], list[str]] = {}
-        self._held_at: list[tuple[int, dict[str, Any], bytes]] = []
-        self._message_delta: dict[str, Any] = {}
+        self._held_at: list[tuple[int, dict[str, object], bytes]] = []
+        self._message_delta: dict[str, object] = {}
         self._open: int | None = None
 
     def passes_unread(self, data: bytes) -> bool:
@@ -238,13 +243,13 @@ class AnthropicReader(StreamReader):
         self._add_text(index, "text", text)
         return True
 
-    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+    def read(self, event: bytes, document: dict[str, object] | None, data: bytes) -> bytes:
         """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             return event
         kind = document.get("type")
         if kind == "message_start":
-            message = document.get("message") or {}
+            message = object_field(document, "message")
             self.answer.id, self.answer.model = text_field(message, "id"), text_field(message, "model")
             self.answer.shown_id = self._shown_id = self._shown_id or self.answer.id
             self.answer.usage = usage_of(message.get("usage"), self.answer.usage)
@@ -268,13 +273,13 @@ class AnthropicReader(StreamReader):
         lead, self.lead = self.lead, ""
         return b"".join(_text_events(0, lead))
 
-    def _read_block(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+    def _read_block(self, kind: str, event: bytes, document: dict[str, object]) -> bytes:
         index = whole_number(document.get("index"))
         self._open = None if kind == "content_block_stop" else index
         if kind == "content_block_start":
-            self._start(index, document.get("content_block") or {})
+            self._start(index, object_field(document, "content_block"))
         elif kind == "content_block_delta":
-            self._extend(index, document.get("delta") or {})
+            self._extend(index, object_field(document, "delta"))
         if self.answer.calls:
             self.held.append(event)
             self._held_at.append((index, document, event))
@@ -288,13 +293,13 @@ class AnthropicReader(StreamReader):
         if block.get("type") == CALL_BLOCK:
             self.answer.calls.append(ToolCall(text_field(block, "id"), text_field(block, "name"), "", index))
 
-    def _extend(self, index: int, delta: dict[str, Any]) -> None:
+    def _extend(self, index: int, delta: dict[str, object]) -> None:
         block = self._blocks.setdefault(index, {})
         for name, value in delta.items():
             if name == "partial_json" and isinstance(value, str):
                 self._inputs.setdefault(index, []).append(value)
             elif name == "citation":
-                block["citations"] = [*(block.get("citations") or []), value]
+                block["citations"] = [*dicts(block.get("citations")), value]
             elif name != "type" and isinstance(value, str):
                 self._add_text(index, name, value)
 
@@ -358,7 +363,7 @@ class AnthropicReader(StreamReader):
         end = _end_events({"type": "message_delta", "usage": usage}, "max_tokens")
         return b"".join((*map(_event, stop), *_text_events(self._passed, text), *end))
 
-    def error_event(self, document: dict[str, Any]) -> bytes:
+    def error_event(self, document: dict[str, object]) -> bytes:
         """Return an event `error`."""
         return _event(document)
 
@@ -373,7 +378,7 @@ def _with_thinking(content: list[Message]) -> list[Message]:
     return [{"role": "assistant", "content": content}] if is_needed else []
 
 
-def _event(document: dict[str, Any]) -> bytes:
+def _event(document: dict[str, object]) -> bytes:
     return StreamReader.event_of(document, str(document["type"]))
 
 
@@ -383,12 +388,12 @@ def _text_events(index: int, text: str) -> list[bytes]:
     return [_event(start), _event(delta), _event({"type": "content_block_stop", "index": index})]
 
 
-def _end_events(message_delta: dict[str, Any], reason: str = "end_turn") -> list[bytes]:
-    delta = {**(message_delta.get("delta") or {}), "stop_reason": reason, "stop_sequence": None}
+def _end_events(message_delta: dict[str, object], reason: str = "end_turn") -> list[bytes]:
+    delta = {**object_field(message_delta, "delta"), "stop_reason": reason, "stop_sequence": None}
     return [_event(message_delta | {"delta": delta}), _event({"type": "message_stop"})]
 
 
-def _message(model: str, response_id: str) -> dict[str, Any]:
+def _message(model: str, response_id: str) -> dict[str, object]:
     return {
         "id": response_id,
         "type": "message",

@@ -12,6 +12,7 @@ from detection.gateway.protocols.answers import (
     ToolCall,
     canonical_arguments,
     dicts,
+    object_field,
     text_field,
     whole_number,
     with_note,
@@ -31,7 +32,7 @@ class Chat:
     no_tools: Any = "none"
     list_key = "messages"
 
-    def messages(self, request: dict[str, Any]) -> list[Message] | None:
+    def messages(self, request: dict[str, object]) -> list[Message] | None:
         """Return the conversation of a request; None if it has none."""
         found = request.get("messages")
         return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
@@ -42,15 +43,15 @@ class Chat:
             return []
         return [text_field(call, "id") for call in dicts(message.get("tool_calls"))]
 
-    def previous_response(self, request: dict[str, Any]) -> str:
+    def previous_response(self, request: dict[str, object]) -> str:
         """Return the id of the response that a request continues: none, because clients send the whole conversation."""
         return ""
 
-    def is_kept(self, request: dict[str, Any]) -> bool:
+    def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its responses."""
         return False
 
-    def with_previous(self, known_id: str) -> dict[str, Any]:
+    def with_previous(self, known_id: str) -> dict[str, object]:
         """Return the fields of a request that continues another response."""
         return {}
 
@@ -58,7 +59,7 @@ class Chat:
         """Return messages with results before them."""
         return [*results, *messages]
 
-    def system_text(self, request: dict[str, Any]) -> str:
+    def system_text(self, request: dict[str, object]) -> str:
         """Return everything before the first user message, which helps to distinguish conversations."""
         system = [m for m in self.messages(request) or [] if m.get("role") in ("system", "developer")]
         return repr([message.get("content") for message in system[:2]])
@@ -85,7 +86,7 @@ class Chat:
             if found is not None:
                 out += found.before
                 if found.calls:
-                    message = message | {"tool_calls": found.merged(message["tool_calls"])}
+                    message = message | {"tool_calls": found.merged(dicts(message.get("tool_calls")))}
             note = (
                 rewrites.note_of(text_field(message, "tool_call_id")) if message.get("role") == "tool" else ""
             )
@@ -114,16 +115,16 @@ class Chat:
         """Return the messages that carry results."""
         return results
 
-    def continued(self, request: dict[str, Any], messages: list[Message], _: Answer) -> dict[str, Any]:
+    def continued(self, request: dict[str, object], messages: list[Message], _: Answer) -> dict[str, object]:
         """Return a request with other messages."""
         return request | {"messages": messages}
 
-    def answer(self, response: dict[str, Any]) -> Answer:
+    def answer(self, response: dict[str, object]) -> Answer:
         """Read a whole response. The calls of several choices are those of one answer."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"))
         for choice in dicts(response.get("choices")):
-            message = choice.get("message") or {}
+            message = object_field(choice, "message")
             for place, call in enumerate(dicts(message.get("tool_calls"))):
                 answer.calls.append(read_call(call, place, whole_number(choice.get("index"))))
             answer.reasoning = answer.reasoning or text_field(message, "reasoning_content")
@@ -132,12 +133,14 @@ class Chat:
                 answer.said.thinking.add(reasoning_of(message))
         return answer
 
-    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
+    def respond(
+        self, response: dict[str, object], answer: Answer, resolution: Resolution
+    ) -> dict[str, object]:
         """Return a whole response as the client gets it."""
         choices = []
         blocked = {(answer.calls[n].choice, answer.calls[n].place) for n in resolution.blocked}
         for choice in dicts(response.get("choices")):
-            message = dict(choice.get("message") or {})
+            message = dict(object_field(choice, "message"))
             calls = dicts(message.get("tool_calls"))
             index = whole_number(choice.get("index"))
             kept = [call for place, call in enumerate(calls) if (index, place) not in blocked]
@@ -151,16 +154,16 @@ class Chat:
             choices.append(choice | {"message": message})
         return response | {"choices": choices}
 
-    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+    def with_lead(self, response: dict[str, object], lead: str) -> dict[str, object]:
         """Return a whole response with a text before the answer."""
         choices = dicts(response.get("choices"))
-        message = dict(choices[0].get("message") or {}) if choices else {}
+        message = dict(object_field(choices[0], "message")) if choices else {}
         message["content"] = lead + text_field(message, "content")
         return response | {
             "choices": [{**choice, "message": message} for choice in choices[:1]] + choices[1:]
         }
 
-    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, object]:
         """Return a response of the gateway's own."""
         message = {"role": "assistant", "content": end.text}
         return {
@@ -184,7 +187,7 @@ class Chat:
             (*text_events(head, 0, {"role": "assistant", "content": end.text}, end_reason(end)), DONE)
         )
 
-    def reader(self, request: dict[str, Any]) -> ChatReader:
+    def reader(self, request: dict[str, object]) -> ChatReader:
         """Return a reader of the stream that answers a request."""
         return ChatReader(request)
 

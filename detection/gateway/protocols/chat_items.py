@@ -22,7 +22,7 @@ def call_document(call: ToolCall, arguments: str) -> Message:
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
 
-def reasoning_of(message: dict[str, Any]) -> str:
+def reasoning_of(message: dict[str, object]) -> str:
     """Return the reasoning in a message or a delta; model servers name it in two ways."""
     return text_field(message, "reasoning_content") or text_field(message, "reasoning")
 

@@ -10,6 +10,7 @@ from detection.gateway.protocols.answers import (
     Resolution,
     ToolCall,
     dicts,
+    object_field,
     text_field,
     whole_number,
 )
@@ -41,7 +42,7 @@ class ChatReader(StreamReader):
     """
 
     def __init__(
-        self, request: dict[str, Any], head: dict[str, Any] | None = None, begun: Iterable[int] = ()
+        self, request: dict[str, object], head: dict[str, object] | None = None, begun: Iterable[int] = ()
     ) -> None:
         super().__init__()
         self._request = request
@@ -57,7 +58,7 @@ class ChatReader(StreamReader):
         self._frame = b"", b""
         """What surrounds the text in the latest chunk that only carried text."""
         self._reasoning: list[str] = []
-        self._head: dict[str, Any] = head or {}
+        self._head: dict[str, object] = head or {}
         self._finish_events: dict[int, bytes] = {}
         self._tail: list[bytes] = []
         self._begun = set(begun)
@@ -93,7 +94,7 @@ class ChatReader(StreamReader):
             data = data.replace(text, b"")
         return data
 
-    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+    def read(self, event: bytes, document: dict[str, object] | None, data: bytes) -> bytes:
         """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             if data != b"[DONE]":
@@ -115,14 +116,14 @@ class ChatReader(StreamReader):
             event = self.without_hidden(self.event_of(document | {"choices": choices}))
         return b"".join((*lead, self._read_choices(event, choices)))
 
-    def _begin(self, choice: int) -> dict[str, Any]:
+    def _begin(self, choice: int) -> dict[str, object]:
         """Return what the first chunk of a choice has; empty for a later one."""
         if choice in self._begun:
             return {}
         self._begun.add(choice)
         return {"role": "assistant"}
 
-    def _without_role(self, choice: dict[str, Any]) -> dict[str, Any]:
+    def _without_role(self, choice: dict[str, object]) -> dict[str, object]:
         delta = choice.get("delta")
         if not isinstance(delta, dict) or whole_number(choice.get("index")) not in self._begun:
             return choice
@@ -144,7 +145,7 @@ class ChatReader(StreamReader):
     def _is_finished(self) -> bool:
         return len(self._finished) >= self._choice_count
 
-    def _read_head(self, document: dict[str, Any]) -> None:
+    def _read_head(self, document: dict[str, object]) -> None:
         if not self.answer.id:
             names = ("id", "object", "created", "model", "service_tier", "system_fingerprint")
             self._head = {name: document[name] for name in names if name in document}
@@ -152,10 +153,10 @@ class ChatReader(StreamReader):
         if document.get("usage"):
             self.answer.usage = usage_of(document["usage"])
 
-    def _read_choices(self, event: bytes, choices: list[dict[str, Any]]) -> bytes:
+    def _read_choices(self, event: bytes, choices: list[dict[str, object]]) -> bytes:
         is_held = False
         for choice in choices:
-            index, delta = whole_number(choice.get("index")), choice.get("delta") or {}
+            index, delta = whole_number(choice.get("index")), object_field(choice, "delta")
             for fragment in dicts(delta.get("tool_calls")):
                 self._read_fragment(index, fragment)
                 is_held = True
@@ -178,7 +179,7 @@ class ChatReader(StreamReader):
         self.held.append(event)
         return b""
 
-    def _read_fragment(self, choice: int, fragment: dict[str, Any]) -> None:
+    def _read_fragment(self, choice: int, fragment: dict[str, object]) -> None:
         place = fragment.get("index")
         key = (choice, place if isinstance(place, int) else len(self._calls))
         call = self._calls.get(key)
@@ -237,7 +238,7 @@ class ChatReader(StreamReader):
             reason = found[0].get("finish_reason") if found else reason
         return self._chunk(choice, {}, reason)
 
-    def _chunk(self, choice: int, delta: dict[str, Any], finish: Any = None) -> bytes:
+    def _chunk(self, choice: int, delta: dict[str, object], finish: Any = None) -> bytes:
         return _chunk(self._head, choice, delta, finish)
 
     def next_reader(self) -> ChatReader:
@@ -266,12 +267,12 @@ _NULL_USAGE: Final = (b',"usage":null', b', "usage": null')
 DONE: Final = b"data: [DONE]\n\n"
 
 
-def _chunk(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: Any = None) -> bytes:
+def _chunk(head: dict[str, object], choice: int, delta: dict[str, object], finish: Any = None) -> bytes:
     choices = [{"index": choice, "delta": delta, "logprobs": None, "finish_reason": finish}]
     return StreamReader.event_of(head | {"choices": choices})
 
 
-def text_events(head: dict[str, Any], choice: int, delta: dict[str, Any], finish: str) -> list[bytes]:
+def text_events(head: dict[str, object], choice: int, delta: dict[str, object], finish: str) -> list[bytes]:
     """Return the chunks of a text of the gateway's own, with the end of its choice."""
     return [_chunk(head, choice, delta), _chunk(head, choice, {}, finish)]
 

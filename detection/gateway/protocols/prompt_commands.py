@@ -87,7 +87,7 @@ def _stripped(prompt: Message) -> Message | None:
     left = commands.MAX_COMMAND_CHARS
     parts: list[Any] = []
     is_empty = True
-    for part in content:
+    for part in content if isinstance(content, list) else ():
         words = part.get("text") if isinstance(part, dict) else None
         text = words if isinstance(words, str) else ""
         if text and not is_program_text(text):

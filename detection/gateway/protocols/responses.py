@@ -44,22 +44,22 @@ class Responses:
     no_tools: Any = "none"
     list_key = "input"
 
-    def messages(self, request: dict[str, Any]) -> list[Message] | None:
+    def messages(self, request: dict[str, object]) -> list[Message] | None:
         """Return the items of a request; None if it has none."""
         found = request.get("input")
         if isinstance(found, str):
             return [{"type": "message", "role": "user", "content": found}]
         return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
 
-    def previous_response(self, request: dict[str, Any]) -> str:
+    def previous_response(self, request: dict[str, object]) -> str:
         """Return the id of the response that a request continues, or empty."""
         return text_field(request, "previous_response_id")
 
-    def is_kept(self, request: dict[str, Any]) -> bool:
+    def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its responses."""
         return request.get("store") is not False
 
-    def with_previous(self, known_id: str) -> dict[str, Any]:
+    def with_previous(self, known_id: str) -> dict[str, object]:
         """Return the fields of a request that continues another response, or none."""
         return {"previous_response_id": known_id or None}
 
@@ -67,7 +67,7 @@ class Responses:
         """Return items with results before them."""
         return [*results, *items]
 
-    def system_text(self, request: dict[str, Any]) -> str:
+    def system_text(self, request: dict[str, object]) -> str:
         """Return the instructions, which help to distinguish conversations."""
         return text_field(request, "instructions")
 
@@ -137,7 +137,9 @@ class Responses:
         """Return the items that carry results."""
         return results
 
-    def continued(self, request: dict[str, Any], messages: list[Message], answer: Answer) -> dict[str, Any]:
+    def continued(
+        self, request: dict[str, object], messages: list[Message], answer: Answer
+    ) -> dict[str, object]:
         """Return a request with other items. A model server that keeps the conversation knows all but the results."""
         if request.get("previous_response_id") or request.get("conversation"):
             results = [item for item in messages if str(item.get("type")).endswith("_call_output")]
@@ -148,7 +150,7 @@ class Responses:
             )
         return request | {"input": messages}
 
-    def answer(self, response: dict[str, Any]) -> Answer:
+    def answer(self, response: dict[str, object]) -> Answer:
         """Read a whole response."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"))
@@ -162,7 +164,9 @@ class Responses:
                 said.add(text_field(part, "text"))
         return answer
 
-    def respond(self, response: dict[str, Any], answer: Answer, resolution: Resolution) -> dict[str, Any]:
+    def respond(
+        self, response: dict[str, object], answer: Answer, resolution: Resolution
+    ) -> dict[str, object]:
         """Return a whole response as the client gets it."""
         blocked = {answer.calls[n].place for n in resolution.blocked}
         kept = [item for place, item in enumerate(dicts(response.get("output"))) if place not in blocked]
@@ -171,12 +175,12 @@ class Responses:
             response = response | {"output_text": resolution.text} if "output_text" in response else response
         return response | {"output": kept}
 
-    def with_lead(self, response: dict[str, Any], lead: str) -> dict[str, Any]:
+    def with_lead(self, response: dict[str, object], lead: str) -> dict[str, object]:
         """Return a whole response with a text before the answer."""
         item = message_item(text_field(response, "id"), 0, lead)
         return response | {"output": [item, *dicts(response.get("output"))]}
 
-    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, Any]:
+    def text_response(self, model: str, end: Resolution, response_id: str) -> dict[str, object]:
         """Return a response of the gateway's own. A failed one would hide the text from most clients."""
         return empty_response(model, response_id) | {
             "status": "completed",
@@ -188,13 +192,13 @@ class Responses:
         """Return the same as a stream."""
         done = self.text_response(model, end, response_id)
         numbers = EventNumbers()
-        start = {"type": "response.created", "response": empty_response(model, response_id)}
-        last = {"type": "response.completed", "response": done}
+        start: Message = {"type": "response.created", "response": empty_response(model, response_id)}
+        last: Message = {"type": "response.completed", "response": done}
         return b"".join(
-            (numbers.event(start), *item_events(numbers, 0, done["output"][0]), numbers.event(last))
+            (numbers.event(start), *item_events(numbers, 0, dicts(done["output"])[0]), numbers.event(last))
         )
 
-    def reader(self, request: dict[str, Any]) -> ResponsesReader:
+    def reader(self, request: dict[str, object]) -> ResponsesReader:
         """Return a reader of the stream that answers a request."""
         return ResponsesReader()
 

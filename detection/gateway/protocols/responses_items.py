@@ -35,7 +35,7 @@ NO_USAGE: Final = {
 }
 
 
-def empty_response(model: str, response_id: str) -> dict[str, Any]:
+def empty_response(model: str, response_id: str) -> dict[str, object]:
     """Return a response of the gateway's own, before it has content."""
     return {
         "id": response_id,

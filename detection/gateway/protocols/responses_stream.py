@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from detection.gateway.protocols.answers import Message, Resolution, ToolCall, dicts, text_field, whole_number
+from detection.gateway.protocols.answers import (
+    Message,
+    Resolution,
+    ToolCall,
+    dicts,
+    object_field,
+    text_field,
+    whole_number,
+)
 from detection.gateway.protocols.responses_items import CALL_ITEMS, call_of, message_item, usage_of
 from detection.gateway.protocols.stream import StreamReader, joined_strings
 
@@ -28,11 +36,11 @@ class EventNumbers:
     def __init__(self) -> None:
         self.next = 0
 
-    def passed(self, document: dict[str, Any]) -> None:
+    def passed(self, document: dict[str, object]) -> None:
         """Note the number of an event that passes as it came."""
         self.next = max(self.next, whole_number(document.get("sequence_number")) + 1)
 
-    def event(self, document: dict[str, Any]) -> bytes:
+    def event(self, document: dict[str, object]) -> bytes:
         """Return an event with the next number."""
         numbered = document | {"sequence_number": self.next}
         self.next += 1
@@ -56,7 +64,7 @@ class ResponsesReader(StreamReader):
         self,
         numbers: EventNumbers | None = None,
         items: Sequence[Message] = (),
-        first: dict[str, Any] | None = None,
+        first: dict[str, object] | None = None,
     ) -> None:
         super().__init__()
         self._first = first or {}
@@ -64,10 +72,10 @@ class ResponsesReader(StreamReader):
         self._numbers = numbers or EventNumbers()
         self._earlier = [*items]
         self._items: dict[int, Message] = {}
-        self._held_at: list[tuple[int, dict[str, Any]]] = []
+        self._held_at: list[tuple[int, dict[str, object]]] = []
         self._passed: list[Message] = []
-        self._last: dict[str, Any] = {}
-        self._opened: dict[str, Any] = {}
+        self._last: dict[str, object] = {}
+        self._opened: dict[str, object] = {}
         self._open: int | None = None
         self._said_before = 0, 0
 
@@ -87,7 +95,7 @@ class ResponsesReader(StreamReader):
             (said.text if kind == b"output_text" else said.thinking).add(joined_strings((delta,)))
         return True
 
-    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+    def read(self, event: bytes, document: dict[str, object] | None, data: bytes) -> bytes:
         """Return the part of an event that is passed on immediately; hold the rest."""
         if document is None:
             return event
@@ -101,7 +109,7 @@ class ResponsesReader(StreamReader):
             }
             self.answer.shown_id = text_field(self._first, "id")
         if kind in ("response.created", "response.in_progress", "response.queued"):
-            self._opened = document["response"] if isinstance(response, dict) else self._opened
+            self._opened = response if isinstance(response, dict) else self._opened
             return b"" if self._is_continued else self._as_it_came(event, document)
         return self._lead_events() + self._read_content(kind, event, document)
 
@@ -112,7 +120,7 @@ class ResponsesReader(StreamReader):
         self._earlier, self._is_continued, self.lead = [item], True, ""
         return b"".join(item_events(self._numbers, 0, item))
 
-    def _read_content(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+    def _read_content(self, kind: str, event: bytes, document: dict[str, object]) -> bytes:
         response = document.get("response")
         if kind in ("response.failed", "error"):
             self.has_failed = self.has_ended = True
@@ -122,7 +130,7 @@ class ResponsesReader(StreamReader):
             return self._renumbered(event, document)
         return self._read_item(kind, event, document)
 
-    def _read_last(self, event: bytes, document: dict[str, Any], response: dict[str, Any]) -> bytes:
+    def _read_last(self, event: bytes, document: dict[str, object], response: dict[str, object]) -> bytes:
         self._last, self.has_ended = document, True
         for place, item in enumerate(dicts(response.get("output"))):
             self._items.setdefault(place, item)
@@ -134,10 +142,12 @@ class ResponsesReader(StreamReader):
             return self._as_it_came(event, document)
         return self._numbers.event(self._ended([*self._earlier, *dicts(response.get("output"))]))
 
-    def _ended(self, output: list[Message]) -> dict[str, Any]:
-        return self._last | {"response": self._last["response"] | self._first | {"output": output}}
+    def _ended(self, output: list[Message]) -> dict[str, object]:
+        return self._last | {
+            "response": object_field(self._last, "response") | self._first | {"output": output}
+        }
 
-    def _read_item(self, kind: str, event: bytes, document: dict[str, Any]) -> bytes:
+    def _read_item(self, kind: str, event: bytes, document: dict[str, object]) -> bytes:
         if kind in _TEXTS:
             said = self.answer.said
             (said.text if _TEXTS[kind] == "text" else said.thinking).add(text_field(document, "delta"))
@@ -159,11 +169,11 @@ class ResponsesReader(StreamReader):
         self._open = None if kind == "response.output_item.done" else index
         return self._renumbered(event, document)
 
-    def _as_it_came(self, event: bytes, document: dict[str, Any]) -> bytes:
+    def _as_it_came(self, event: bytes, document: dict[str, object]) -> bytes:
         self._numbers.passed(document)
         return event
 
-    def _renumbered(self, event: bytes, document: dict[str, Any]) -> bytes:
+    def _renumbered(self, event: bytes, document: dict[str, object]) -> bytes:
         if not self._is_continued:
             return self._as_it_came(event, document)
         if "output_index" in document:
@@ -238,16 +248,16 @@ class ResponsesReader(StreamReader):
         part = {"type": "output_text", "text": said.text.whole[text_at:], "annotations": []}
         return item | {"status": "incomplete", "content": [part]}
 
-    def error_event(self, document: dict[str, Any]) -> bytes:
+    def error_event(self, document: dict[str, object]) -> bytes:
         """Return an event `error`: with the fields of the reference, and with the object that SDKs raise."""
-        error = document["error"]
+        error = object_field(document, "error")
         fields = {name: error[name] for name in ("code", "message", "param")}
         return self._numbers.event(document | fields)
 
 
 def item_events(numbers: EventNumbers, index: int, item: Message) -> list[bytes]:
     """Return the events of a whole message."""
-    part = item["content"][0]
+    part = dicts(item["content"])[0]
     at = {"output_index": index, "item_id": item["id"], "content_index": 0}
     empty = part | {"text": ""}
     opened = item | {"status": "in_progress", "content": []}

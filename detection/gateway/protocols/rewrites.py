@@ -56,7 +56,7 @@ class Rewrite:
         """Parse the output of `dump`."""
         return cls(**orjson.loads(text))
 
-    def merged(self, known: Sequence[Any]) -> list[Any]:
+    def merged(self, known: Sequence[Message]) -> list[Message]:
         """Return all calls of the answer in order: those that the client knows and the others."""
         calls = [*known]
         for number, call in self.calls:

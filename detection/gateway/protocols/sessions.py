@@ -88,7 +88,7 @@ def _of_body(request: Mapping[str, Any]) -> str:
     return user.rpartition("_session_")[2] if "_session_" in user else ""
 
 
-def beginning_of(key: str, system: str, messages: list[dict[str, Any]]) -> hashlib.blake2b:
+def beginning_of(key: str, system: str, messages: list[dict[str, object]]) -> hashlib.blake2b:
     """Return the digest of how a conversation begins. Its first prompt may be as large as the request."""
     prompt = next((m for m in messages if m.get("role") == "user"), {})
     digest = hashlib.blake2b(digest_size=12)

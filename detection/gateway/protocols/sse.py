@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 import orjson
 
@@ -48,7 +48,7 @@ def payload(event: bytes) -> bytes:
     return lines[0] if len(lines) == 1 else b"\n".join(lines)
 
 
-def document(event: bytes) -> dict[str, Any] | None:
+def document(event: bytes) -> dict[str, object] | None:
     """Return the data of an event, if it is a JSON object."""
     try:
         found = orjson.loads(payload(event))
@@ -57,7 +57,7 @@ def document(event: bytes) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def event(data: dict[str, Any], name: str = "") -> bytes:
+def event(data: dict[str, object], name: str = "") -> bytes:
     """Return an event with JSON data."""
     head = f"event: {name}\n".encode() if name else b""
     return head + b"data: " + orjson.dumps(data) + b"\n\n"

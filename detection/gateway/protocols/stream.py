@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
 import orjson
 
@@ -110,12 +109,12 @@ class StreamReader:
         return b"".join((*self.held, self.rest))
 
     @staticmethod
-    def document_of(event: bytes) -> dict[str, Any] | None:
+    def document_of(event: bytes) -> dict[str, object] | None:
         """Return the data of an event, if it is a JSON object."""
         return sse.document(event)
 
     @staticmethod
-    def event_of(data: dict[str, Any], name: str = "") -> bytes:
+    def event_of(data: dict[str, object], name: str = "") -> bytes:
         """Return an event with JSON data."""
         return sse.event(data, name)
 
@@ -130,7 +129,7 @@ class StreamReader:
         """Return events without data that the client did not ask for; see `hides_usage`."""
         return data
 
-    def read(self, event: bytes, document: dict[str, Any] | None, data: bytes) -> bytes:
+    def read(self, event: bytes, document: dict[str, object] | None, data: bytes) -> bytes:
         """Return the part of an event that is passed on immediately; hold the rest."""
         raise NotImplementedError
 
@@ -163,7 +162,7 @@ class StreamReader:
         """Return a text and the end of the client's stream within an answer, as if the limit of tokens was reached."""
         raise NotImplementedError
 
-    def error_event(self, document: dict[str, Any]) -> bytes:
+    def error_event(self, document: dict[str, object]) -> bytes:
         """Return an error as the last event of the client's stream.
 
         Parameters

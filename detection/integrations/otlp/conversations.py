@@ -11,8 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
+from detection.integrations.events import ReportedEvent
 from detection.integrations.hosts import MAX_ARGUMENT_CHARACTERS, without_ends
 from detection.integrations.otlp.attributes import parsed, text
 from detection.integrations.otlp.decoding import OtlpError, Span
@@ -37,6 +38,8 @@ _EARLIEST: Final = 365 * 86_400 * 10**9
 """Nanoseconds until 1971, the first year of times in events: a clock that was never set begins in 1970."""
 _NO_SERVICE: Final = "unknown_service"
 _Key = tuple[str, str]
+Placed = tuple[tuple[int, int], ReportedEvent]
+"""An event and its place among those of a request: its time, and its rank among those of the same time."""
 
 
 @dataclass(slots=True)
@@ -64,7 +67,7 @@ class SpanEvents:
     span_id: str = ""
     parent_session: str = ""
     started_by: str = ""
-    events: list[tuple[tuple[int, int], dict[str, Any]]] = field(default_factory=list)
+    events: list[Placed] = field(default_factory=list)
     rejected: str = ""
 
 
@@ -197,14 +200,12 @@ class _Reading:
         service = text(span.resource, ("service.name",))
         return agent_name(span.attributes) or ("" if service.startswith(_NO_SERVICE) else service)
 
-    def _events(
-        self, span: Span, fact: Fact, *, is_outermost: bool, is_started: bool
-    ) -> Iterable[tuple[tuple[int, int], dict[str, Any]]]:
+    def _events(self, span: Span, fact: Fact, *, is_outermost: bool, is_started: bool) -> Iterable[Placed]:
         start, end = span.started_at, max(span.started_at, span.ended_at)
         key = span.trace_id, span.span_id
 
-        def about(kind: str, part: str, at: int) -> dict[str, Any]:
-            event: dict[str, Any] = {"type": kind, "id": event_id(*key, part)}
+        def about(kind: str, part: str, at: int) -> ReportedEvent:
+            event: ReportedEvent = {"type": kind, "id": event_id(*key, part)}
             if (moment := as_moment(at)) is not None:
                 event["occurred_at"] = moment
             return event
@@ -230,7 +231,7 @@ class _Reading:
 
     def _events_of_response(
         self, span: Span, fact: ModelResponse, about: Any, *, is_started: bool
-    ) -> Iterable[tuple[tuple[int, int], dict[str, Any]]]:
+    ) -> Iterable[Placed]:
         start, end = span.started_at, max(span.started_at, span.ended_at)
         names = {name: value for name, value in (("model", fact.model), ("backend", fact.backend)) if value}
         if fact.prompt and not is_started:
@@ -264,7 +265,7 @@ def call_events(
     is_error: bool,
     round_name: str,
     cwd: str = "",
-) -> Iterable[tuple[tuple[int, int], dict[str, Any]]]:
+) -> Iterable[Placed]:
     """Return a call and its result, each with its place in the order of the request.
 
     Parameters
@@ -283,9 +284,9 @@ def call_events(
     if isinstance(arguments, str) and len(arguments) > MAX_ARGUMENT_CHARACTERS:
         arguments = parsed(arguments)
     arguments = without_ends(arguments)
-    call: dict[str, Any] = {"type": "call", "id": f"{name}-call", "tool": tool, "call_id": call_id}
+    call: ReportedEvent = {"type": "call", "id": f"{name}-call", "tool": tool, "call_id": call_id}
     call["arguments"] = arguments if isinstance(arguments, (dict, str)) else compact(arguments)
-    result: dict[str, Any] = {
+    result: ReportedEvent = {
         "type": "result",
         "id": f"{name}-result",
         "call_id": call_id,
@@ -305,10 +306,11 @@ def call_events(
     yield (ended_at, 0 if ended_at > started_at else 3), result
 
 
-def with_bounded_names(event: dict[str, Any], agent: str) -> dict[str, Any]:
+def with_bounded_names(event: ReportedEvent, agent: str) -> ReportedEvent:
     """Return an event with its agent and with names that the API accepts."""
     given = {"agent": agent, **{name: event.get(name) for name in _LENGTHS if event.get(name)}}
-    return event | {name: bounded(value, _LENGTHS[name]) for name, value in given.items() if value}
+    names = {name: bounded(value, _LENGTHS[name]) for name, value in given.items() if isinstance(value, str)}
+    return cast("ReportedEvent", event | {name: value for name, value in names.items() if value})
 
 
 def as_moment(nanoseconds: int) -> str | None:

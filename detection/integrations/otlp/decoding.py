@@ -104,7 +104,7 @@ class Span:
         return len(trace_id) == 16 and len(span_id) == 8 and any(trace_id) and any(span_id)
 
     @cached_property
-    def attributes(self) -> dict[str, Any]:
+    def attributes(self) -> dict[str, object]:
         """The attributes as plain values."""
         return values_of(self._message.attributes)
 
@@ -289,7 +289,7 @@ def _convert_ids(document: Any, path: Iterable[str]) -> None:
                     one.pop(key)  # the span is then rejected for its missing id
 
 
-def values_of(pairs: Iterable[KeyValue]) -> dict[str, Any]:
+def values_of(pairs: Iterable[KeyValue]) -> dict[str, object]:
     """Return attributes as a dictionary of plain values."""
     return {pair.key: _value(pair.value) for pair in pairs}
 

@@ -7,10 +7,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from detection.integrations.events import ReportedEvent, ReportedUsage
 from detection.integrations.otlp import attributes as names
 from detection.integrations.otlp.conversations import (
     MAX_FACTS,
     Conversations,
+    Placed,
     SpanEvents,
     as_moment,
     call_events,
@@ -99,16 +101,18 @@ def _program_of(record: LogRecord) -> _Program | None:
 
 def _events(
     program: _Program, record: LogRecord, session: str, rounds: dict[str, str], one: SpanEvents
-) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+) -> Iterator[Placed]:
     found, at = record.attributes, record.at
     about_call = names.text(found, _CALL_ID), names.first(found, _ARGUMENTS)
     mark = repr((session, at, record.name, names.first(found, ("event.sequence",)), about_call))
     name = f"otlp-{hashlib.blake2b(mark.encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}"
-    about: dict[str, Any] = {"id": name}
+    about: ReportedEvent = {"id": name}
     if (moment := as_moment(at)) is not None:
         about["occurred_at"] = moment
     model = names.text(found, ("model",))
-    shared = {key: value for key, value in (("model", model), ("backend", program.backend)) if value}
+    shared: ReportedEvent = {"model": model} if model else {}
+    if program.backend:
+        shared["backend"] = program.backend
     if record.name == program.call:
         arguments = names.first(found, _ARGUMENTS)
         if arguments is None:
@@ -122,13 +126,10 @@ def _events(
         yield (at, 0), about | shared | {"type": "message", "role": "assistant", "content": text}
     elif usage := _usage(program, found):
         rounds[session] = name
-        event = about | shared | {"type": "usage", "round": name, "usage": usage}
-        yield (at, 0), event
+        yield (at, 0), about | shared | {"type": "usage", "round": name, "usage": usage}
 
 
-def _call(
-    record: LogRecord, name: str, arguments: Any, round_name: str
-) -> Iterator[tuple[tuple[int, int], dict[str, Any]]]:
+def _call(record: LogRecord, name: str, arguments: Any, round_name: str) -> Iterator[Placed]:
     found = record.attributes
     has_failed = str(found.get("success", "true")).lower() == "false"
     took = int(_number(found, ("duration_ms",)) * _NANOSECONDS)
@@ -146,20 +147,20 @@ def _call(
     )
 
 
-def _usage(program: _Program, found: Mapping[str, Any]) -> dict[str, float]:
-    tokens = {
-        "input_tokens": _number(found, _INPUT_TOKENS),
-        "output_tokens": _number(found, _OUTPUT_TOKENS),
-        "cached_tokens": _number(found, _CACHED_TOKENS),
-        "cache_write_tokens": _number(found, _WRITTEN_TOKENS),
-    }
-    if not any(tokens.values()):
+def _usage(program: _Program, found: Mapping[str, Any]) -> ReportedUsage:
+    given, output = _number(found, _INPUT_TOKENS), _number(found, _OUTPUT_TOKENS)
+    cached, written = _number(found, _CACHED_TOKENS), _number(found, _WRITTEN_TOKENS)
+    if not (given or output or cached or written):
         return {}
-    if not program.counts_cached:
-        tokens["input_tokens"] += tokens["cached_tokens"] + tokens["cache_write_tokens"]
-    usage: dict[str, float] = {key: int(value) for key, value in tokens.items()}
-    cost = _number(found, ("cost_usd",))
-    return usage | ({"cost_usd": cost} if cost else {})
+    usage: ReportedUsage = {
+        "input_tokens": int(given if program.counts_cached else given + cached + written),
+        "output_tokens": int(output),
+        "cached_tokens": int(cached),
+        "cache_write_tokens": int(written),
+    }
+    if cost := _number(found, ("cost_usd",)):
+        usage["cost_usd"] = cost
+    return usage
 
 
 def _number(found: Mapping[str, Any], keys: Sequence[str]) -> float:

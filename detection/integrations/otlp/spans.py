@@ -38,7 +38,7 @@ class ToolRun:
 
     tool: str
     call_id: str
-    arguments: dict[str, Any] | str | None
+    arguments: dict[str, object] | str | None
     content: Any
     is_error: bool
     cwd: str = ""
@@ -131,7 +131,7 @@ def _tool_call(span: Span) -> ToolRun:
     return ToolRun(tool, known_id, arguments, content, is_error, names.text(found, names.CWD))
 
 
-def _arguments(given: Any) -> tuple[dict[str, Any] | str | None, str]:
+def _arguments(given: Any) -> tuple[dict[str, object] | str | None, str]:
     """Return the arguments of a call and its id, if they contain it.
 
     LangChain's callbacks wrap arguments together with the step of the graph, which differs in every call.

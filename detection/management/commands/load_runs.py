@@ -13,6 +13,7 @@ import httpx
 import orjson
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from detection.integrations.events import ReportedEvent
 from detection.integrations.recorded_runs import TraceError, read_lines
 from detection.integrations.traces import events_of, responses
 
@@ -99,9 +100,9 @@ def first_sessions(lines: Iterable[dict[str, Any]], limit: int | None) -> Iterat
             yield line
 
 
-def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def batches(events: Iterable[ReportedEvent]) -> Iterator[list[ReportedEvent]]:
     """Split the events into requests of limited count and size."""
-    batch: list[dict[str, Any]] = []
+    batch: list[ReportedEvent] = []
     size = 0
     for event in events:
         length = len(orjson.dumps(event))
@@ -114,7 +115,7 @@ def batches(events: Iterable[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
         yield batch
 
 
-def _post(client: httpx.Client, batch: list[dict[str, Any]]) -> dict[str, Any]:
+def _post(client: httpx.Client, batch: list[ReportedEvent]) -> dict[str, Any]:
     """Post one batch; retry after the time that the server names. A repeated event counts once."""
     body = orjson.dumps({"events": batch})
     for attempt in range(OUTAGE_TRIES):

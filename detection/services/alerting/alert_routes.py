@@ -150,7 +150,7 @@ def _locked_route(project_id: int, public_id: str) -> AlertRoute:
     return found(rows.first())
 
 
-def route_as_dict(row: AlertRoute) -> dict[str, Any]:
+def route_as_dict(row: AlertRoute) -> dict[str, object]:
     """Return the columns of a route as JSON values."""
     return {
         **{name: getattr(row, name) for name in (*_DEFAULTS, "name", "quiet_zone")},

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import secrets
-from typing import Any
 
 from django.db import transaction
 
@@ -50,7 +49,7 @@ def _address(kind: str, address: str) -> str:
     raise Invalid(f"`kind` must be one of {', '.join(DestinationKind.values)}.", field="kind")
 
 
-def _shown(row: AlertDestination) -> dict[str, Any]:
+def _shown(row: AlertDestination) -> dict[str, object]:
     return {
         "name": row.name,
         "kind": row.kind,

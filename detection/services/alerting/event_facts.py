@@ -31,7 +31,7 @@ def _severity_of(incident: Incident) -> str:
     return severity_of("warn" if detector_for(incident.kind).is_silence else incident.decision)
 
 
-def incident_facts(incident: Incident, note: str = "") -> dict[str, Any]:
+def incident_facts(incident: Incident, note: str = "") -> dict[str, object]:
     """Return the facts of an incident as it is now."""
     evidence = incident.evidence or {}
     detail = {name: value for name, value in evidence.get("detail", {}).items() if name != "tool"}
@@ -73,7 +73,7 @@ def _pattern_of(incident: Incident | None) -> str:
     return incident.pattern.public_id if incident is not None and incident.pattern is not None else ""
 
 
-def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, Any]:
+def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, object]:
     """Return the facts of a limit that is nearly reached. Nothing was done, so the severity is info."""
     return {
         "id": "",
@@ -95,7 +95,7 @@ def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, Any]:
     }
 
 
-def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
+def approval_facts(approval: Approval, session: Session) -> dict[str, object]:
     """Return the facts of an approval as it is now.
 
     The severity is at least that of the held call, so that a route matches the end if it matched the request.
@@ -135,7 +135,7 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, Any]:
     }
 
 
-def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) -> dict[str, Any]:
+def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) -> dict[str, object]:
     """Return the facts of a judge that was disabled: about which session, and whose model it is."""
     return {
         **approval_facts(approval, session),
@@ -144,7 +144,7 @@ def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) 
     }
 
 
-def _strip_of(session: Session | None) -> dict[str, Any]:
+def _strip_of(session: Session | None) -> dict[str, object]:
     """Return the session's last calls as text, and as cells for an image."""
     strip = session.strip if session else []
     return {"strip": strip_text(strip), "cells": [[str(cell[1]), str(cell[2])] for cell in strip]}

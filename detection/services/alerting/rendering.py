@@ -292,9 +292,9 @@ def _image(event: AlertEvent) -> str:
     return strip_images.of_message(event.facts.get("cells", [])) if event.type in _WITH_STRIP else ""
 
 
-def _event(project: str, event: AlertEvent) -> dict[str, Any]:
+def _event(project: str, event: AlertEvent) -> dict[str, object]:
     facts, url = event.facts, _url(project, event)
-    shown: dict[str, Any] = {
+    shown: dict[str, object] = {
         "type": event.type,
         "at": event.at,
         "actor": event.actor,

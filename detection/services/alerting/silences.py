@@ -83,7 +83,7 @@ def create_silence(
     return row
 
 
-def silence_as_dict(row: AlertSilence) -> dict[str, Any]:
+def silence_as_dict(row: AlertSilence) -> dict[str, object]:
     """Return the columns of a silence as JSON values."""
     return {
         **{name: getattr(row, name) for name in (*MATCHERS, "reason", "loop_id", "created_by")},

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import orjson
 from django.db import connection
@@ -53,6 +53,16 @@ FEW_ROWS = 4
 """Up to this number, rows are sent with the other writes; more are copied, at a sixth of the cost of an insert."""
 _NOT_NUMBERED = datetime.min.replace(tzinfo=UTC)
 _HEX_AS_LETTERS = str.maketrans("0123456789abcdef", "ghijklmnopqrstuv")
+
+
+class SharedNames(TypedDict):
+    """The names that all events of a request of the gateway have."""
+
+    session: str
+    backend: str
+    model: str
+    agent: str
+    parent_session: str
 
 
 @dataclass(slots=True, kw_only=True)

@@ -47,7 +47,7 @@ def _change(
     actor: Actor,
     action: str,
     note: str = "",
-    fields: dict[str, Any] | None = None,
+    fields: dict[str, object] | None = None,
     **more: Any,
 ) -> PatternActivity:
     """Set fields of a locked pattern, and record the change with the old values for undo."""
@@ -188,7 +188,7 @@ def _sweep(
     actor: Actor,
     action: str,
     note: str,
-    fields: dict[str, Any],
+    fields: dict[str, object],
     seconds: float,
 ) -> Pattern:
     """Change all incidents of a pattern: for at most these seconds, a worker continues."""
@@ -238,7 +238,7 @@ def undo(
         last = undoable(pattern, actor.name, is_timed=of is None)
         if last is None or of not in (None, last.pk):
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
-        more: dict[str, Any] = {"reverts": last}
+        more: dict[str, object] = {"reverts": last}
         if last.last_incident:
             rows = PatternActivity.objects.filter(project_id=project_id, pk=last.pk, finished_at=None)
             rows.update(finished_at=timezone.now())

@@ -282,5 +282,5 @@ class _ImportWork:
         if omitted := self._counts["omitted"]:
             yield f"{omitted:,} events were too large or invalid and are omitted."
 
-    def _summary(self) -> dict[str, Any]:
+    def _summary(self) -> dict[str, object]:
         return dataclasses.asdict(summarise(self._row.project, self._session_ids))

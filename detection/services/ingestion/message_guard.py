@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from detection import clock
+from detection.integrations.events import ReportedEvent
 from detection.integrations.message_lists import (
     AnswerState,
     KnownMessages,
@@ -27,7 +28,7 @@ MAX_MESSAGES: Final = 10_000
 MAX_ATTEMPTS: Final = 8
 """Maximum number of concurrent requests with lists of one session; normally an agent sends one after another."""
 Reread = Callable[[Mapping[str, str]], Sequence[ReadMessage]]
-ToRecord = Callable[[ReadMessage, dict[str, Any]], EventRecord]
+ToRecord = Callable[[ReadMessage, ReportedEvent], EventRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,7 @@ def _history(new: NewMessages, to_record: ToRecord, max_events: int) -> list[Eve
 
 
 def _records(
-    messages: Iterable[ReadMessage], to_record: ToRecord, types: tuple[str, ...], more: dict[str, Any]
+    messages: Iterable[ReadMessage], to_record: ToRecord, types: tuple[str, ...], more: ReportedEvent
 ) -> Iterable[EventRecord]:
     for message in messages:
         for event in message.events:

@@ -75,8 +75,8 @@ def find_earlier(
         ids = [row.call_id for row in rows]
         if [row.tool for row in rows] != tools or not (is_retry or used.isdisjoint(ids)):
             continue
-        renamed = {event["call_id"]: call_id for event, call_id in zip(calls, ids, strict=True)}
-        if [renamed[event["call_id"]] for event in calls] != ids:
+        renamed = {event["call_id"] or "": call_id for event, call_id in zip(calls, ids, strict=True)}
+        if [renamed[event["call_id"] or ""] for event in calls] != ids:
             continue  # calls of one answer with one id
         read = reread({**known.call_ids, **renamed})
         after = known.with_resend(read, round_name, renamed, is_marked=is_retry)

@@ -16,6 +16,7 @@ from django.db.models import F, Sum
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
+from detection.integrations.events import ReportedEvent
 from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
@@ -125,7 +126,7 @@ class RunImport:
         self._batch: list[EventRecord] = []
         self.waiting_characters = 0
 
-    def add(self, event: dict[str, Any]) -> None:
+    def add(self, event: ReportedEvent) -> None:
         """Add an event in the form of the API, in the same order at every import. Stores a batch when it is full."""
         if self._is_live:
             return
@@ -172,7 +173,7 @@ class FileImport:
         self._runs: dict[str, RunImport] = {}
         self._waiting_characters = 0
 
-    def add(self, name: str, event: dict[str, Any]) -> None:
+    def add(self, name: str, event: ReportedEvent) -> None:
         """Add the next event of the file; it belongs to the session of this name."""
         run = self._runs.get(name)
         if run is None:
@@ -245,8 +246,8 @@ def _end(principal: Principal, name: str) -> None:
 
 
 def priced(
-    event: dict[str, Any], given: Sequence[float] | None, prices: PriceList | None = None
-) -> dict[str, Any]:
+    event: ReportedEvent, given: Sequence[float] | None, prices: PriceList | None = None
+) -> ReportedEvent:
     """Return an event with its cost, if its record has only tokens.
 
     Parameters
@@ -274,7 +275,7 @@ def priced(
     return event | {"usage": usage | {"cost_usd": cost}}
 
 
-def _valid_record(event: dict[str, Any], name: str) -> EventRecord | None:
+def _valid_record(event: ReportedEvent, name: str) -> EventRecord | None:
     """Return the record of an event; None for one that the API would reject."""
     try:
         record = _record(event, name)
@@ -285,7 +286,7 @@ def _valid_record(event: dict[str, Any], name: str) -> EventRecord | None:
     return record if record.type != EventType.CALL or record.tool else None
 
 
-def _record(event: dict[str, Any], name: str) -> EventRecord:
+def _record(event: ReportedEvent, name: str) -> EventRecord:
     cleaner, usage = Cleaner(), event.get("usage") or {}
     arguments, content = event.get("arguments"), event.get("content")
     if isinstance(arguments, str):
@@ -299,9 +300,9 @@ def _record(event: dict[str, Any], name: str) -> EventRecord:
     elif content is not None:
         content = compact(cleaner.value(content))
     names: dict[str, Any] = {
-        key: bounded(event[key], length)
+        key: bounded(value, length)
         for key, length in NAME_CHARACTERS.items()
-        if key not in _NOT_READ and isinstance(event.get(key), str)
+        if key not in _NOT_READ and isinstance(value := event.get(key), str)
     }
     is_error = event.get("is_error")
     return EventRecord(

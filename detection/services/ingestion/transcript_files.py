@@ -19,11 +19,11 @@ from typing import Any, BinaryIO, Final, cast
 
 import orjson
 
+from detection.integrations.events import ReportedEvent
 from detection.integrations.session_names import bounded, session_name
-from detection.integrations.traces import events_of, responses
+from detection.integrations.traces import Line, events_of, responses
 from detection.integrations.transcripts import (
     MESSAGE_SHAPES,
-    Event,
     MessageShape,
     TranscriptError,
     claude_code_events,
@@ -189,7 +189,7 @@ def _unpacked(stream: io.BufferedReader) -> BinaryIO:
     return cast("BinaryIO", gzip.GzipFile(fileobj=stream)) if is_packed else stream
 
 
-def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, Event]]:
+def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent]]:
     """Yield the events of a file, each with the name of its session.
 
     Of Claude Code, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first
@@ -286,7 +286,7 @@ def _entries(file: TranscriptFile) -> Iterator[Any]:
         file.first_skipped = file.first_skipped or file.lines
 
 
-def _calls(file: TranscriptFile) -> Iterator[Event]:
+def _calls(file: TranscriptFile) -> Iterator[Line]:
     """Yield the lines of a trace, with a bounded number of them in one turn."""
     turn, count = None, 0
     for line in _lines(file):
@@ -302,7 +302,7 @@ def _calls(file: TranscriptFile) -> Iterator[Event]:
         yield event
 
 
-def _runs(file: TranscriptFile, shape: MessageShape) -> Iterator[tuple[str, Event]]:
+def _runs(file: TranscriptFile, shape: MessageShape) -> Iterator[tuple[str, ReportedEvent]]:
     for number, run in enumerate(_lists(file)):
         messages = _list_of(run)
         try:

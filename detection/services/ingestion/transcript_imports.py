@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from django.db import transaction
 from django.utils import timezone
@@ -120,7 +120,7 @@ def create_import(
         import_files.keep(row.public_id, [file.path for file in files])
         try:
             row.save()
-            after: dict[str, Any] = {"kind": kind, "files": row.files[:10], "bytes": total}
+            after: dict[str, object] = {"kind": kind, "files": row.files[:10], "bytes": total}
             audit.record(actor, "import.create", row.public_id, project_id=project_id, after=after)
             publish_after_commit(project_id, Hint("import", row.public_id))
         except Exception:

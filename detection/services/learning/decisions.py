@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from django.db import transaction
 from django.db.models import Max
@@ -16,6 +15,7 @@ from detection.services.errors import Conflict, NotFound, found
 from detection.services.learning.suggestions import OpenSuggestion, learn
 from detection.services.policies import overrides
 from detection.services.what_if import what_ifs
+from detection.services.what_if.changes import ChangeDocument
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -117,7 +117,7 @@ def try_on_history(project_id: int, public_id: str, actor: Actor, *, days: int =
     return what_ifs.create_what_if(project_id, found.change, actor, days=days)
 
 
-def latest_what_if(project_id: int, change: dict[str, Any]) -> WhatIf | None:
+def latest_what_if(project_id: int, change: ChangeDocument) -> WhatIf | None:
     """Return the newest what-if of exactly this change."""
     return WhatIf.objects.filter(project_id=project_id, change=change).order_by("-pk").first()
 

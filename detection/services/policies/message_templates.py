@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -184,7 +183,7 @@ def list_templates(project_id: int) -> list[EffectiveTemplate]:
     return listed
 
 
-def preview(rung: str, shape: str, text: str) -> dict[str, Any] | str:
+def preview(rung: str, shape: str, text: str) -> dict[str, object] | str:
     """Return what an agent would get for a repeated search, in a wire shape; an empty text previews the default."""
     own = {rung: check(rung, "" if rung in messages.CLOSINGS else shape, text)} if text.strip() else None
     policy = resolve([])

@@ -214,7 +214,7 @@ class Redactor:
     def _field(self, value: str) -> str:
         return value if _MARK.fullmatch(value) else self._mark("field", value)
 
-    def _walk_fields(self, fields: dict[str, Any], kind: str) -> dict[str, Any]:
+    def _walk_fields(self, fields: dict[str, object], kind: str) -> dict[str, object]:
         if kind in SECRET_KINDS:
             return {self._key(key): self._walk(inner, kind) for key, inner in fields.items()}
         kinds = {key: self._kind(key) or kind for key in fields}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from operator import itemgetter
-from typing import Any
 
 from detection.engine.detectors import detector_for
 from detection.engine.pattern_identity import cycle_name
@@ -235,7 +234,7 @@ class IncidentChanges:
                 incident.tool = cycle_name(call["tool"] for call in lap)
 
 
-def _message_of(event: Event) -> dict[str, Any]:
+def _message_of(event: Event) -> dict[str, object]:
     """Return a message or compaction of the evidence, cut to what a page needs."""
     return {
         "seq": event.seq,
@@ -245,13 +244,13 @@ def _message_of(event: Event) -> dict[str, Any]:
     }
 
 
-def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, Any]:
+def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, object]:
     """Return one call of the evidence, with its result if it came up to `until_seq`, cut to what a page needs."""
     flags = call.flags
     if result is not None and until_seq is not None and result.seq > until_seq:
         has_run = not call_flags.has_not_run(flags)
         result, flags = None, call_flags.of_call("pending", call.decision, has_run=has_run)
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "seq": call.seq,
         "number": call.call_number,
         "tool": call.tool,

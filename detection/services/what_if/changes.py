@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Required, cast
 
 from detection.engine.policy import PolicyError, ToolRule, stored_values
 from detection.engine.scopes import SESSION, STORED_KINDS, Scope
@@ -16,6 +16,14 @@ from detection.services.policies.overrides import RuleFacts, checked, checked_na
 from detection.sql.pipeline import fetch
 
 SCOPES = "server, project, agent:NAME, backend:NAME, model:BACKEND/NAME, tool:PATTERN or session"
+
+
+class ChangeDocument(RuleFacts, total=False):
+    """A change as JSON; `session` only where it is about one, and the facts only of a tool rule."""
+
+    scope: Required[str]
+    values: Required[dict[str, Any]]
+    session: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +64,12 @@ class PolicyChange:
         """Return the settings that a session would have; None if this change is not about it."""
         return self.values if self.scope == SESSION and self.session == session else None
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> ChangeDocument:
         """Return the change as JSON that `read` accepts."""
-        document: dict[str, Any] = {"scope": str(self.scope), "values": dict(self.values)}
+        document: ChangeDocument = {"scope": str(self.scope), "values": dict(self.values)}
         if self.scope == SESSION:
             document["session"] = self.session
-        return {**document, **self.facts}
+        return cast("ChangeDocument", {**document, **self.facts})
 
     @property
     def facts(self) -> RuleFacts:
@@ -76,7 +84,7 @@ class PolicyChange:
         }
 
 
-def read(document: Mapping[str, Any]) -> PolicyChange:
+def read(document: ChangeDocument) -> PolicyChange:
     """Parse a stored change; settings that no longer exist are dropped."""
     scope, values = Scope.parse(document["scope"]), stored_values(document["values"])
     if scope.kind != "tool":
@@ -128,7 +136,7 @@ def check(
             code="missing",
         )
     cleaned = checked(where, dict(values))
-    facts = {
+    facts: RuleFacts = {
         "tool_class": tool_class,
         "ignore_arguments": checked_names("ignore_arguments", ignore_arguments),
         "volatile_result_fields": checked_names("volatile_result_fields", volatile_result_fields),
@@ -147,7 +155,7 @@ def check(
     return PolicyChange(where, cleaned, session)
 
 
-def _rule(scope: Scope, values: Mapping[str, Any], facts: Mapping[str, Any]) -> ToolRule:
+def _rule(scope: Scope, values: Mapping[str, Any], facts: RuleFacts) -> ToolRule:
     return ToolRule(
         pattern=scope.pattern,
         tool_class=cast("ToolClass | None", facts.get("tool_class") or None),

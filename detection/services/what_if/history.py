@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from django.db.models import Max, Q, Sum
 
@@ -224,7 +224,7 @@ class History:
         if is_call and event.arguments is None and event.arguments_digest != self._no_arguments:
             raise _PayloadMissing
 
-    def _settings_now(self, session: Session, one: Detected) -> dict[str, Any]:
+    def _settings_now(self, session: Session, one: Detected) -> dict[str, object]:
         """Return the current values of the settings that explain a recorded incident, as it stores them."""
         policy = self._stored.policy_for(
             one.agent, one.backend, one.model, stored_values(session.policy_values), top_of(session)
