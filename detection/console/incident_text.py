@@ -20,7 +20,9 @@ from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import NAMES_ONLY, identical, placeholders
 from detection.engine.fields import FIELDS, LADDERS
 from detection.engine.memory import BLOCKING
+from detection.engine.policy import ExplainedSetting
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
+from detection.models.evidence import EvidenceCall
 from detection.selectors.incident_rows import IncidentRow
 from detection.services.exceptions.exceptions import uncounted_calls
 from detection.services.tracking.tracker import QUIET_CALLS
@@ -231,7 +233,7 @@ def progress_words(word: str, kind: str) -> str:
     }[word]
 
 
-def _reaction(incident: Incident, calls: list[dict[str, Any]], approval: Approval | None) -> tuple[Part, ...]:
+def _reaction(incident: Incident, calls: list[EvidenceCall], approval: Approval | None) -> tuple[Part, ...]:
     if detector_for(incident.kind).is_silence:
         return (Part("It was reported to operators, and the agent got no message"),)
     if incident.decision == "allow":
@@ -263,7 +265,7 @@ def _reaction(incident: Incident, calls: list[dict[str, Any]], approval: Approva
     return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}{outcome}", True))
 
 
-def _why_no_reaction(incident: Incident, calls: list[dict[str, Any]]) -> str:
+def _why_no_reaction(incident: Incident, calls: list[EvidenceCall]) -> str:
     rungs = ladder(incident)
     if incident.rung == "observe" or (rungs.endswith("observe") and "," not in rungs):
         return "as the policy requires no reaction"
@@ -328,14 +330,14 @@ def ladder(incident: Incident) -> str:
     return ", ".join(f"{count} × {rung}" if count > 1 else str(rung) for rung, count in runs)
 
 
-def _decision(call: dict[str, Any]) -> str:
+def _decision(call: EvidenceCall) -> str:
     """Return the verdict of a call of the evidence, or the warning that its result added."""
     decision = str(call.get("decision", "allow"))
     is_warned = decision == "allow" and call_flags.WARNED in call.get("flags", "")
     return "warn" if is_warned else decision
 
 
-def _rung(call: dict[str, Any]) -> str:
+def _rung(call: EvidenceCall) -> str:
     """Return the rung that blocked a call of the evidence; its verdict if it ran or the rung is not known."""
     decision = _decision(call)
     return str(call.get("rung", decision)) if decision in BLOCKING else decision
@@ -404,7 +406,7 @@ def window_seconds(incident: Incident) -> float | None:
     return None if is_said else incident.window_seconds
 
 
-def _seconds(calls: list[dict[str, Any]]) -> float:
+def _seconds(calls: list[EvidenceCall]) -> float:
     moments = [datetime.fromisoformat(call["at"]) for call in calls if call.get("at")]
     return (max(moments) - min(moments)).total_seconds() if moments else 0.0
 
@@ -442,7 +444,7 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
     calls = incident.evidence.get("calls", [])
     start: datetime | None = None
     lines: list[EvidenceLine] = []
-    last: dict[str, dict[str, Any]] = {}
+    last: dict[str, EvidenceCall] = {}
     for call in calls:
         at = datetime.fromisoformat(call["at"])
         start = start or at
@@ -531,7 +533,7 @@ class Setting:
     is_key: bool
 
 
-def settings_then(stored: dict[str, Any], kind: str) -> list[Setting]:
+def settings_then(stored: Mapping[str, ExplainedSetting], kind: str) -> list[Setting]:
     """Return stored settings, `{field: {"value", "source"}}`, in the order of the engine's list."""
     rows, detector = [], detector_for(kind)
     is_graduated = stored.get(detector.ladder, {}).get("value") == "graduated"

@@ -8,9 +8,9 @@ they are created at every step, and freezing them would cost as much as a detect
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypedDict
 
 Decision = Literal["allow", "warn", "block", "hold", "stop"]
 Rung = Literal["observe", "warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop"]
@@ -230,6 +230,52 @@ class CallHeartbeat:
     closes: int
 
 
+class FindingDetail(TypedDict, total=False):
+    """JSON-able details of a finding; what is not so, or not known, is absent.
+
+    Attributes
+    ----------
+    tool : str
+        The tool.
+    advisory, notice, final, refusal, family, names_only : bool
+        Whether it is warned about at most, only told to operators, not to be extended, about refused calls, about
+        several sessions, and about calls that were compared by their tools alone.
+    scope, unit, own_limit, trouble : str
+        What was looked at, what is counted, the limit of the call itself that its error reports, and the trouble of a
+        provider.
+    call, calls, sessions, repeats : int
+        The call in question, and how many calls, sessions or repetitions there are, where `count` is another number.
+    used, allowed : float
+        Of a limit.
+    said, silence, about, agents, block, so_far : str
+        Parts of the sentence.
+    """
+
+    tool: str
+    advisory: bool
+    notice: bool
+    final: bool
+    refusal: bool
+    family: bool
+    names_only: bool
+    scope: str
+    unit: str
+    own_limit: str
+    trouble: str
+    call: int
+    calls: int
+    sessions: int
+    repeats: int
+    used: float
+    allowed: float
+    said: str
+    silence: str
+    about: str
+    agents: str
+    block: str
+    so_far: str
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What a detector reports about an observation.
@@ -260,8 +306,8 @@ class Finding:
         Tools of one lap of a cycle, in order; empty for other kinds.
     laps : int
         Laps of a cycle so far; 0 for other kinds.
-    detail : dict
-        JSON-able details: `tool`, and `advisory` for a finding that is warned about at most.
+    detail : FindingDetail
+        What else the detector reports.
     """
 
     kind: str
@@ -276,7 +322,7 @@ class Finding:
     first_seq: int = 0
     results: str = "unknown"
     period: int = 1
-    detail: Mapping[str, Any] = field(default_factory=dict)
+    detail: FindingDetail = field(default_factory=FindingDetail)
     pattern: tuple[str, ...] = ()
     laps: int = 0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from detection.engine.bounded import HASH_BYTES, MAX_RESULTS, RecentHashes, drop_oldest, hash_of
-from detection.engine.calls import Decision, Ending, Rung
+from detection.engine.calls import Decision, Ending, FindingDetail, Rung
 from detection.engine.family import FamilyState
 
 # The run in hand and two before it, whose results may be late; a judgement for the size of the state.
@@ -92,7 +92,7 @@ class KeptReaction(Kept):
     window_calls: int | None
     results: str
     period: int
-    detail: dict[str, Any]
+    detail: FindingDetail
     loop_id: str = ""
     ending: Ending | None = None
     pause_seconds: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from detection.engine.detectors import DETECTORS
 from detection.engine.dispatching import inner, outer
@@ -112,6 +112,13 @@ class KeptSetting(NamedTuple):
     source: str
 
 
+class ExplainedSetting(TypedDict, total=False):
+    """A setting of a policy as JSON: its value, and where that comes from."""
+
+    value: Any
+    source: str
+
+
 class Policy:
     """Resolved settings; immutable.
 
@@ -163,7 +170,7 @@ class Policy:
         """Return the value of a setting; KeyError for an unknown one."""
         return self.values[name]
 
-    def explain(self, names: Iterable[str]) -> dict[str, dict[str, object]]:
+    def explain(self, names: Iterable[str]) -> dict[str, ExplainedSetting]:
         """Return `{name: {"value": …, "source": …}}`, ready for JSON."""
         return {
             name: {

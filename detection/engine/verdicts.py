@@ -162,6 +162,8 @@ def recall(state: State, record: Record, policy: Policy, templates: Templates) -
 
 
 def _kept(verdict: Verdict, rung: Rung, finding: Finding, *, is_guided: bool) -> KeptReaction:
+    detail = finding.detail.copy()
+    detail.pop("tool", None)
     return KeptReaction(
         verdict.decision,
         rung,
@@ -174,7 +176,7 @@ def _kept(verdict: Verdict, rung: Rung, finding: Finding, *, is_guided: bool) ->
         finding.window_calls,
         finding.results,
         finding.period,
-        {name: value for name, value in finding.detail.items() if name != "tool"},
+        detail,
         finding.loop_id if verdict.decision == "hold" else "",
         verdict.ending,
         verdict.pause_seconds if verdict.ending else 0,

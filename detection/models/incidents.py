@@ -11,6 +11,8 @@ from django.db import models
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Now
 
+from detection.engine.policy import ExplainedSetting
+from detection.models.evidence import Evidence
 from detection.models.projects import Project
 from detection.models.sessions import Session
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
@@ -150,14 +152,16 @@ class Incident(TenantModel):
     last_call_number = models.IntegerField(
         default=0, help_text="Number of calls in the session at the last finding."
     )
-    evidence = models.JSONField(default=dict)
+    evidence: models.JSONField[Evidence, Evidence] = models.JSONField(default=dict)
     reactions = models.GeneratedField(
         expression=KeyTransform("reactions", "evidence"),
         output_field=models.JSONField(null=True),
         db_persist=True,
         help_text="What the agent did after each reaction, of the evidence, which takes much longer to read.",
     )
-    policy = models.JSONField(default=dict)
+    policy: models.JSONField[dict[str, ExplainedSetting], dict[str, ExplainedSetting]] = models.JSONField(
+        default=dict
+    )
 
     status = models.CharField(max_length=16, choices=IncidentStatus.choices, default=IncidentStatus.OPEN)
     label = models.CharField(

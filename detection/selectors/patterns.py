@@ -479,11 +479,11 @@ def arguments_of(pattern: Pattern, loop_ids: Iterable[str]) -> dict[str, str]:
             project=pattern.project_id, pattern=pattern, loop_id=loop_id
         ).order_by()
         for evidence in rows.values_list("evidence", flat=True)[:1]:
-            calls = evidence.get("calls") or [{}]
+            calls = evidence.get("calls", ())
             # The last call may be one that tried others.
-            ((_, arguments), _), *_ = Counter(
+            for (_, arguments), _ in Counter(
                 (call.get("call_key"), call.get("arguments")) for call in calls
-            ).most_common(1)
-            if arguments:
-                found[loop_id] = arguments
+            ).most_common(1):
+                if arguments:
+                    found[loop_id] = arguments
     return found

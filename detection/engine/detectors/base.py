@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Template
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Unpack, cast
 
 from detection.engine import durations
-from detection.engine.calls import Finding, Message, ObservedCall, ObservedUsage, Usage
+from detection.engine.calls import Finding, FindingDetail, Message, ObservedCall, ObservedUsage, Usage
 from detection.engine.field import Field
 from detection.engine.identity import Keyer
 from detection.engine.memory import Kept, Record, RunState
@@ -423,6 +423,6 @@ def evidence(records: list[Record]) -> tuple[int, ...]:
     return tuple(record.seq for record in records[-MAX_EVIDENCE:])
 
 
-def detail(tool: str, **more: Any) -> Mapping[str, Any]:
-    """Return the details of a finding; None and False are omitted."""
-    return {"tool": tool, **{name: value for name, value in more.items() if value not in (None, False)}}
+def detail(tool: str, /, **more: Unpack[FindingDetail]) -> FindingDetail:
+    """Return the details of a finding; False, 0 and empty texts are omitted."""
+    return cast("FindingDetail", {"tool": tool, **{name: value for name, value in more.items() if value}})

@@ -465,7 +465,7 @@ def _judge(name: str, series: OutcomeSeries, run: RunState, record: Record, poli
         detail=detail(
             record.tool,
             advisory=is_advisory,
-            calls=series["calls"] if series["calls"] != count else None,
+            calls=series["calls"] if series["calls"] != count else 0,
             refusal=is_refusal,
         ),
     )

@@ -28,7 +28,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, TypedDict
 
-from detection.engine.calls import Finding, ObservedCall
+from detection.engine.calls import Finding, FindingDetail, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.detectors.limits import limit_templates
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
@@ -186,7 +186,7 @@ class Spawns(BaseDetector):
 
     def describe(self, finding: Finding, *, in_seconds: bool = False) -> str:
         """Return the finding in words."""
-        about = {"about": _ABOUT["total"], **finding.detail}
+        about: FindingDetail = {"about": _ABOUT["total"], **finding.detail}
         return super().describe(replace(finding, detail=about), in_seconds=in_seconds)
 
     def _finding(

@@ -394,8 +394,8 @@ def _judge(own: StagnationState, run: RunState, record: Record, policy: Settings
         period=len(keys),
         detail=detail(
             record.tool,
-            calls=own["calls"] if own["calls"] != rounded else None,
-            refusal=own.get("refusal"),
+            calls=own["calls"] if own["calls"] != rounded else 0,
+            refusal=own.get("refusal", False),
         ),
     )
     return Reading(int(count), limit, finding)

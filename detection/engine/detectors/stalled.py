@@ -198,7 +198,7 @@ class Stalled(BaseDetector):
         return int(policy.values[_LIMIT_OF_CLASS.get(policy.traits.tool_class, "stalled_other_seconds")])
 
     def _finding(
-        self, record: Record, name: tuple[str, ...], seconds: float, limit: int, call: int | None = None
+        self, record: Record, name: tuple[str, ...], seconds: float, limit: int, call: int = 0
     ) -> Finding:
         return Finding(
             kind=self.kind,

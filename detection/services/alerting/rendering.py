@@ -9,14 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode
 
 import orjson
 from django.conf import settings
 
 from detection.engine import durations, messages
-from detection.engine.calls import Finding
+from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
 from detection.models.approvals import DONE
@@ -89,7 +89,7 @@ def _describe(facts: Mapping[str, Any]) -> str:
         window_calls=facts["window_calls"],
         results=facts["results"],
         period=facts["period"],
-        detail={**detail, "tool": plain(facts["tool"])},
+        detail=cast("FindingDetail", {**detail, "tool": plain(facts["tool"])}),
     )
     return messages.describe(finding)
 

@@ -21,6 +21,7 @@ from detection.models import (
     Session,
     call_flags,
 )
+from detection.models.evidence import EvidenceCall, EvidenceMessage
 from detection.models.sessions import cost_with
 from detection.services import audit
 from detection.services.alerting import outbox
@@ -234,7 +235,7 @@ class IncidentChanges:
                 incident.tool = cycle_name(call["tool"] for call in lap)
 
 
-def _message_of(event: Event) -> dict[str, object]:
+def _message_of(event: Event) -> EvidenceMessage:
     """Return a message or compaction of the evidence, cut to what a page needs."""
     return {
         "seq": event.seq,
@@ -244,13 +245,13 @@ def _message_of(event: Event) -> dict[str, object]:
     }
 
 
-def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> dict[str, object]:
+def _evidence_of(call: Event, result: Event | None, until_seq: int | None = None) -> EvidenceCall:
     """Return one call of the evidence, with its result if it came up to `until_seq`, cut to what a page needs."""
     flags = call.flags
     if result is not None and until_seq is not None and result.seq > until_seq:
         has_run = not call_flags.has_not_run(flags)
         result, flags = None, call_flags.of_call("pending", call.decision, has_run=has_run)
-    found: dict[str, object] = {
+    found: EvidenceCall = {
         "seq": call.seq,
         "number": call.call_number,
         "tool": call.tool,

@@ -25,6 +25,7 @@ from detection.models import (
     LimitNotice,
     Session,
 )
+from detection.models.evidence import Evidence
 from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
 from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
@@ -337,7 +338,7 @@ class IncidentTracker:
     def _note_rung(self, incident: Incident, verdict: Verdict, *, is_stricter: bool) -> None:
         """Note the first reaction of each rung; only one that is stricter than those before it is an alert."""
         rungs = incident.evidence.setdefault("rungs", [incident.rung] if incident.rung else [])
-        if verdict.rung in rungs:
+        if verdict.rung is None or verdict.rung in rungs:
             return
         rungs.append(verdict.rung)
         action = "reacted" if is_stricter else "reacted_also"
@@ -436,7 +437,7 @@ class IncidentTracker:
             "window_calls": finding.window_calls,
             "pattern": [*finding.pattern],
             "laps": finding.laps,
-            "detail": dict(finding.detail),
+            "detail": finding.detail,
         }
 
     def _open(
@@ -470,7 +471,7 @@ class IncidentTracker:
             first_seq=finding.first_seq,
             last_seq=seq,
             policy=fields,
-            evidence={},
+            evidence=Evidence(),
             status=IncidentStatus.OPEN,
             opened_at=self._now[1],
         )

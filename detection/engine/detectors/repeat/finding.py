@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from detection.engine.calls import Finding
+from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors.base import LIKELY, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
@@ -19,7 +18,7 @@ def finding_about(
     count: int,
     limit: int,
     results: str,
-    details: Mapping[str, Any],
+    details: FindingDetail,
     **more: Any,
 ) -> Finding:
     """Return a finding about the calls of the run that are identical to this one."""

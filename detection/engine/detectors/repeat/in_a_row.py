@@ -219,12 +219,12 @@ def finding_about_streak(
     elif policy.values["ttl_from"] == "previous":
         # The time to live limits the pause between two calls; what they span together can be any time.
         seconds = max(1, ceil(record.at - _start(streak, run, record, calls)))
-    so_far = _so_far(streak, record) if results == "equal" else None
+    so_far = _so_far(streak, record) if results == "equal" else ""
     details = detail(
         record.tool,
         advisory=advisory,
         scope="consecutive",
-        calls=calls if calls != count else None,
+        calls=calls if calls != count else 0,
         so_far=so_far,
     )
     return finding_about(
@@ -232,10 +232,10 @@ def finding_about_streak(
     )
 
 
-def _so_far(streak: Streak, record: Record) -> str | None:
-    """Return what the calls of a streak that sends or changes something have done; None for other calls."""
+def _so_far(streak: Streak, record: Record) -> str:
+    """Return what the calls of a streak that sends or changes something have done; empty for other calls."""
     if not streak.receipt:
-        return None
+        return ""
     made = what_was_made(inner(record.tool), streak.known) if streak.made == streak.known else ""
     said = made or ("it succeeded once" if streak.known == 1 else f"it succeeded {streak.known} times")
     if not streak.made_id:
