@@ -10,6 +10,7 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models.functions import Now
 
+from detection.models.alert_facts import AlertFacts
 from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
 from detection.models.projects import Project
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
@@ -287,7 +288,7 @@ class AlertEvent(TenantModel):
     type = models.CharField(max_length=20, choices=AlertEventType.choices)
     actor = models.CharField(max_length=150)
     at = models.DateTimeField(db_default=Now())
-    facts = models.JSONField(encoder=DjangoJSONEncoder)
+    facts: models.JSONField[AlertFacts, AlertFacts] = models.JSONField(encoder=DjangoJSONEncoder)
     state = models.CharField(max_length=8, choices=OutboxState.choices, default=OutboxState.PENDING)
     silence = TenantForeignKey(
         AlertSilence, null=True, blank=True, on_delete=models.SET_NULL, related_name="suppressed_events"

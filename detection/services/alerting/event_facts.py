@@ -9,8 +9,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from detection.engine.calls import FindingDetail
 from detection.engine.detectors import detector_for
 from detection.models import Approval, Incident, JudgeCall, LimitNotice, Session, Severity, call_flags
+from detection.models.alert_facts import AlertFacts
 
 STRIP_CELLS = 30
 _SEVERITIES = {
@@ -31,10 +33,12 @@ def _severity_of(incident: Incident) -> str:
     return severity_of("warn" if detector_for(incident.kind).is_silence else incident.decision)
 
 
-def incident_facts(incident: Incident, note: str = "") -> dict[str, object]:
+def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
     """Return the facts of an incident as it is now."""
     evidence = incident.evidence or {}
-    detail = {name: value for name, value in evidence.get("detail", {}).items() if name != "tool"}
+    detail = evidence.get("detail", FindingDetail()).copy()
+    detail.pop("tool", None)
+    strip, cells = _strip_of(incident.session)
     return {
         "id": incident.public_id,
         "loop_id": incident.loop_id,
@@ -64,7 +68,8 @@ def incident_facts(incident: Incident, note: str = "") -> dict[str, object]:
         "recovered": incident.recovered,
         "calls_blocked": incident.calls_blocked,
         "is_demo": incident.is_demo,
-        **_strip_of(incident.session),
+        "strip": strip,
+        "cells": cells,
         "note": note[:300],
     }
 
@@ -73,8 +78,9 @@ def _pattern_of(incident: Incident | None) -> str:
     return incident.pattern.public_id if incident is not None and incident.pattern is not None else ""
 
 
-def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, object]:
+def limit_notice_facts(session: Session, notice: LimitNotice) -> AlertFacts:
     """Return the facts of a limit that is nearly reached. Nothing was done, so the severity is info."""
+    strip, cells = _strip_of(session)
     return {
         "id": "",
         "loop_id": "",
@@ -90,17 +96,19 @@ def limit_notice_facts(session: Session, notice: LimitNotice) -> dict[str, objec
         "decision": "allow",
         "severity": severity_of("allow"),
         "is_demo": session.is_demo,
-        **_strip_of(session),
+        "strip": strip,
+        "cells": cells,
         "note": "",
     }
 
 
-def approval_facts(approval: Approval, session: Session) -> dict[str, object]:
+def approval_facts(approval: Approval, session: Session) -> AlertFacts:
     """Return the facts of an approval as it is now.
 
     The severity is at least that of the held call, so that a route matches the end if it matched the request.
     """
     decided = severity_of(approval.decision)
+    strip, cells = _strip_of(session)
     return {
         "id": approval.incident.public_id if approval.incident else "",
         "loop_id": approval.loop_id,
@@ -118,7 +126,8 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, object]:
         "decision": approval.decision or "hold",
         "severity": decided if decided == Severity.CRITICAL else Severity.HIGH.value,
         "is_demo": session.is_demo,
-        **_strip_of(session),
+        "strip": strip,
+        "cells": cells,
         "note": "",
         "approval": {
             "id": approval.public_id,
@@ -135,7 +144,7 @@ def approval_facts(approval: Approval, session: Session) -> dict[str, object]:
     }
 
 
-def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) -> dict[str, object]:
+def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) -> AlertFacts:
     """Return the facts of a judge that was disabled: about which session, and whose model it is."""
     return {
         **approval_facts(approval, session),
@@ -144,10 +153,10 @@ def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) 
     }
 
 
-def _strip_of(session: Session | None) -> dict[str, object]:
+def _strip_of(session: Session | None) -> tuple[str, list[list[str]]]:
     """Return the session's last calls as text, and as cells for an image."""
     strip = session.strip if session else []
-    return {"strip": strip_text(strip), "cells": [[str(cell[1]), str(cell[2])] for cell in strip]}
+    return strip_text(strip), [[str(cell[1]), str(cell[2])] for cell in strip]
 
 
 def strip_text(strip: Sequence[Sequence[Any]]) -> str:

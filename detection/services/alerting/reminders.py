@@ -20,6 +20,7 @@ from detection.models import (
     NotificationState,
     OutboxState,
 )
+from detection.models.alert_facts import AlertFacts
 from detection.models.incidents import IncidentStatus
 from detection.services.alerting import event_facts, mutes, outbox, routing
 from detection.services.alerting.routing import EnabledRoute
@@ -161,7 +162,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
 
 
 def _late_event(
-    silence: AlertSilence, incident: Incident | None, event_type: AlertEventType, facts: dict[str, object]
+    silence: AlertSilence, incident: Incident | None, event_type: AlertEventType, facts: AlertFacts
 ) -> AlertEvent:
     return AlertEvent(
         project_id=silence.project_id, incident=incident, type=event_type, actor="system", facts=facts

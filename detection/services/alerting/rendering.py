@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import cast
 from urllib.parse import urlencode
 
 import orjson
@@ -19,6 +19,7 @@ from detection.engine import durations, messages
 from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
+from detection.models.alert_facts import AlertFacts
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
 from detection.services.alerting import event_facts
@@ -76,15 +77,15 @@ def plain(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def _describe(facts: Mapping[str, Any]) -> str:
+def _describe(facts: AlertFacts) -> str:
     detail = {
         name: plain(value) if isinstance(value, str) else value for name, value in facts["detail"].items()
     }
     window = facts["window_seconds"]
     finding = Finding(
         kind=facts["kind"],
-        count=facts["count"],
-        limit=facts["limit"],
+        count=int(facts["count"]),
+        limit=int(facts["limit"]),
         window_seconds=round(window) if window else None,
         window_calls=facts["window_calls"],
         results=facts["results"],
@@ -94,7 +95,7 @@ def _describe(facts: Mapping[str, Any]) -> str:
     return messages.describe(finding)
 
 
-def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
+def sentence(event_type: str, actor: str, facts: AlertFacts) -> str:
     """Return one sentence about an alert event."""
     headline = _headline(event_type, facts)
     if event_type == AlertEventType.NEAR_LIMIT:
@@ -127,7 +128,7 @@ def sentence(event_type: str, actor: str, facts: Mapping[str, Any]) -> str:
     return f"{headline}: {_describe(facts)}; {end}. {_where(facts)}"
 
 
-def _headline(event_type: str, facts: Mapping[str, Any]) -> str:
+def _headline(event_type: str, facts: AlertFacts) -> str:
     headline = _HEADLINES.get(event_type, event_type)
     detector = detector_for(str(facts.get("kind", "")))
     if detector.is_run_limit:
@@ -135,12 +136,12 @@ def _headline(event_type: str, facts: Mapping[str, Any]) -> str:
     return _HEADLINES_OF_SILENCE.get(event_type, headline) if detector.is_silence else headline
 
 
-def _used(facts: Mapping[str, Any]) -> str:
+def _used(facts: AlertFacts) -> str:
     detail = facts["detail"]
     return f"{durations.figure(detail.get('used', facts['count']), facts['unit'])} used"
 
 
-def _where(facts: Mapping[str, Any]) -> str:
+def _where(facts: AlertFacts) -> str:
     agent = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
     return f"({agent}session {plain(facts['session'])})"
 
@@ -149,7 +150,7 @@ def _utc(moment: str) -> datetime:
     return datetime.fromisoformat(moment).astimezone(UTC)
 
 
-def _limit_notice(facts: Mapping[str, Any]) -> str:
+def _limit_notice(facts: AlertFacts) -> str:
     unit = facts["unit"]
     used, limit = durations.figure(facts["count"], unit), durations.amount(facts["limit"], unit)
     agent = f"agent {plain(facts['agent'])}, " if facts["agent"] else ""
@@ -159,7 +160,7 @@ def _limit_notice(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _approval(facts: Mapping[str, Any]) -> str:
+def _approval(facts: AlertFacts) -> str:
     approval = facts["approval"]
     tool, summary = plain(facts["tool"]), plain(approval["summary"], 300)
     unattended = _lowered(Unattended(approval["unattended"]).label)
@@ -294,6 +295,7 @@ def _image(event: AlertEvent) -> str:
 
 def _event(project: str, event: AlertEvent) -> dict[str, object]:
     facts, url = event.facts, _url(project, event)
+    named: Mapping[str, object] = facts
     shown: dict[str, object] = {
         "type": event.type,
         "at": event.at,
@@ -306,7 +308,7 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
             "used": facts["count"],
             "limit": facts["limit"],
             "unit": facts["unit"],
-            **{name: facts[name] for name in _SESSION_FIELDS},
+            **{name: named[name] for name in _SESSION_FIELDS},
             "url": url,
         }
         return {**shown, "incident": None, "session": session}
@@ -314,7 +316,7 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
         incident_url = f"{_base(project)}/incidents/{facts['id']}"
         approval = {
             **facts["approval"],
-            **{name: facts[name] for name in _APPROVAL_FIELDS},
+            **{name: named[name] for name in _APPROVAL_FIELDS},
             "loop": facts["loop_id"],
             "url": url,
         }

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -30,6 +29,7 @@ from detection.models import (
     OutboxState,
     Severity,
 )
+from detection.models.alert_facts import AlertFacts
 from detection.services.alerting import mutes
 from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
@@ -114,7 +114,7 @@ def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
 
 
 def deliveries(
-    event_type: str, facts: dict[str, Any], routes: Iterable[EnabledRoute]
+    event_type: str, facts: AlertFacts, routes: Iterable[EnabledRoute]
 ) -> Iterator[tuple[EnabledRoute, AlertDestination]]:
     """Yield the destinations of an event with their routes: each once, and no route after the last match."""
     notified: set[int] = set()
@@ -129,7 +129,7 @@ def deliveries(
             return
 
 
-def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
+def matches(row: AlertRoute | AlertSilence, facts: AlertFacts) -> bool:
     """Return whether every list of the row matches; empty lists match, and text lists contain globs."""
 
     def fits(patterns: list[str], value: str) -> bool:
@@ -145,7 +145,7 @@ def matches(row: AlertRoute | AlertSilence, facts: dict[str, Any]) -> bool:
     )
 
 
-def route_matches(route: AlertRoute, event_type: str, facts: dict[str, Any]) -> bool:
+def route_matches(route: AlertRoute, event_type: str, facts: AlertFacts) -> bool:
     """Return whether a route matches an event, or one that is part of it."""
     types = (event_type, *facts.get("also", ()))
     return (
@@ -161,7 +161,7 @@ def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
     return list(active.select_related("pattern").order_by("-ends_at"))
 
 
-def matching_silence(silences: Iterable[AlertSilence], facts: dict[str, Any]) -> AlertSilence | None:
+def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> AlertSilence | None:
     """Return the first silence that suppresses an event with these facts."""
     for silence in silences:
         is_loop = not silence.loop_id or silence.loop_id == facts["loop_id"]
@@ -171,7 +171,7 @@ def matching_silence(silences: Iterable[AlertSilence], facts: dict[str, Any]) ->
     return None
 
 
-def group_key(route: AlertRoute, facts: dict[str, Any]) -> str:
+def group_key(route: AlertRoute, facts: AlertFacts) -> str:
     """Return the key of an event's group: equal values in the route's `group_by` fields share a notification."""
     # Related incidents, which are about the same calls, count as one loop.
     named = {

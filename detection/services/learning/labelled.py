@@ -15,6 +15,7 @@ from detection.engine.identity import Keyer
 from detection.engine.results import evaluate_result
 from detection.engine.tool_classes import ToolTraits
 from detection.models import Incident
+from detection.models.evidence import EvidenceCall
 from detection.models.incidents import IncidentLabel, LabelReason
 from detection.services.exceptions.exceptions import varying_arguments
 from detection.strict_json import JsonProblem, loads
@@ -120,12 +121,12 @@ def json_object(text: str | None) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def _calls(incident: Incident) -> Sequence[dict[str, Any]]:
+def _calls(incident: Incident) -> Sequence[EvidenceCall]:
     return [*incident.evidence.get("calls", ())]
 
 
-def _identical_pairs(incident: Incident) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    by_key: dict[str, dict[str, Any]] = {}
+def _identical_pairs(incident: Incident) -> Iterator[tuple[EvidenceCall, EvidenceCall]]:
+    by_key: dict[str, EvidenceCall] = {}
     for call in _calls(incident):
         if "result" not in call or call.get("is_error"):
             continue

@@ -1,0 +1,73 @@
+"""The facts of an alert event: its values at that time, because rows may change before it is sent."""
+
+from __future__ import annotations
+
+from typing import NotRequired, TypedDict
+
+from detection.engine.calls import FindingDetail
+
+
+class ApprovalFacts(TypedDict):
+    """An approval."""
+
+    id: str
+    state: str
+    summary: str
+    deadline: str
+    unattended: str
+    decision: str
+    choice: str
+    raise_by: int
+    reason: str
+    decided_by: str
+
+
+class JudgeFacts(TypedDict):
+    """A judge that was disabled: its model and host, and the approval that it was asked about."""
+
+    model: str
+    host: str
+    approval: str
+
+
+class AlertFacts(TypedDict):
+    """What routes and silences match on, and what messages say; the rest depends on the type of the event.
+
+    `strip` and `cells` are the last calls of the session, as text and for an image. `also` are the types of events that
+    are part of this one.
+    """
+
+    id: str
+    loop_id: str
+    kind: str
+    tool: str
+    agent: str
+    backend: str
+    model: str
+    session: str
+    count: float
+    limit: float
+    unit: str
+    decision: str
+    severity: str
+    is_demo: bool
+    strip: str
+    cells: list[list[str]]
+    note: str
+    group: NotRequired[str]
+    pattern_id: NotRequired[str]
+    window_seconds: NotRequired[float | None]
+    window_calls: NotRequired[int | None]
+    confidence: NotRequired[float]
+    results: NotRequired[str]
+    period: NotRequired[int]
+    detail: NotRequired[FindingDetail]
+    rung: NotRequired[str]
+    status: NotRequired[str]
+    opened_at: NotRequired[str]
+    label: NotRequired[str]
+    recovered: NotRequired[bool | None]
+    calls_blocked: NotRequired[int]
+    approval: NotRequired[ApprovalFacts]
+    judge: NotRequired[JudgeFacts]
+    also: NotRequired[list[str]]
