@@ -199,7 +199,7 @@ def event_record(
     )
 
 
-def _names(data: dict[str, Any], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:
+def _names(data: dict[str, object], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:
     """Read the names of an event; only a call has a directory."""
     names: dict[str, Any] = {**shared}
     for key, length in NAME_CHARACTERS.items():
@@ -222,7 +222,7 @@ def _names(data: dict[str, Any], kind: str, shared: Mapping[str, str]) -> dict[s
     return names
 
 
-def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
+def _without_end(data: dict[str, object], kind: str) -> dict[str, object]:
     """Return a too large event with the beginning of its content, and the digest and length of the whole."""
     content = data.get("content")
     rest = {key: value for key, value in data.items() if key != "content"}
@@ -239,9 +239,9 @@ def _without_end(data: dict[str, Any], kind: str) -> dict[str, Any]:
     )
 
 
-def _digest_of_content(data: dict[str, Any]) -> dict[str, Any]:
+def _digest_of_content(data: dict[str, object]) -> dict[str, object]:
     """Read the digest and length of a content that was sent truncated."""
-    given: dict[str, Any] = {}
+    given: dict[str, object] = {}
     if data.get("content_digest") is not None:
         given["tail_digest"] = name(data["content_digest"], "content_digest", DIGEST_CHARACTERS)
     length = data.get("content_length")
@@ -305,7 +305,9 @@ def _arguments(value: Any, cleaner: Cleaner) -> str | None:
     raise Problem(422, "invalid_type", "`arguments` must be an object or JSON text.", path="arguments")
 
 
-def _arguments_of_unnamed_call(data: dict[str, Any], names: dict[str, Any], cleaner: Cleaner) -> str | None:
+def _arguments_of_unnamed_call(
+    data: dict[str, object], names: dict[str, Any], cleaner: Cleaner
+) -> str | None:
     """Read the arguments by which a result without a call id names its call."""
     arguments = _arguments(data.get("arguments"), cleaner)
     if arguments is not None and not names.get("tool"):
@@ -315,7 +317,7 @@ def _arguments_of_unnamed_call(data: dict[str, Any], names: dict[str, Any], clea
     return arguments
 
 
-def _content(kind: str, data: dict[str, Any], cleaner: Cleaner) -> str | None:
+def _content(kind: str, data: dict[str, object], cleaner: Cleaner) -> str | None:
     """Read the text of a result or message, or the outcome of a run."""
     if kind == "end":
         outcome = "completed" if data.get("outcome") is None else data["outcome"]
@@ -367,7 +369,7 @@ def _role(kind: str, value: Any) -> dict[str, str]:
     return {"role": value}
 
 
-def _usage_of_event(data: dict[str, Any], names: dict[str, Any]) -> tuple[int, float]:
+def _usage_of_event(data: dict[str, object], names: dict[str, Any]) -> tuple[int, float]:
     """Read a usage event; the usage of a round counts once."""
     if data.get("usage") is None:
         raise Problem(422, "missing", "`usage` is required.", path="usage")
@@ -386,12 +388,11 @@ def _usage(value: Any) -> tuple[int, float]:
     return min(int(tokens), MAX_INTEGER), float(_number(value, "cost_usd", MAX_COST_USD, whole=False))
 
 
-def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> float:
+def _number(usage: dict[str, object], key: str, maximum: int, *, whole: bool) -> float:
     value = usage.get(key)
     if value is None:
         return 0
-    is_number = isinstance(value, int if whole else (int, float)) and not isinstance(value, bool)
-    if not is_number:
+    if isinstance(value, bool) or not isinstance(value, int | float) or (whole and isinstance(value, float)):
         raise Problem(
             422,
             "invalid_type",
@@ -409,7 +410,7 @@ def _number(usage: dict[str, Any], key: str, maximum: int, *, whole: bool) -> fl
     return float(value) if not whole else value
 
 
-def _reject_unknown(document: dict[str, Any], known: frozenset[str]) -> None:
+def _reject_unknown(document: dict[str, object], known: frozenset[str]) -> None:
     unknown = document.keys() - known
     if unknown:
         raise Problem(

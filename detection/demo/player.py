@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -101,7 +101,7 @@ class Player:
     async def _pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self.speed)
 
-    async def post(self, client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def post(self, client: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Post until the server answers; wait during an outage."""
         wait_seconds = OUTAGE_SECONDS[0]
         while True:
@@ -140,7 +140,7 @@ class Run:
     def __init__(self, player: Player, client: httpx.AsyncClient, scenario: Scenario, name: str) -> None:
         self._player, self._client, self._scenario, self._name = player, client, scenario, name
         self._values: dict[str, object] = dict(player.random.choice(scenario.subjects))
-        self._unsent_results: list[dict[str, Any]] = []
+        self._unsent_results: list[dict[str, object]] = []
         self._count = 0
 
     async def play(self) -> str:
@@ -192,7 +192,8 @@ class Run:
             return "allow"
         await self._player._pause(sum(call.seconds for call in calls) * self._player.random.uniform(0.7, 1.3))
         self._values["roll"] = self._player.random.randint(100, 999)
-        wanted, results = [], []
+        wanted: list[dict[str, object]] = []
+        results: list[dict[str, object]] = []
         round_id = f"r{self._count}"
         for call in calls:
             self._count += 1
@@ -211,7 +212,9 @@ class Run:
             round_id, wanted, results
         )
 
-    async def _ask(self, round_id: str, wanted: list[dict[str, Any]], results: list[dict[str, Any]]) -> str:
+    async def _ask(
+        self, round_id: str, wanted: list[dict[str, object]], results: list[dict[str, object]]
+    ) -> str:
         body = {**self._identity(), "round": round_id, "results": self._unsent_results, "calls": wanted}
         answer = await self._player.post(self._client, "/api/v1/guard", body)
         # A blocked call has no result: the model reads the message of the verdict.
@@ -220,7 +223,7 @@ class Run:
         return str(answer["decision"])
 
     async def _report(
-        self, round_id: str, wanted: list[dict[str, Any]], results: list[dict[str, Any]]
+        self, round_id: str, wanted: list[dict[str, object]], results: list[dict[str, object]]
     ) -> str:
         now = datetime.now(UTC).isoformat()
         events = [
@@ -239,12 +242,12 @@ class Run:
         events = [{**self._identity(), "type": "result", **result} for result in self._unsent_results]
         await self._send([*events, {**self._identity(), "type": "end", "outcome": outcome}])
 
-    async def _send(self, events: list[dict[str, Any]]) -> None:
+    async def _send(self, events: list[dict[str, object]]) -> None:
         for event in events:
             event["id"] = secrets.token_hex(8)
         await self._player.post(self._client, "/api/v1/events", {"events": events})
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self) -> dict[str, object]:
         scenario = self._scenario
         return {
             "session": self._name,
@@ -253,7 +256,7 @@ class Run:
             "agent": scenario.agent,
         }
 
-    def _usage(self) -> dict[str, Any]:
+    def _usage(self) -> dict[str, object]:
         draw = self._player.random
         return {
             "input_tokens": draw.randint(*_INPUT_TOKENS),

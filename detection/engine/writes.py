@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from detection.engine import tables
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.shell_commands import ShellLine
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import intent_of, leads_on, words_of
@@ -87,7 +87,7 @@ def plain_effect(effect: Effect) -> Effect:
     return "" if effect == "note" else "write" if effect == "step" else effect
 
 
-def counts_by_receipt(effect: str, policy: Settings) -> bool:
+def counts_by_receipt(effect: str, policy: PolicySettings) -> bool:
     """Return whether a call sends or changes something, so that its identical call again counts by what it does."""
     return effect in COUNTED and not policy.reads_plainly
 

@@ -32,6 +32,8 @@ class ReportedEvent(TypedDict, total=False):
     cwd: str
     arguments: dict[str, Any] | str | None
     content: Any
+    content_length: int
+    content_digest: str
     is_error: bool | None
     role: str
     outcome: str

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from detection.engine import tables
 from detection.engine.wire_shapes import Shape, action_of
+from detection.integrations.events import ReportedEvent
 from detection.integrations.session_names import bounded, session_name
 from detection.strict_json import compact
 
@@ -133,7 +134,7 @@ class HookEvent:
     parent_session: str = ""
     agent: str = ""
     model: str = ""
-    events: list[dict[str, Any]] = field(default_factory=list)
+    events: list[ReportedEvent] = field(default_factory=list)
 
 
 _ROWS: Final = [row for name in tables.hosts() for row in tables.table(name)]
@@ -221,7 +222,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     )
 
 
-def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[str, Any]]:
+def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[ReportedEvent]:
     if moment == "prompt":
         return [_prompt(body)]
     if moment == "answer":
@@ -232,7 +233,7 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[dict[st
         return [{"type": "end", "outcome": "completed"}]
     if moment not in ("before_tool", "after_tool"):
         return []
-    call: dict[str, Any] = {
+    call: ReportedEvent = {
         "type": "call" if moment == "before_tool" else "result",
         "tool": bounded(_text(body, "tool"), 128),
         "arguments": _arguments(_first(body, "arguments")),
@@ -259,11 +260,11 @@ def _answer(body: dict[str, Any]) -> str | None:
     return text if isinstance(text, str) else None
 
 
-def _prompt(body: dict[str, Any]) -> dict[str, Any]:
+def _prompt(body: dict[str, Any]) -> ReportedEvent:
     """Return the prompt of a hook. A host that repeats it gives the same id again; it then counts once."""
     prompt, prompt_id = body.get("prompt"), _text(body, "prompt_id")
     content = prompt if isinstance(prompt, str) else _text_of_parts(prompt) or None
-    said: dict[str, Any] = {"type": "message", "content": content}
+    said: ReportedEvent = {"type": "message", "content": content}
     if prompt_id:
         place = compact([_text(body, "session"), prompt_id])
         said["id"] = (

@@ -11,7 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import orjson
 
@@ -259,7 +259,7 @@ class NewMessages:
 
 
 def read_messages(
-    messages: Iterable[dict[str, Any]],
+    messages: Iterable[dict[str, object]],
     shape: MessageShape,
     secret: bytes,
     continued: str = "",

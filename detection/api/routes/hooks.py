@@ -18,6 +18,7 @@ from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
 from detection.engine import wire_shapes
+from detection.integrations.events import ReportedEvent
 from detection.integrations.hosts import HOSTS, HookError, HookEvent, Host, read_hook
 from detection.models import KeyScope
 from detection.services.events.event_records import EventRecord
@@ -103,7 +104,7 @@ def _wait_url(host: Host, answer: HookAnswer, wait_seconds: int) -> str:
     return f"{settings.LIVE_URL}/api/v1/approvals/{approval['id']}?wait={wait_seconds}&hook={host.name}"
 
 
-def _record(event: HookEvent, data: dict[str, object], *, is_large: bool) -> EventRecord:
+def _record(event: HookEvent, data: ReportedEvent, *, is_large: bool) -> EventRecord:
     names = {
         "session": event.session,
         "parent_session": event.parent_session,

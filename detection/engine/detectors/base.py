@@ -15,8 +15,8 @@ from detection.engine.calls import Finding, FindingDetail, Message, ObservedCall
 from detection.engine.field import Field
 from detection.engine.identity import Keyer
 from detection.engine.memory import Kept, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 # What the evidence of an incident holds in one row; a judgement, not measured.
 MAX_EVIDENCE = 50
@@ -258,13 +258,13 @@ class BaseDetector:
             cls.ladder = "" if cls.is_silence else cls.ladder or f"{cls.kind}_ladder"
 
     def on_call(
-        self, own: Any, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: Any, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         return QUIET
 
     def on_result(
-        self, own: Any, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
+        self, own: Any, run: RunState, record: Record, outcome: ResultOutcome, policy: PolicySettings
     ) -> Reading:
         """Judge a call by its result."""
         return QUIET
@@ -352,7 +352,7 @@ class RemovedDetector(BaseDetector):
         self.label = self.headline = kind.replace("_", " ").capitalize()  # type: ignore[misc]
 
 
-def is_within_repeats(count: float, key: str, run: RunState, policy: Settings, limit: str) -> bool:
+def is_within_repeats(count: float, key: str, run: RunState, policy: PolicySettings, limit: str) -> bool:
     """Return whether so many calls of one key are within the limit of identical calls, which alone decides then.
 
     The setting `limit`, that of the detector that asks, decides where someone has set it.

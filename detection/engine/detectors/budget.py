@@ -30,7 +30,7 @@ from detection.engine.detectors.limits import (
 )
 from detection.engine.field import ladder, number, switch
 from detection.engine.memory import PENDING, Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 # The window of the soft round limit, as `scattered_window_calls`; a judgement, not measured.
 _RECENT_CALLS = 20
@@ -94,7 +94,7 @@ class Budget(LimitDetector):
     }
 
     def on_call(
-        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         add_call(own, call)
@@ -110,11 +110,11 @@ class Budget(LimitDetector):
             limits = (("rounds", "rounds", before + granted + 1, before), *others)
         return self.compare(limits, own, noticed, run, record, policy)
 
-    def applies(self, unit: str, run: RunState, policy: Settings) -> bool:
+    def applies(self, unit: str, run: RunState, policy: PolicySettings) -> bool:
         """Return whether the limit of this unit applies now: a soft one only if the latest calls brought little new."""
         return unit != "rounds" or not policy.values["budget_soft_rounds"] or _little_new(run)
 
-    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
+    def is_final(self, accounts: Accounts, policy: PolicySettings) -> bool:
         """Return whether the run was extended as often as it may be."""
         return bool(accounts.get("extensions", 0) >= policy.values["budget_max_extensions"])
 

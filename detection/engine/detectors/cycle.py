@@ -43,7 +43,7 @@ from detection.engine.errors import PolicyError
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 
 def _example(letter: str, tool: str, result: str) -> ExampleCall:
@@ -117,7 +117,7 @@ class Cycle(BaseDetector):
         run: RunState,
         record: Record,
         call: ObservedCall,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
@@ -177,7 +177,7 @@ class Cycle(BaseDetector):
             raise PolicyError("cycle_min_length", "must be at most `cycle_max_length`")
 
 
-def _judge(run: RunState, record: Record, policy: Settings, length: int, size: int) -> Reading:
+def _judge(run: RunState, record: Record, policy: PolicySettings, length: int, size: int) -> Reading:
     """Judge the last `size` calls, each equal to the one a lap earlier: whole laps and the end of an earlier one."""
     values, laps = policy.values, size // length
     limit = values["cycle_min_laps"]

@@ -41,8 +41,8 @@ from detection.engine.family import Repeats
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 # By definition: one session alone is judged by the other detectors.
 _SEVERAL = 2
@@ -127,7 +127,7 @@ class FamilyRepeat(BaseDetector):
         run: RunState,
         record: Record,
         call: ObservedCall,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call before it runs."""
         family, values = run.family, policy.values
@@ -155,7 +155,7 @@ class FamilyRepeat(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call by its result."""
         family, values = run.family, policy.values

@@ -21,7 +21,7 @@ from detection.engine.detectors.base import QUIET, Example, Reading
 from detection.engine.detectors.limits import COST, Accounts, LimitDetector, fetch, limit_settings
 from detection.engine.field import NOT_OF_TOOLS, ladder, switch
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 # By definition: what one session alone uses is limited by the other detectors.
 _SEVERAL = 2
@@ -64,7 +64,7 @@ class FamilyBudget(LimitDetector):
     }
 
     def on_call(
-        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
@@ -74,6 +74,6 @@ class FamilyBudget(LimitDetector):
         accounts: Accounts = {"calls": calls, "tokens": tokens, "cost": cost}
         return self.compare(self.limits(policy), accounts, family.noticed, run, record, policy)
 
-    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
+    def is_final(self, accounts: Accounts, policy: PolicySettings) -> bool:
         """Return that nothing extends a family's limit."""
         return True

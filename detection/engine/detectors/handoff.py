@@ -37,8 +37,8 @@ from detection.engine.family import MAX_HANDOFFS, Stretch
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity, smallest_rotation
 from detection.engine.memory import Record, RunState, bounded_name
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 # As many agents as `cycle_max_length` has calls, so that ten laps fit into the hand-offs that are kept.
 _LONGEST_LAP: Final = 6
@@ -113,7 +113,7 @@ class Handoff(BaseDetector):
     }
 
     def on_call(
-        self, own: HandoffState, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: HandoffState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family
@@ -148,7 +148,7 @@ class Handoff(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Note whether the result is new for the agent whose turn it is."""
         stretches = _stretches(own, run)

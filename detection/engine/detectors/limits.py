@@ -10,7 +10,7 @@ from detection.engine.detectors.base import BaseDetector, ExampleCall, Reading, 
 from detection.engine.field import Field, number
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 COST = "US dollars"
 # The latest calls say enough about a sum; a judgement to keep the state small, not measured.
@@ -97,7 +97,7 @@ class LimitDetector(BaseDetector):
         super().__init_subclass__()
         cls.notice_setting = f"{cls.kind}_notice_share"
 
-    def limits(self, policy: Settings) -> tuple[Limit, ...]:
+    def limits(self, policy: PolicySettings) -> tuple[Limit, ...]:
         """Return the limits that are set."""
         limits: tuple[Limit, ...] | None = policy.plans.get(self.kind)
         if limits is None:
@@ -114,7 +114,7 @@ class LimitDetector(BaseDetector):
         noticed: dict[str, float],
         run: RunState,
         record: Record,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Return the reading of the limit that is reached first, with a finding if it is or, once, nearly is spent."""
         notice_share = policy.values[self.notice_setting]
@@ -140,11 +140,11 @@ class LimitDetector(BaseDetector):
         allowed = _allowed(limit, unit)
         return Reading(min(int(amount), allowed) if unit in _WHOLE else int(amount), allowed, finding)
 
-    def applies(self, unit: str, run: RunState, policy: Settings) -> bool:
+    def applies(self, unit: str, run: RunState, policy: PolicySettings) -> bool:
         """Return whether the limit of this unit applies now."""
         return True
 
-    def is_final(self, accounts: Accounts, policy: Settings) -> bool:
+    def is_final(self, accounts: Accounts, policy: PolicySettings) -> bool:
         """Return whether a limit that is spent cannot be extended."""
         return False
 

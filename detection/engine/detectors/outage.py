@@ -33,8 +33,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 # Tools with a series at a time; a judgement: the oldest is forgotten, so that the state stays below 32 KiB.
 _MAX_TOOLS = 8
@@ -107,7 +107,7 @@ class Outage(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call by its result."""
         if not outcome.trouble:

@@ -51,8 +51,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import encoded, loop_identity
 from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome, normalise
-from detection.engine.settings import Settings
 from detection.engine.similarity import (
     literal_result,
     literal_result_similarity,
@@ -196,7 +196,7 @@ class Outcome(BaseDetector):
     }
 
     def on_call(
-        self, own: OutcomeState, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: OutcomeState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Continue the loop on a further call of a tool that keeps returning the same result."""
         known = own.get("series")
@@ -221,7 +221,7 @@ class Outcome(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call by its result."""
         values, failed, known = policy.values, record.status == ERROR, own.setdefault("series", {})
@@ -275,7 +275,7 @@ class Outcome(BaseDetector):
         forget_all(own)
 
 
-def _name_of(record: Record, policy: Settings) -> str:
+def _name_of(record: Record, policy: PolicySettings) -> str:
     """Return the name of the series of a call's own tool: to look around does not answer what a shell runs."""
     looks = record.effect in ("look", "search") and not policy.reads_plainly
     return record.tool + _LOOKS if looks else record.tool
@@ -287,7 +287,7 @@ def _continued(
     run: RunState,
     record: Record,
     text: str,
-    policy: Settings,
+    policy: PolicySettings,
 ) -> str | None:
     """Return the name of the series that a result continues: its own, or that of an error of other tools."""
     series = known.get(mine)
@@ -303,7 +303,7 @@ def _continued(
     return None
 
 
-def _goes_on(series: OutcomeSeries, run: RunState, record: Record, text: str, policy: Settings) -> bool:
+def _goes_on(series: OutcomeSeries, run: RunState, record: Record, text: str, policy: PolicySettings) -> bool:
     """Return whether a result continues a series: one error has one cause or, whatever its call says, one text."""
     is_same = series.get("last", series["result"]) == record.result or (text and series.get("text") == text)
     if not is_same:
@@ -328,7 +328,7 @@ def _end_series_of(known: dict[str, OutcomeSeries], mine: str) -> None:
             del known[name]
 
 
-def _is_asked_anew(series: OutcomeSeries, run: RunState, record: Record, policy: Settings) -> bool:
+def _is_asked_anew(series: OutcomeSeries, run: RunState, record: Record, policy: PolicySettings) -> bool:
     """Return whether a person has spoken since the last error, and what is now tried answers that.
 
     "User not found" for what the person corrects step by step is no loop where something is looked up for the first
@@ -348,7 +348,7 @@ def _is_asked_anew(series: OutcomeSeries, run: RunState, record: Record, policy:
 
 
 def _begun(
-    run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: Settings
+    run: RunState, record: Record, outcome: ResultOutcome, text: str, policy: PolicySettings
 ) -> OutcomeSeries:
     """Return a series that a result begins."""
     series: OutcomeSeries = {
@@ -377,7 +377,7 @@ def _add(
     record: Record,
     outcome: ResultOutcome,
     text: str,
-    policy: Settings,
+    policy: PolicySettings,
 ) -> None:
     """Add a result to the series that it continues."""
     series["calls"] += 1
@@ -415,7 +415,9 @@ def _in_tenths(count: float) -> float:
     return count if type(count) is int or count % 1 == 0 else round(count, 1)
 
 
-def _judge(name: str, series: OutcomeSeries, run: RunState, record: Record, policy: Settings) -> Reading:
+def _judge(
+    name: str, series: OutcomeSeries, run: RunState, record: Record, policy: PolicySettings
+) -> Reading:
     values = policy.values
     count, failed, result = series["count"], series["failed"], series["result"]
     allowance = run.allowances.get("outcome", 0)
@@ -478,7 +480,7 @@ def _is_of_several(members: list[str]) -> bool:
 
 
 def _literal(
-    own: OutcomeState, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
+    own: OutcomeState, run: RunState, record: Record, outcome: ResultOutcome, policy: PolicySettings
 ) -> Reading:
     values = policy.values
     threshold = values["outcome_ratio"]

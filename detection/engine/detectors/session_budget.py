@@ -34,7 +34,7 @@ from detection.engine.detectors.limits import (
 )
 from detection.engine.field import ladder, switch
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 
 class SessionBudget(LimitDetector):
@@ -70,7 +70,7 @@ class SessionBudget(LimitDetector):
     }
 
     def on_call(
-        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: Accounts, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         add_call(own, call)

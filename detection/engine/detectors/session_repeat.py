@@ -38,8 +38,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import EMPTY, ERROR, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 from detection.engine.writes import CHANGES
 
 # 28 results of 32 bits each keep the state below 16 KiB, half of its limit.
@@ -139,7 +139,7 @@ class SessionRepeat(BaseDetector):
         run: RunState,
         record: Record,
         call: ObservedCall,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Note the turn of the call."""
         number = hash_of(call.run) if call.run else 0
@@ -160,7 +160,7 @@ class SessionRepeat(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Count the turn, unless it is counted for this call and result already."""
         turn = own.get("now", 0)
@@ -243,7 +243,7 @@ def _name(record: Record) -> str:
     )
 
 
-def _is_counted(record: Record, outcome: ResultOutcome, policy: Settings) -> bool:
+def _is_counted(record: Record, outcome: ResultOutcome, policy: PolicySettings) -> bool:
     """Return whether an identical result of this call in another turn would mean anything."""
     if outcome.trouble:
         return False

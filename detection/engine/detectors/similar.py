@@ -36,7 +36,7 @@ from detection.engine.detectors.base import (
 from detection.engine.field import choice, ladder, number, ratio, switch
 from detection.engine.identity import loop_identity, parse
 from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.similarity import literal_similarity, sketch_similarity
 
 _VERBS = ("reset", "change", "renew", "recover", "restore", "replace", "revive", "refresh", "redo", "retry")
@@ -103,7 +103,12 @@ class Similar(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, object], run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self,
+        own: dict[str, object],
+        run: RunState,
+        record: Record,
+        call: ObservedCall,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call before it runs."""
         values = policy.values
@@ -167,12 +172,12 @@ def _is_evidence(other: Record, run: RunState) -> bool:
     return status != PENDING or not run.results
 
 
-def _similar_by_sketch(record: Record, candidates: list[Record], policy: Settings) -> list[Record]:
+def _similar_by_sketch(record: Record, candidates: list[Record], policy: PolicySettings) -> list[Record]:
     ratio = policy.values["similar_ratio"]
     return [other for other in candidates if sketch_similarity(record.sketch, other.sketch, ratio) >= ratio]
 
 
-def _similar_by_text(record: Record, candidates: list[Record], policy: Settings) -> list[Record]:
+def _similar_by_text(record: Record, candidates: list[Record], policy: PolicySettings) -> list[Record]:
     threshold = policy.values["similar_ratio"]
     mine = _parsed(record.sketch)
     return [

@@ -34,7 +34,7 @@ from detection.engine.detectors.limits import limit_templates
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.spawning import prompts_of
 
 _ABOUT: Final = {
@@ -132,7 +132,7 @@ class Spawns(BaseDetector):
     }
 
     def on_call(
-        self, own: SpawnsState, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: SpawnsState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         family = run.family

@@ -46,8 +46,8 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import ERROR, OK, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 from detection.engine.similarity import shared_fields
 from detection.engine.windows import PartsRead, read_again
 
@@ -164,7 +164,7 @@ class Stagnation(BaseDetector):
         run: RunState,
         record: Record,
         call: ObservedCall,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Continue a stagnation on a call that belongs to it; any other call may bring a new result."""
         if not run.results:
@@ -186,7 +186,7 @@ class Stagnation(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Judge a call by its result."""
         sweep, files = own.pop("sweep", None), own.pop("files", None)
@@ -205,7 +205,7 @@ class Stagnation(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Count a result that is not new, and begin again at one that is."""
         if run.results == 1:
@@ -253,7 +253,9 @@ class Stagnation(BaseDetector):
         forget_all(own)
 
 
-def _is_far_beyond(own: StagnationState, run: RunState, record: Record, policy: Settings, limit: int) -> bool:
+def _is_far_beyond(
+    own: StagnationState, run: RunState, record: Record, policy: PolicySettings, limit: int
+) -> bool:
     """Return whether even a new call belongs to a stagnation, because those before it brought nothing for so long.
 
     One call for each further result: the call after a blocked one may show that the agent has found another way. What
@@ -295,7 +297,7 @@ def _sweep(
     run: RunState,
     record: Record,
     outcome: ResultOutcome,
-    policy: Settings,
+    policy: PolicySettings,
 ) -> Reading:
     """Count searches in a row that found nothing; anything that is found ends a sweep, and an error does not."""
     values, limit = policy.values, policy.values["stagnation_max_empty"]
@@ -339,7 +341,7 @@ def _sweep(
 
 
 def _pass(
-    own: StagnationState, files: dict[str, PartsRead], run: RunState, record: Record, policy: Settings
+    own: StagnationState, files: dict[str, PartsRead], run: RunState, record: Record, policy: PolicySettings
 ) -> Reading:
     """Count passes over a file that is read in parts; what may have changed the file makes them new."""
     window, record.window = record.window, None
@@ -369,7 +371,9 @@ def _pass(
     return Reading(found.number, limit, finding)
 
 
-def _judge(own: StagnationState, run: RunState, record: Record, policy: Settings, limit: int) -> Reading:
+def _judge(
+    own: StagnationState, run: RunState, record: Record, policy: PolicySettings, limit: int
+) -> Reading:
     limit += run.allowances.get("stagnation", 0)
     count, known = own.get("count", 0.0), own.get("keys", ())
     if count < limit * _ENOUGH:

@@ -33,7 +33,7 @@ from detection.engine.detectors.base import QUIET, BaseDetector, Example, Exampl
 from detection.engine.field import NOT_OF_TOOLS, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import BLOCKING, MAX_RECORDS, PENDING, Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 _LIMIT_OF_CLASS: Final = {
     "read": "stalled_read_seconds",
@@ -137,7 +137,7 @@ class Stalled(BaseDetector):
     }
 
     def on_call(
-        self, own: StalledState, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: StalledState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Note that the agent is working."""
         own["is_working"] = True
@@ -152,7 +152,7 @@ class Stalled(BaseDetector):
         own["found"] = [one for one in own.get("found", ()) if one != seq]
 
     def overdue_calls(
-        self, own: StalledState, run: RunState, now: float, policy: Settings
+        self, own: StalledState, run: RunState, now: float, policy: PolicySettings
     ) -> tuple[list[Finding], list[float]]:
         """Return the calls that have stalled since the last check, and when the others would stall."""
         findings: list[Finding] = []
@@ -177,7 +177,7 @@ class Stalled(BaseDetector):
         return findings, waits_until
 
     def stopped_run(
-        self, own: StalledState, run: RunState, now: float, last_event_at: float, policy: Settings
+        self, own: StalledState, run: RunState, now: float, last_event_at: float, policy: PolicySettings
     ) -> tuple[list[Finding], list[float]]:
         """Return the finding for a stalled run, whose calls all have results, or the time at which it would stall."""
         limit = policy.values["stalled_run_seconds"]
@@ -190,7 +190,7 @@ class Stalled(BaseDetector):
         own.pop("is_working")
         return [self._finding(latest, ("run", str(latest.seq)), now - last_event_at, limit)], []
 
-    def limit_of(self, tool: str, policy: Settings) -> int:
+    def limit_of(self, tool: str, policy: PolicySettings) -> int:
         """Return the number of seconds after which a call of a tool counts as stalled, 0 for never."""
         policy = policy.for_tool(tool)
         if not policy.values[self.switch]:

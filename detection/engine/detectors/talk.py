@@ -41,7 +41,6 @@ from detection.engine.field import ladder, number, ratio, switch
 from detection.engine.identity import Keyer, encoded, loop_identity
 from detection.engine.memory import RunState
 from detection.engine.results import normalise
-from detection.engine.settings import Settings
 from detection.engine.similarity import word_sample
 
 # Different texts that are compared, so that one who alternates between a few is found; a judgement, not measured.
@@ -173,7 +172,9 @@ class Talk(BaseDetector):
         announced = self._announced(own, message, policy)
         return said if said.finding or not announced.finding else announced
 
-    def _said(self, own: TalkState, message: Message, digest: str, words: str, policy: Settings) -> Reading:
+    def _said(
+        self, own: TalkState, message: Message, digest: str, words: str, policy: PolicySettings
+    ) -> Reading:
         values, texts = policy.values, own.setdefault("texts", [])
         known = next((one for one in texts if _are_alike(words, one[_WORDS], values["talk_ratio"])), None)
         if known is None:
@@ -194,7 +195,7 @@ class Talk(BaseDetector):
             known, values["talk_max_texts"], said if words else "answered with nothing", "texts"
         )
 
-    def _announced(self, own: TalkState, message: Message, policy: Settings) -> Reading:
+    def _announced(self, own: TalkState, message: Message, policy: PolicySettings) -> Reading:
         """Count the texts in a row that only announce a next step; an answer or a question in between ends the row."""
         limit = policy.values["talk_max_announcements"]
         if not limit or not is_announcement(message.text):
@@ -205,7 +206,7 @@ class Talk(BaseDetector):
         _note_seq(known, message.seq)
         return self._reading(known, limit, "announced the next step", "announcements")
 
-    def _compacted(self, own: TalkState, message: Message, policy: Settings) -> Reading:
+    def _compacted(self, own: TalkState, message: Message, policy: PolicySettings) -> Reading:
         limit = policy.values["talk_max_compactions"]
         if not limit:
             return QUIET

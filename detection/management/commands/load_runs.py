@@ -15,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.integrations.events import ReportedEvent
 from detection.integrations.recorded_runs import TraceError, read_lines
-from detection.integrations.traces import events_of, responses
+from detection.integrations.traces import Line, events_of, responses
 
 MAX_BATCH_EVENTS = 500
 MAX_BATCH_BYTES = 1_000_000
@@ -90,7 +90,7 @@ class Command(BaseCommand):
         return counts
 
 
-def first_sessions(lines: Iterable[dict[str, Any]], limit: int | None) -> Iterator[dict[str, Any]]:
+def first_sessions(lines: Iterable[Line], limit: int | None) -> Iterator[Line]:
     """Yield the lines of the first `limit` sessions; all of them when it is None."""
     chosen: set[tuple[Any, Any]] = set()
     for line in lines:

@@ -106,7 +106,7 @@ def varying_arguments(incident: Incident) -> list[str]:
     ]
 
 
-def _object(text: str | None) -> dict[str, Any] | None:
+def _object(text: str | None) -> dict[str, object] | None:
     try:
         value = loads(text or "")
     except JsonProblem:  # cut, or no JSON
@@ -186,14 +186,14 @@ def narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> lis
     return sorted(counted, key=lambda option: (not option.change.session, option.sessions))
 
 
-def _raised(incident: Incident) -> dict[str, Any]:
+def _raised(incident: Incident) -> dict[str, float]:
     """Return the limits of the detector, raised so that it would not have found the loop."""
     # An exception does not block what the limit blocked, so those results will count, too.
     whole = incident.count + uncounted_calls(incident) // max(1, incident.evidence.get("period", 1))
     return raised_settings(incident, whole + incident.limit)
 
 
-def _raised_of_all(incident: Incident) -> dict[str, Any]:
+def _raised_of_all(incident: Incident) -> dict[str, float]:
     """Return the limits of all detectors that found the loop, as another one would find it in place of this one."""
     raised = _raised(incident)
     if not raised or not detector_for(incident.kind).is_of_calls:
@@ -439,7 +439,7 @@ def _scopes(incident: Incident) -> list[Scope]:
     return found
 
 
-def raised_settings(incident: Incident, amount: int, *, reached: int | None = None) -> dict[str, Any]:
+def raised_settings(incident: Incident, amount: int, *, reached: int | None = None) -> dict[str, float]:
     """Return the limits of the detector that a count reaches, that of the incident, raised to an amount above it."""
     reached = incident.count if reached is None else reached
     detector = detector_for(incident.kind)

@@ -13,7 +13,7 @@ import re
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any, Protocol
@@ -340,7 +340,7 @@ def _original_request(approval: Approval) -> str:
     return (found.content or "") if found else ""
 
 
-def _post(endpoint: Endpoint, key: str, body: dict[str, Any], seconds: float) -> bytes:
+def _post(endpoint: Endpoint, key: str, body: Mapping[str, object], seconds: float) -> bytes:
     """Send one request with one deadline; a response above the size limit is not read further."""
     if seconds <= 0:
         raise Unanswered("too_late")
@@ -352,7 +352,7 @@ def _post(endpoint: Endpoint, key: str, body: dict[str, Any], seconds: float) ->
         raise Unanswered(f"transport_{type(error).__name__}"[:64]) from None
 
 
-async def _exchange(endpoint: Endpoint, key: str, body: dict[str, Any], seconds: float) -> bytes:
+async def _exchange(endpoint: Endpoint, key: str, body: Mapping[str, object], seconds: float) -> bytes:
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     async with (
         asyncio.timeout(seconds),

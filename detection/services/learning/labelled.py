@@ -112,7 +112,7 @@ def _is_opaque(value: str) -> bool:
     return _TOKEN.fullmatch(value) is not None and any(character.isdigit() for character in value)
 
 
-def json_object(text: str | None) -> dict[str, Any] | None:
+def json_object(text: str | None) -> dict[str, object] | None:
     """Return a text as an object; None if it is cut or no object."""
     try:
         value = loads(text or "")

@@ -91,7 +91,7 @@ def _create(actor: Actor, name: str, slug: str) -> Project:
     return project
 
 
-def _shown(project: Project) -> dict[str, Any]:
+def _shown(project: Project) -> dict[str, object]:
     return {name: getattr(project, name) for name in CHANGEABLE}
 
 

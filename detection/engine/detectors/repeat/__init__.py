@@ -73,8 +73,8 @@ from detection.engine.detectors.repeat.first_warning import of_limit
 from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.field import choice, number, ratio, switch
 from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 
 class Repeat(BaseDetector):
@@ -222,7 +222,7 @@ class Repeat(BaseDetector):
     }
 
     def on_call(
-        self, own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         scope = policy.values["repeat_scope"]
@@ -238,7 +238,7 @@ class Repeat(BaseDetector):
         run: RunState,
         record: Record,
         outcome: ResultOutcome,
-        policy: Settings,
+        policy: PolicySettings,
     ) -> Reading:
         """Note whether the result changed, and look for scattered repeats."""
         streak, is_aware = own.streak, policy.values["result_aware"]
@@ -275,7 +275,7 @@ class Repeat(BaseDetector):
         for key in keys:
             own.totals.pop(key, None)
 
-    def count(self, run: RunState, key: str, tool: str, policy: Settings, at: float) -> int:
+    def count(self, run: RunState, key: str, tool: str, policy: PolicySettings, at: float) -> int:
         """Return how many calls of a key count for `max_repeats` at a time, without a further one."""
         # What one more call would count, less itself; nothing is changed by asking.
         run = deepcopy(run)

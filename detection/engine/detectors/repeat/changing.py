@@ -10,7 +10,7 @@ import re
 from itertools import islice
 
 from detection.engine.detectors.repeat.state import Direction, Streak
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 _FIGURE = re.compile(r"\d(?<![\w.]\d)\d{0,6}(?!\w)")
 # The first figures of a result: progress stands at its beginning; a judgement for the size of the state, not measured.
@@ -42,7 +42,7 @@ def note_direction(streak: Streak, text: str) -> None:
     known.figures = figures
 
 
-def is_found(streak: Streak, limit: float, policy: Settings) -> bool:
+def is_found(streak: Streak, limit: float, policy: PolicySettings) -> bool:
     """Return whether a streak has reached the limit of calls whose results change, unless each is meant to."""
     return bool(
         streak.changes

@@ -8,13 +8,13 @@ from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors.base import LIKELY, evidence
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 
 def finding_about(
     run: RunState,
     record: Record,
-    policy: Settings,
+    policy: PolicySettings,
     count: int,
     limit: int,
     results: str,

@@ -14,8 +14,8 @@ from detection.engine.detectors.repeat.state import RepeatState, Streak
 from detection.engine.dispatching import inner
 from detection.engine.identity import structured
 from detection.engine.memory import EMPTY, ERROR, OK, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 from detection.engine.tool_verbs import moves_on, what_was_made
 from detection.engine.writes import COUNTED, counts_by_receipt
 
@@ -31,7 +31,9 @@ _ENOUGH = 1 - 1e-9
 _ROUNDING = 1e-9
 
 
-def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: Settings) -> Reading:
+def judge(
+    own: RepeatState, run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
+) -> Reading:
     """Add a call to its streak, or begin one, and judge it."""
     values, streak = policy.values, own.streak
     if streak is None or streak.key != record.key:
@@ -66,14 +68,14 @@ def judge(own: RepeatState, run: RunState, record: Record, call: ObservedCall, p
     return _judge(streak, run, record, policy)
 
 
-def _begun(record: Record, policy: Settings) -> Streak:
+def _begun(record: Record, policy: PolicySettings) -> Streak:
     streak = Streak(record.key, record.ordinal - 1, 1, 1, 1.0, 1.0, record.seq, record.at, record.at)
     if policy.values["ttl_from"] == "entry" or (record.effect in COUNTED and _period(record, policy)):
         streak.times = [record.at]
     return streak
 
 
-def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
+def _judge_turns(streak: Streak, run: RunState, record: Record, policy: PolicySettings) -> Reading:
     """Advise once if a person has got the same result in several turns."""
     warn_at = first_advice(policy.values) + run.allowances.get(record.key, 0)
     if streak.turns != warn_at or policy.traits.tool_class == "poll":
@@ -84,7 +86,7 @@ def _judge_turns(streak: Streak, run: RunState, record: Record, policy: Settings
     return Reading(warn_at, policy.values["max_repeats"], finding)
 
 
-def _aged(streak: Streak, record: Record, policy: Settings) -> Streak:
+def _aged(streak: Streak, record: Record, policy: PolicySettings) -> Streak:
     """Return the streak without calls that are too old at this one; a new streak if none is left."""
     values = policy.values
     ttl, ttl_from = values["ttl_seconds"], values["ttl_from"]
@@ -105,7 +107,7 @@ def _aged(streak: Streak, record: Record, policy: Settings) -> Streak:
     return streak
 
 
-def _period(record: Record, policy: Settings) -> int:
+def _period(record: Record, policy: PolicySettings) -> int:
     """Return the seconds in which identical writes count whatever the pauses; 0 for other calls."""
     if policy.values["ttl_from"] != "previous" or not counts_by_receipt(record.effect, policy):
         return 0
@@ -125,7 +127,7 @@ def _within(streak: Streak, record: Record, period: int) -> Streak:
     return streak
 
 
-def _judge(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
+def _judge(streak: Streak, run: RunState, record: Record, policy: PolicySettings) -> Reading:
     values = policy.values
     calls, allowance = streak.calls, run.allowances.get(record.key, 0)
     if not values["result_aware"]:
@@ -167,7 +169,7 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: Settings) -> R
 
 
 def note_result(
-    streak: Streak, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
+    streak: Streak, run: RunState, record: Record, outcome: ResultOutcome, policy: PolicySettings
 ) -> None:
     """Note a result of the streak; a changed one starts a new series."""
     last = streak.result
@@ -204,7 +206,7 @@ def finding_about_streak(
     streak: Streak,
     run: RunState,
     record: Record,
-    policy: Settings,
+    policy: PolicySettings,
     count: int,
     calls: int,
     limit: int,

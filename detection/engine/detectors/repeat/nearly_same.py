@@ -10,8 +10,8 @@ from detection.engine.detectors.repeat.first_warning import first_advice
 from detection.engine.detectors.repeat.in_a_row import finding_about_streak
 from detection.engine.detectors.repeat.state import Likeness, Streak
 from detection.engine.memory import OK, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 from detection.engine.similarity import changed_words, word_set
 
 # Fewer words are a state that changes; a judgement: 2 and 8 give the same figures on the 476 inspected runs of dev to
@@ -19,7 +19,7 @@ from detection.engine.similarity import changed_words, word_set
 _MIN_CHANGED_WORDS = 4
 
 
-def note_likeness(streak: Streak, record: Record, outcome: ResultOutcome, policy: Settings) -> None:
+def note_likeness(streak: Streak, record: Record, outcome: ResultOutcome, policy: PolicySettings) -> None:
     """Count the results in a row that are nearly the same, from the second call on."""
     share = policy.values["repeat_near_ratio"]
     if streak.moves_on or share == 1:
@@ -43,7 +43,7 @@ def _are_nearly_the_same(words: str, last: str, share: float) -> bool:
     return changed >= _MIN_CHANGED_WORDS and either - changed >= either * share
 
 
-def judge(streak: Streak, run: RunState, record: Record, policy: Settings) -> Reading:
+def judge(streak: Streak, run: RunState, record: Record, policy: PolicySettings) -> Reading:
     """Advise if a call is repeated although its results are nearly the same."""
     values, known = policy.values, streak.likeness
     warn_at = first_advice(values)

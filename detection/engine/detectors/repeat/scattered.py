@@ -14,8 +14,8 @@ from detection.engine.detectors.base import QUIET, Reading, detail, is_within_re
 from detection.engine.detectors.repeat.finding import finding_about
 from detection.engine.detectors.repeat.state import RepeatState, count
 from detection.engine.memory import ERROR, Record, RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
-from detection.engine.settings import Settings
 
 # As many calls as a run remembers at most; a judgement for the size of the state, not measured.
 _MAX_PAIRS = 64
@@ -24,7 +24,7 @@ _DIGEST_CHARACTERS = 6
 
 
 def judge(
-    own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: Settings
+    own: RepeatState, run: RunState, record: Record, outcome: ResultOutcome, policy: PolicySettings
 ) -> Reading:
     """Judge a call by its result."""
     values = policy.values

@@ -5,10 +5,10 @@ from __future__ import annotations
 from detection.engine.detectors.base import Reading, detail
 from detection.engine.detectors.repeat.finding import finding_about, known_results
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 
-def judge(run: RunState, record: Record, policy: Settings) -> Reading:
+def judge(run: RunState, record: Record, policy: PolicySettings) -> Reading:
     """Judge a call by the identical ones among the `window_calls` calls before it."""
     values = policy.values
     ttl = values["ttl_seconds"] if values["ttl_from"] != "never" else None

@@ -10,7 +10,7 @@ from detection.engine.tool_classes import ToolTraits
 # ruff: noqa: D102 - `Policy`, which implements it, describes the attributes
 
 
-class Settings(Protocol):
+class PolicySettings(Protocol):
     """The part of a `Policy` that detectors read."""
 
     @property
@@ -24,4 +24,4 @@ class Settings(Protocol):
     @property
     def reads_plainly(self) -> bool: ...
 
-    def for_tool(self, tool: str) -> Settings: ...
+    def for_tool(self, tool: str) -> PolicySettings: ...
