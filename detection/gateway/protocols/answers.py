@@ -164,10 +164,18 @@ def dicts(value: Any) -> list[dict[str, object]]:
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def object_field(data: Any, name: str) -> dict[str, object]:
-    """Return an object in an object, empty for anything else."""
-    value = data.get(name) if isinstance(data, dict) else None
-    return value if isinstance(value, dict) else {}
+def object_field(data: dict[str, object], name: str) -> dict[str, object]:
+    """Return an object in an object, empty if there is none; an answer with anything else there is unreadable.
+
+    Raises
+    ------
+    TypeError
+        It is not an object.
+    """
+    value = data.get(name) or {}
+    if not isinstance(value, dict):
+        raise TypeError(f"`{name}` is not an object")
+    return value
 
 
 def text_field(data: Any, name: str) -> str:

@@ -103,9 +103,9 @@ class Anthropic:
             if found is not None:
                 out += found.before
                 if found.calls:
-                    others = [
-                        block for block in dicts(message.get("content")) if block not in _calls(message)
-                    ]
+                    blocks = message.get("content")
+                    known = blocks if isinstance(blocks, list) else []
+                    others = [block for block in known if block not in _calls(message)]
                     message = message | {"content": [*others, *found.merged(_calls(message))]}
                 results = found.results
             elif message.get("role") == "user" and isinstance(message.get("content"), (list, str)):
