@@ -238,7 +238,7 @@ class FindingDetail(TypedDict, total=False):
     tool : str
         The tool.
     advisory, notice, final, refusal, family, names_only : bool
-        Whether it is warned about at most, only told to operators, not to be extended, about refused calls, about
+        Whether it is warned about at most, for operators only, not to be extended, about refused calls, about
         several sessions, and about calls that were compared by their tools alone.
     scope, unit, own_limit, trouble : str
         What was looked at, what is counted, the limit of the call itself that its error reports, and the trouble of a

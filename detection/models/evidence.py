@@ -62,7 +62,7 @@ class Evidence(TypedDict, total=False):
     rungs, detection_number
         The rungs that the loop has reached, in order, and the number of the latest reaction.
     awaiting, reactions
-        The latest reaction, until the agent goes on; and how often the agent did what after each rung.
+        The latest reaction, until the agent continues; and how often the agent did what after each rung.
     released
         Whether its held call was allowed.
     progress
