@@ -6,6 +6,7 @@ import html
 import json
 import re
 from datetime import timedelta
+from typing import cast
 
 import pytest
 from django.db import connection
@@ -17,6 +18,7 @@ from django.utils import timezone
 from detection.console.formatting import visible
 from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Pattern, Project, Role
+from detection.models.alert_facts import AlertFacts
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
 from detection.services.incidents import pattern_triage
@@ -154,7 +156,11 @@ def test_destinations_say_which_alerts_no_route_sends(world, hook):
     AlertEvent.objects.all().delete()
     for is_demo in (False, True):
         AlertEvent.objects.create(
-            project=world.project, type="opened", actor="system", facts={"is_demo": is_demo}, state="unrouted"
+            project=world.project,
+            type="opened",
+            actor="system",
+            facts=cast("AlertFacts", {"is_demo": is_demo}),
+            state="unrouted",
         )
     banners(no_route, "matched no route")
     route = make_route(world.project, hook)

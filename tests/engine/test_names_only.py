@@ -8,7 +8,7 @@ from string import Template
 import pytest
 
 from detection.engine import Guard, fold
-from detection.engine.calls import Call, Finding, Result
+from detection.engine.calls import Call, Finding, FindingDetail, Result
 from detection.engine.detectors import DETECTORS, detector_for
 from detection.engine.detectors.base import NAMES_ONLY, identical, placeholders
 from detection.engine.identity import Keyer
@@ -32,10 +32,16 @@ def findings(detector, *, names_only):
     for results in RESULTS:
         for scope in SCOPES:
             for window in (None, 10):
-                detail = {"tool": "search", "scope": scope, "sessions": 3, "said": "said", "agents": "a → b"}
+                detail: FindingDetail = {
+                    "tool": "search",
+                    "scope": scope,
+                    "sessions": 3,
+                    "said": "said",
+                    "agents": "a → b",
+                }
                 yield Finding(
                     detector.kind, 4, 4, 12, window, results=results, period=2,
-                    detail=detail | ({NAMES_ONLY: True} if names_only else {}),
+                    detail=detail | ({NAMES_ONLY: True} if names_only else FindingDetail()),
                 )  # fmt: skip
 
 

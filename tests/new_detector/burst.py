@@ -18,7 +18,7 @@ from detection.engine.detectors.base import BaseDetector, Example, ExampleCall, 
 from detection.engine.field import ladder, number, switch
 from detection.engine.identity import loop_identity
 from detection.engine.memory import Record, RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 
 
 class Burst(BaseDetector):
@@ -48,7 +48,7 @@ class Burst(BaseDetector):
     }
 
     def on_call(
-        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: Settings
+        self, own: dict[str, Any], run: RunState, record: Record, call: ObservedCall, policy: PolicySettings
     ) -> Reading:
         """Judge a call before it runs."""
         if own.get("tool") != record.tool or record.at - own["since"] > 1:

@@ -198,9 +198,7 @@ def test_quiet_hours_hold_what_is_not_critical(project, target):
 def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target):
     make_route(project, target)
     note(project)
-    broken = AlertEvent.objects.get()
-    broken.facts = {"broken": True}
-    broken.save()
+    AlertEvent.objects.update(facts={"broken": True})
     note(project)
     routing.route_pending()
     assert list(AlertEvent.objects.values_list("state", flat=True)) == ["failed", "routed"]

@@ -9,6 +9,7 @@ import zipfile
 
 import pytest
 
+from detection.integrations.events import ReportedEvent
 from detection.models import (
     AlertEvent,
     Event,
@@ -329,7 +330,12 @@ def test_two_importers_of_one_record_store_it_once(project):
     principal = run_import.importer(project)
     pair = [run_import.FileImport(principal, "trace") for _ in range(2)]
     for number in range(30):
-        event = {"type": "call", "tool": "t", "call_id": f"c{number}", "arguments": {"n": number}}
+        event: ReportedEvent = {
+            "type": "call",
+            "tool": "t",
+            "call_id": f"c{number}",
+            "arguments": {"n": number},
+        }
         for one in pair:
             one.add("s", event)
     assert [run.added for one in pair for run in one.end()] == [30, 0]
