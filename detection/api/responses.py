@@ -36,7 +36,7 @@ def json_response(document: Any, status: int = 200) -> HttpResponse:
     )
 
 
-def list_response(documents: Iterable[dict[str, Any]], next_cursor: str | None = None) -> HttpResponse:
+def list_response(documents: Iterable[dict[str, object]], next_cursor: str | None = None) -> HttpResponse:
     """Return a page of a list; without a cursor, it is the last one."""
     return json_response({"items": [*documents], "next_cursor": next_cursor})
 

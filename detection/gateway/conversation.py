@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import orjson
 
@@ -50,7 +49,7 @@ class Conversation:
 
     grant: Grant
     protocol: ModelProtocol
-    request: dict[str, Any]
+    request: dict[str, object]
     messages: list[Message]
     given_name: str
     session: str
@@ -116,7 +115,7 @@ def name_after(response_id: str) -> str:
 
 
 def conversation_of(
-    client: Client, grant: Grant, protocol: ModelProtocol, request: dict[str, Any], messages: list[Message]
+    client: Client, grant: Grant, protocol: ModelProtocol, request: dict[str, object], messages: list[Message]
 ) -> Conversation:
     """Return the conversation in a request.
 
@@ -171,7 +170,7 @@ class Turn:
     """
 
     conversation: Conversation
-    request: dict[str, Any]
+    request: dict[str, object]
     body: bytes
     messages: list[Message]
     for_guard: Sequence[Message] = ()

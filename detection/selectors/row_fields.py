@@ -172,7 +172,7 @@ def columns_of(row: Any) -> dict[str, Combinable]:
     }
 
 
-def document_of(row: Any, kind: Any = None, **given: Any) -> dict[str, Any]:
+def document_of(row: Any, kind: Any = None, **given: Any) -> dict[str, object]:
     """Return a row as a document.
 
     Parameters

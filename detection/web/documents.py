@@ -30,7 +30,7 @@ def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
     return {**document_of(row, SessionRow), "links": links}
 
 
-def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, Any]:
+def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, object]:
     """Return an incident as lists, exports and actions show it."""
     return {
         **document_of(row, IncidentRow),
@@ -46,6 +46,6 @@ def pattern_link(project: str, public_id: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}/patterns/{public_id}"
 
 
-def pattern_document(row: PatternRow, project: str) -> dict[str, Any]:
+def pattern_document(row: PatternRow, project: str) -> dict[str, object]:
     """Return a pattern as lists, exports and actions show it."""
     return {**document_of(row), "links": {"pattern": pattern_link(project, row.public_id)}}

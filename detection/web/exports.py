@@ -30,16 +30,18 @@ PART_BYTES: Final = 64 * 1024
 _FORMULA_STARTS: Final = tuple("=+-@\t\r\n\x00\uff1d\uff0b\uff0d\uff20")
 
 
-def _session(row: SessionRow, project: str) -> dict[str, Any]:
+def _session(row: SessionRow, project: str) -> dict[str, object]:
     cost = known_cost(row)
     figures = {"tokens": row.token_count or None, "cost_usd": None if cost is None else float(cost)}
     return session_document(row, project) | figures
 
 
-def _with_known_cost(document: Callable[[Any, str], dict[str, Any]]) -> Callable[[Any, str], dict[str, Any]]:
+def _with_known_cost(
+    document: Callable[[Any, str], dict[str, object]],
+) -> Callable[[Any, str], dict[str, object]]:
     """Return the document without a cost that nobody reported; one that counts elsewhere is zero."""
 
-    def of(row: IncidentRow | PatternRow, project: str) -> dict[str, Any]:
+    def of(row: IncidentRow | PatternRow, project: str) -> dict[str, object]:
         unknown = {} if row.cost_usd or row.cost_note else {"cost_usd": None}
         return document(row, project) | unknown
 
@@ -66,7 +68,7 @@ class ExportedList:
 
     read: Callable[..., Page[Any]]
     columns: list[str]
-    document: Callable[[Any, str], dict[str, Any]]
+    document: Callable[[Any, str], dict[str, object]]
 
 
 EXPORTED_LISTS: Final = {
@@ -121,7 +123,7 @@ def list_file(
     return _file(lines, "application/x-ndjson", f"{name}.jsonl")
 
 
-def _csv_lines(columns: Iterable[str], documents: Iterable[dict[str, Any]]) -> Iterator[bytes]:
+def _csv_lines(columns: Iterable[str], documents: Iterable[dict[str, object]]) -> Iterator[bytes]:
     """Yield RFC 4180, first the columns' names; text that a spreadsheet would interpret as a formula is quoted."""
     line = _Line()
     writer = csv.writer(line)

@@ -31,7 +31,7 @@ router = Router(tags=["gateway"])
 
 def _response(row: GatewayBackend, status: int = 200) -> HttpResponse:
     document = document_of(row, BackendSchema)
-    return with_version(json_response(document, status), document["version"])
+    return with_version(json_response(document, status), str(document["version"]))
 
 
 @router.get("/backends", auth=READ, response={200: PageSchema[BackendSchema]}, summary="List backends")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.http import HttpResponse
@@ -44,7 +44,7 @@ _BODY: Final = {
 }
 
 
-def _document(row: TranscriptImport, project: str) -> dict[str, Any]:
+def _document(row: TranscriptImport, project: str) -> dict[str, object]:
     page = f"{settings.PUBLIC_URL}/p/{project}/connect/imports/{row.public_id}"
     return document_of(row, ImportSchema, links={"import": page})
 

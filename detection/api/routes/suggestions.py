@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.conf import settings
 from django.http import HttpResponse
 from ninja import Body, Query, Router
@@ -27,26 +25,27 @@ from detection.selectors.row_fields import document_of
 from detection.selectors.what_ifs import as_document
 from detection.services.learning import decisions
 from detection.services.learning.suggestions import MIN_LABELS, OpenSuggestion, learn
+from detection.services.what_if.changes import ChangeDocument
 
 router = Router(tags=["settings"])
 MAX_DECIDED = 500
 
 
-def _open(project_id: int, one: OpenSuggestion) -> dict[str, Any]:
+def _open(project_id: int, one: OpenSuggestion) -> dict[str, object]:
     change = one.change.as_dict()
     more = {"change": change, "what_if": _what_if(project_id, change), "incidents": [*one.incidents]}
     decision = {"state": "open", "decided_by": None, "decided_at": None, "note": ""}
     return document_of(one, SuggestionSchema, **more, **decision)
 
 
-def _decided(row: Suggestion) -> dict[str, Any]:
+def _decided(row: Suggestion) -> dict[str, object]:
     what_if = _what_if(row.project_id, row.change)
     return document_of(
         row, SuggestionSchema, id=row.public_id, incidents=[], what_if=what_if, state=row.decision
     )
 
 
-def _what_if(project_id: int, change: dict[str, Any]) -> dict[str, Any] | None:
+def _what_if(project_id: int, change: ChangeDocument) -> dict[str, object] | None:
     row = decisions.latest_what_if(project_id, change)
     if row is None:
         return None

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
 
 import structlog
 from django.db import DatabaseError, transaction
@@ -386,7 +385,7 @@ class Folding:
                 transaction.on_commit(lambda: log.log(level, event, **fields))
 
 
-def detection_log_line(session: str, tool: str, step: Step) -> tuple[int, str, dict[str, Any]] | None:
+def detection_log_line(session: str, tool: str, step: Step) -> tuple[int, str, dict[str, object]] | None:
     """Return level, name and fields of the log line of a detection; None if the ladder did not react."""
     verdict, finding = step.verdict, step.verdict.finding
     if finding is None or verdict.rung is None or step.duplicate or finding.detail.get("notice"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 from detection.engine import wire_shapes
 from detection.engine.calls import Decision
@@ -16,7 +16,7 @@ MAX_NAMESAKES = 8
 """Calls of the same id that are looked at: model servers reuse ids."""
 
 
-def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any]:
+def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, object]:
     """Return an approval as the response to the hook that waits for it; while it is open, the call does not run."""
     decision, message = cast("Decision", approval.decision or "hold"), approval.message
     if approval.is_open:
@@ -26,7 +26,7 @@ def hook_document(approval: Approval, shape: wire_shapes.Shape) -> dict[str, Any
     return rendered
 
 
-def approval_reference(approval: Approval, call_id: str = "") -> dict[str, Any]:
+def approval_reference(approval: Approval, call_id: str = "") -> dict[str, object]:
     """Return the `approval` object of the verdict of a held call; `call_id` as in `wait_url`."""
     deadline = approval.deadline.isoformat()
     return {"id": approval.public_id, "deadline": deadline, "wait_url": wait_url(approval, call_id)}
@@ -46,7 +46,7 @@ def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
 
 def approval_document(
     approval: Approval, shape: wire_shapes.Shape | None = None, call_id: str = ""
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Return an approval, with its message rendered in a wire shape if there is one and it is decided.
 
     Of several calls that wait for it, the rendered message is for the one of `call_id`.
