@@ -278,7 +278,9 @@ class BaseDetector:
     def on_usage(self, own: Any, usage: ObservedUsage) -> None:
         """Add the usage of a model response that was reported by itself."""
 
-    def on_text(self, own: Any, run: RunState, message: Message, policy: Settings, keyer: Keyer) -> Reading:
+    def on_text(
+        self, own: Any, run: RunState, message: Message, policy: PolicySettings, keyer: Keyer
+    ) -> Reading:
         """Judge a text of the assistant, a message of the user or a compaction. Only with `spans_session`.
 
         `run` is what is counted over the whole session.

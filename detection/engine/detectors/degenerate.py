@@ -28,7 +28,7 @@ from detection.engine.detectors.base import QUIET, SURE, BaseDetector, Example, 
 from detection.engine.field import choice, ladder, number, switch
 from detection.engine.identity import Keyer, loop_identity
 from detection.engine.memory import RunState
-from detection.engine.settings import Settings
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.text_repetition import Repetition, longest_repetition
 
 # Texts that a finding names; a judgement: a state of 32 KiB holds one such list for each series.
@@ -104,7 +104,7 @@ class Degenerate(BaseDetector):
     }
 
     def on_text(
-        self, own: DegenerateState, run: RunState, message: Message, policy: Settings, keyer: Keyer
+        self, own: DegenerateState, run: RunState, message: Message, policy: PolicySettings, keyer: Keyer
     ) -> Reading:
         """Judge a text of the assistant by itself."""
         if message.kind != "assistant":

@@ -40,6 +40,7 @@ from detection.engine.detectors.base import (
 from detection.engine.field import ladder, number, ratio, switch
 from detection.engine.identity import Keyer, encoded, loop_identity
 from detection.engine.memory import RunState
+from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import normalise
 from detection.engine.similarity import word_sample
 
@@ -150,7 +151,7 @@ class Talk(BaseDetector):
         forget_all(own)
 
     def on_text(
-        self, own: TalkState, run: RunState, message: Message, policy: Settings, keyer: Keyer
+        self, own: TalkState, run: RunState, message: Message, policy: PolicySettings, keyer: Keyer
     ) -> Reading:
         """Judge a text of the assistant or a compaction; a call ends the series, or a user who uses new words."""
         if own.get("call") != run.ordinal:
