@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from urllib.parse import quote
 
 from django.conf import settings
@@ -24,7 +23,7 @@ def incident_link(project: str, public_id: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"
 
 
-def session_document(row: SessionRow | Session, project: str) -> dict[str, Any]:
+def session_document(row: SessionRow | Session, project: str) -> dict[str, object]:
     """Return a session."""
     links = {"session": session_link(project, row.external_id)}
     return {**document_of(row, SessionRow), "links": links}

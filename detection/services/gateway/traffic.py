@@ -175,7 +175,7 @@ def _bounded(model: str, known: set[str]) -> str:
     return ""
 
 
-def _document(place: _Place, counts: TrafficCounts) -> dict[str, Any]:
+def _document(place: _Place, counts: TrafficCounts) -> dict[str, object]:
     project_id, backend_id, period, at, model = place
     values = {name: getattr(counts, name) for name in (*_SUMS, "added_counts")}
     row = {
