@@ -75,6 +75,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long", action="store_true", help="run only the tests marked `long`, which are left out otherwise"
     )
+    parser.addoption(
+        "--statements",
+        choices=("check", "write"),
+        help="fail tests that send statements without a project that are not listed, or write the list anew",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch the statements of tests that use Django, where that is wanted."""
+    if config.getoption("--statements") and "django" in sys.modules:
+        from tests.support import statement_checks
+
+        config.pluginmanager.register(statement_checks)
 
 
 gc.disable()  # until all tests are collected: what is imported and collected stays

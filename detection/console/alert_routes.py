@@ -152,7 +152,9 @@ def _shown(request: ProjectRequest, row: AlertRoute) -> QueryDict:
     """Return a stored or new route as its form shows it; a new one goes to the destination with the latest success."""
     form = QueryDict(mutable=True)
     if row.pk:
-        form.setlist("destinations", list(row.destinations.values_list("public_id", flat=True)))
+        form.setlist(
+            "destinations", [one.public_id for one in row.destinations.filter(project_id=row.project_id)]
+        )
     else:
         enabled = selector.list_destinations(request.project.pk).filter(is_enabled=True)
         working = sorted(

@@ -227,7 +227,7 @@ def _rung_order(reaction: tuple[str, Any]) -> int:
 
 def of_incident(incident: Incident) -> dict[str, Any]:
     """Return the approvals, judge calls and reactions of an incident for its page."""
-    approvals, calls = selector.of_incident(incident.pk)
+    approvals, calls = selector.of_incident(incident)
     return {
         "incident_approvals": [
             (approval, None if approval.is_open else closed(approval)) for approval in approvals

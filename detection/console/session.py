@@ -121,7 +121,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
                 incident_text.STATUS_CHIPS[incident.status],
                 incident_text.progress(incident, is_stopped=session.state in STOPPED_STATES),
             )
-            for incident in dashboard.newest_incidents_of_session(session.pk, SHOWN_LOOPS)
+            for incident in dashboard.newest_incidents_of_session(session, SHOWN_LOOPS)
         ],
         "all_incidents_url": _incidents_url(request, session) if len(run.incidents) > SHOWN_LOOPS else "",
         "chosen_seq": run.chosen_seq,

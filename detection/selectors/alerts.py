@@ -69,9 +69,12 @@ class AlertHealth:
 
 def list_destinations(project_id: int) -> QuerySet[WithAnnotations[AlertDestination, DestinationHealth]]:
     """List destinations by name, with their health."""
-    notifications = Notification.objects.filter(destination=OuterRef("pk"))
+    notifications = Notification.objects.filter(project_id=project_id, destination=OuterRef("pk"))
     failures = DeliveryAttempt.objects.filter(
-        notification__destination=OuterRef("pk"), is_success=False, at__gte=timezone.now() - DAY
+        project_id=project_id,
+        notification__destination=OuterRef("pk"),
+        is_success=False,
+        at__gte=timezone.now() - DAY,
     )
     # Subqueries, because joins would count each failure once per notification.
     return AlertDestination.objects.filter(project_id=project_id).annotate(

@@ -13,6 +13,7 @@ from detection.models import (
     Approval,
     ApprovalState,
     Event,
+    Incident,
     JudgeCall,
     LimitNotice,
     RememberedDecision,
@@ -95,9 +96,12 @@ def closed_of(project_ids: Collection[int], public_ids: Iterable[str]) -> list[A
 
 def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
     """Return the held calls' argument texts by approval; one query."""
-    places = {(approval.session_id, approval.seq): approval.pk for approval in approvals}
+    found = [*approvals]
+    places = {(approval.session_id, approval.seq): approval.pk for approval in found}
     rows = Event.objects.filter(
-        session_id__in={place[0] for place in places}, seq__in={place[1] for place in places}
+        project_id__in={approval.project_id for approval in found},
+        session_id__in={place[0] for place in places},
+        seq__in={place[1] for place in places},
     ).values_list("session_id", "seq", "arguments")
     return {places[session, seq]: text or "" for session, seq, text in rows if (session, seq) in places}
 
@@ -121,7 +125,7 @@ def near_limit(project_id: int, limit: int = 20) -> list[Session]:
         state__in=(SessionState.RUNNING, SessionState.LOOPING),
         last_event_at__gt=clock.now() - RECENT,
     ).filter(
-        Exists(LimitNotice.objects.filter(session=OuterRef("pk")))
+        Exists(LimitNotice.objects.filter(project=OuterRef("project"), session=OuterRef("pk")))
         | Q(
             meter_kind__in=RUN_LIMITS, meter_limit__gt=0, meter_count__gte=F("meter_limit") * NEAR_LIMIT_SHARE
         )
@@ -129,13 +133,11 @@ def near_limit(project_id: int, limit: int = 20) -> list[Session]:
     return [*rows.order_by("-last_event_at").prefetch_related("limit_notices")[:limit]]
 
 
-def of_incident(incident_id: int) -> tuple[list[Approval], list[JudgeCall]]:
+def of_incident(incident: Incident) -> tuple[list[Approval], list[JudgeCall]]:
     """Return the approvals and the judge's calls of an incident, oldest first."""
-    approvals = Approval.objects.filter(incident_id=incident_id).order_by("requested_at", "id")[:MAX_OPEN]
+    approvals = Approval.objects.filter(incident=incident).order_by("requested_at", "id")[:MAX_OPEN]
     calls = (
-        JudgeCall.objects.select_related("approval")
-        .filter(incident_id=incident_id)
-        .order_by("at", "id")[:MAX_OPEN]
+        JudgeCall.objects.select_related("approval").filter(incident=incident).order_by("at", "id")[:MAX_OPEN]
     )
     return [*approvals], [*calls]
 

@@ -367,7 +367,7 @@ def missed_guard_requests(project_id: int) -> int:
     return rows.aggregate(missed=Sum("rejected"))["missed"] or 0
 
 
-def newest_incidents_of_session(session_id: int, limit: int) -> list[Incident]:
+def newest_incidents_of_session(session: Session, limit: int) -> list[Incident]:
     """List the incidents of a session that began last, the newest first, without their policy."""
-    rows = Incident.objects.filter(session_id=session_id).defer("policy")
+    rows = Incident.objects.filter(session=session).defer("policy")
     return list(rows.order_by("-first_seq")[:limit])

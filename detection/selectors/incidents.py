@@ -218,11 +218,6 @@ def exceptions(project_id: int) -> QuerySet[IncidentActivity]:
 
     Reads an index of these entries alone.
     """
-    of_exceptions = IncidentActivity.objects.filter(action__in=EXCEPTION_ACTIONS)
-    latest = (
-        of_exceptions.filter(incident__project_id=project_id)
-        .order_by("incident_id", "-id")
-        .distinct("incident_id")
-        .values("id")
-    )
+    of_exceptions = IncidentActivity.objects.filter(project_id=project_id, action__in=EXCEPTION_ACTIONS)
+    latest = of_exceptions.order_by("incident_id", "-id").distinct("incident_id").values("id")
     return of_exceptions.filter(action=EXCEPTED, id__in=latest).order_by("-id")

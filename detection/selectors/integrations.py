@@ -64,7 +64,7 @@ def heard_integrations(project_id: int) -> list[HeardIntegration]:
 
 def is_observed_only(session: Session) -> bool:
     """Return whether a session reports results without requesting verdicts before its calls."""
-    return Session.objects.filter(_UNGUARDED, pk=session.pk).exists()
+    return Session.objects.filter(_UNGUARDED, project_id=session.project_id, pk=session.pk).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def heard_key(key: ApiKey) -> HeardKey | None:
     return HeardKey(tuple(sorted(recent, key=lambda route: (last - used[route], route))), last)
 
 
-_RESULTS = Event.objects.filter(session_id=OuterRef("pk"), type=EventType.RESULT)
+_RESULTS = Event.objects.filter(project=OuterRef("project"), session_id=OuterRef("pk"), type=EventType.RESULT)
 _UNGUARDED = Q(integration__in=_REPORTING, call_count__gt=0) | (
     Q(integration__startswith="hooks/", call_count=0) & Q(Exists(_RESULTS))
 )

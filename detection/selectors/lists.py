@@ -49,7 +49,11 @@ REACTED: Final = Q(was_guarded=True) & ~Q(decision="allow")
 RECOVERED: Final = REACTED & Q(recovered=True)
 _HAS_ENDED: Final = Q(ended_at__isnull=False)
 # Asked for the few incidents that have not ended, where a join would read every session.
-_IS_STOPPED: Final = Q(Exists(Session.objects.filter(pk=OuterRef("session"), state__in=STOPPED_STATES)))
+_IS_STOPPED: Final = Q(
+    Exists(
+        Session.objects.filter(project=OuterRef("project"), pk=OuterRef("session"), state__in=STOPPED_STATES)
+    )
+)
 OUTCOMES: Final = {
     "recovered": RECOVERED & _HAS_ENDED,
     # A stop leaves no call that could end the loop.
@@ -187,11 +191,17 @@ INCIDENTS: Final = ListSpec(
 
 def _has_called(condition_on: Callable[[str], Q]) -> Q:
     """Match sessions with counted calls of a tool; those of the last seconds are not counted yet."""
-    return Q(Exists(SessionTool.objects.filter(condition_on("tool"), session_id=OuterRef("pk"))))
+    return Q(
+        Exists(
+            SessionTool.objects.filter(
+                condition_on("tool"), project=OuterRef("project"), session_id=OuterRef("pk")
+            )
+        )
+    )
 
 
 def _has_incident(kind: str, now: datetime) -> Q:
-    return Q(Exists(Incident.objects.filter(session=OuterRef("pk"), kind=kind)))
+    return Q(Exists(Incident.objects.filter(project=OuterRef("project"), session=OuterRef("pk"), kind=kind)))
 
 
 def _called_in(sessions: QuerySet[Any]) -> QuerySet[Any, str]:

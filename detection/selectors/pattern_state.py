@@ -24,7 +24,9 @@ def active_mutes(now: datetime) -> QuerySet[AlertSilence]:
 
 def firing_mutes(now: datetime) -> QuerySet[AlertSilence]:
     """Return the active mutes whose patterns were detected since."""
-    since = Incident.objects.filter(pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at"))
+    since = Incident.objects.filter(
+        project=OuterRef("project"), pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at")
+    )
     return active_mutes(now).filter(Exists(since))
 
 
@@ -46,7 +48,7 @@ def conditions(now: datetime) -> list[tuple[PatternState, Q]]:
         for state, status in _STATUSES.items()
     ]
     # A subquery of one row by index; for `Exists`, the database would read the incidents of all patterns.
-    a_loop = Subquery(Incident.objects.filter(IS_LOOP, pattern=OuterRef("pk")).order_by().values("pk")[:1])
+    a_loop = Subquery(Incident.objects.filter(IS_LOOP, **own).order_by().values("pk")[:1])
     return [
         (PatternState.MUTED, Q(Exists(active_mutes(now).filter(**own)))),
         *at_work,

@@ -236,7 +236,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
         .annotate(Count("pk"))
     )
     agents, models = _names(incidents.filter(pattern__in=ids))
-    trends, mutes = _trends(ids), _mutes(ids)
+    trends, mutes = _trends(project_id, ids), _mutes(project_id, ids)
     found = []
     for row in figures:
         if (pattern := patterns.get(row.id)) is None:
@@ -306,7 +306,7 @@ def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
     return named(agents), named(models)
 
 
-def _trends(pattern_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def _trends(project_id: int, pattern_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """Count the incidents that opened in each hour of the last day; one query."""
     now = timezone.now()
     start, width = now - TREND_SPAN, TREND_SPAN / TREND_BUCKETS
@@ -316,24 +316,30 @@ def _trends(pattern_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
         template=f"floor(extract(epoch FROM %(expressions)s) / {width.total_seconds():.0f})::int",
         output_field=IntegerField(),
     )
-    rows = Incident.objects.filter(pattern__in=pattern_ids, last_seen_at__gt=start, opened_at__gt=start)
+    rows = Incident.objects.filter(
+        project_id=project_id, pattern__in=pattern_ids, last_seen_at__gt=start, opened_at__gt=start
+    )
     counted = rows.order_by().annotate(place=place).values_list("pattern_id", "place").annotate(Count("pk"))
     for pattern, at, number in counted:
         found[pattern][min(max(at, 0), TREND_BUCKETS - 1)] += number
     return {pattern: tuple(numbers) for pattern, numbers in found.items()}
 
 
-def _mutes(pattern_ids: Sequence[int]) -> dict[int, Mute]:
+def _mutes(project_id: int, pattern_ids: Sequence[int]) -> dict[int, Mute]:
     """Return the active mutes of patterns with the number of hidden incidents; one query."""
     now = timezone.now()
     since = (
-        Incident.objects.filter(pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at"))
+        Incident.objects.filter(
+            project_id=project_id, pattern=OuterRef("pattern"), last_seen_at__gt=OuterRef("starts_at")
+        )
         .order_by()
         .values("pattern")
         .annotate(number=Count("pk"))
     )
     rows = (
-        AlertSilence.objects.filter(pattern__in=pattern_ids, starts_at__lte=now, ends_at__gt=now)
+        AlertSilence.objects.filter(
+            project_id=project_id, pattern__in=pattern_ids, starts_at__lte=now, ends_at__gt=now
+        )
         .annotate(hidden=Subquery(since.values("number")))
         .order_by("ends_at")
     )

@@ -1,8 +1,8 @@
 """Fails tests whose statements do not name the project of the rows that they touch; a plugin of pytest.
 
 `statements_without_project.txt` lists those that were there before the check, one a line: the function that sends the
-statement, its command, and the tables whose project is missing. `--write-statements` in a run of the whole suite writes
-the list without those that no test sends any more.
+statement, its command, and the tables whose project is missing. With `--statements check`, a test that sends another one
+fails; `--statements write`, in a run of the whole suite, writes the list without those that no test sends any more.
 """
 
 from __future__ import annotations
@@ -92,18 +92,18 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     before = {*seen}
     yield
     new = sorted(seen - before - {*listed()}) if len(seen) > len(before) else []
-    if new and not item.config.getoption("--write-statements"):
+    if new and item.config.getoption("--statements") == "check":
         pytest.fail("Statements without the project of these tables:\n" + "\n".join(new), pytrace=False)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """Begin a new list, which the processes of the run write together."""
-    if session.config.getoption("--write-statements") and not os.environ.get(_WRITING):
+    if session.config.getoption("--statements") == "write" and not os.environ.get(_WRITING):
         os.environ[_WRITING] = "1"
         LIST.write_text("")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Put the list in order."""
-    if config.getoption("--write-statements"):
+    if config.getoption("--statements") == "write":
         LIST.write_text("".join(f"{one}\n" for one in sorted({*listed()})))

@@ -156,7 +156,7 @@ def route_as_dict(row: AlertRoute) -> dict[str, object]:
         **{name: getattr(row, name) for name in (*_DEFAULTS, "name", "quiet_zone")},
         "quiet_from": row.quiet_from.isoformat("minutes") if row.quiet_from else None,
         "quiet_until": row.quiet_until.isoformat("minutes") if row.quiet_until else None,
-        "destinations": sorted(one.public_id for one in row.destinations.all()),
+        "destinations": sorted(one.public_id for one in row.destinations.filter(project_id=row.project_id)),
     }
 
 

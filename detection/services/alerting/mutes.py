@@ -52,27 +52,34 @@ def mute(
         reason=reason.strip() or words,
         ends_at=until or now + silences.MAX_SILENCE,
         pattern=pattern,
-        baseline=max(1, _opened_between(pattern.pk, now - WINDOW, now)) if until_worse else None,
+        baseline=max(1, _opened_between(pattern.project_id, pattern.pk, now - WINDOW, now))
+        if until_worse
+        else None,
     )
 
 
-def active(pattern_ids: Iterable[int]) -> dict[int, AlertSilence]:
+def active(project_id: int, pattern_ids: Iterable[int]) -> dict[int, AlertSilence]:
     """Return the active mutes by pattern; one query."""
     now = timezone.now()
-    rows = AlertSilence.objects.filter(pattern__in=pattern_ids, starts_at__lte=now, ends_at__gt=now)
-    return {row.pattern_id: row for row in rows.order_by("ends_at") if row.pattern_id}
+    rows = AlertSilence.objects.filter(project_id=project_id, pattern__in=pattern_ids)
+    rows = rows.filter(starts_at__lte=now, ends_at__gt=now).order_by("ends_at")
+    return {row.pattern_id: row for row in rows if row.pattern_id}
 
 
 def unmute(pattern: Pattern, actor: Actor) -> AlertSilence | None:
     """End the active mute of a pattern whose row is locked; return it, or None if there is none."""
-    silence = active([pattern.pk]).get(pattern.pk)
+    silence = active(pattern.project_id, [pattern.pk]).get(pattern.pk)
     return silence and silences.end_silence(pattern.project_id, silence.public_id, actor)
 
 
-def _opened_between(pattern_id: int, after: datetime, until: datetime) -> int:
+def _opened_between(project_id: int, pattern_id: int, after: datetime, until: datetime) -> int:
     # The first condition has the index: an incident was last seen after it was opened.
     return Incident.objects.filter(
-        pattern=pattern_id, last_seen_at__gt=after, opened_at__gt=after, opened_at__lte=until
+        project_id=project_id,
+        pattern=pattern_id,
+        last_seen_at__gt=after,
+        opened_at__gt=after,
+        opened_at__lte=until,
     ).count()
 
 
@@ -81,7 +88,7 @@ def is_worse(silence: AlertSilence, now: datetime) -> bool:
     if silence.baseline is None or silence.pattern_id is None:
         return False
     since = max(silence.starts_at, now - WINDOW)
-    return _opened_between(silence.pattern_id, since, now) > silence.baseline
+    return _opened_between(silence.project_id, silence.pattern_id, since, now) > silence.baseline
 
 
 def end_if_worse(silence: AlertSilence) -> bool:

@@ -169,7 +169,9 @@ def narrowest_first(incident: Incident, found: Sequence[ExceptionOption]) -> lis
         for option in found
         if not option.change.session
     }
-    called = SessionTool.objects.filter(session_id=OuterRef("pk"), tool=incident.tool)
+    called = SessionTool.objects.filter(
+        project_id=incident.project_id, session_id=OuterRef("pk"), tool=incident.tool
+    )
     since = timezone.now() - timedelta(days=REACH_DAYS)
     newest = Session.objects.filter(project_id=incident.project_id, last_event_at__gte=since)
     rows = newest.order_by("-last_event_at", "-id").annotate(is_of_tool=Exists(called))

@@ -125,7 +125,7 @@ def mute(
 ) -> Pattern:
     """Send no notifications about a pattern until a time, or until it gets worse; see `services.alerting.mutes`."""
     with _locked(project_id, public_id) as pattern:
-        replaced = mutes.active([pattern.pk]).get(pattern.pk)
+        replaced = mutes.active(project_id, [pattern.pk]).get(pattern.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
         mutes.mute(pattern, actor, until=until, until_worse=until_worse, reason=reason)
         ends = [f"until {noted(until)}"] if until else []

@@ -98,7 +98,7 @@ def _late_warning(principal: Principal, shape: Shape, result: EventRecord) -> st
     has_id = bool(result.call_id) and not is_assigned(result.call_id)
     its_call = {"call_id": result.call_id} if has_id else {"tool": result.tool}
     calls = Event.objects.filter(
-        session__project_id=principal.project_id,
+        project_id=principal.project_id,
         session__external_id=result.session,
         type=EventType.CALL,
         **its_call,

@@ -92,7 +92,7 @@ def _unanswered_rounds(project_id: int, name: str) -> Iterator[tuple[str, list[E
     )
     if found is None:
         return
-    calls = Event.objects.filter(session_id=found, type=EventType.CALL)
+    calls = Event.objects.filter(project_id=project_id, session_id=found, type=EventType.CALL)
     latest = calls.order_by("-seq").only("seq", "call_id", "tool", "round", "decision", "received_at")[
         :LATEST_CALLS
     ]
@@ -100,7 +100,9 @@ def _unanswered_rounds(project_id: int, name: str) -> Iterator[tuple[str, list[E
     for row in latest:
         rounds.setdefault(row.round, []).insert(0, row)
     seqs = [row.seq for row in latest if row.decision not in ("block", "stop")]
-    results = Event.objects.filter(session_id=found, type=EventType.RESULT, closes__in=seqs)
+    results = Event.objects.filter(
+        project_id=project_id, session_id=found, type=EventType.RESULT, closes__in=seqs
+    )
     answered = set(results.values_list("closes", flat=True))
     since = clock.now() - RESENT_WITHIN
     for round_name, rows in rounds.items():

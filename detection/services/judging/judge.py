@@ -293,7 +293,11 @@ def request_body(
 
 def _digest(endpoint: Endpoint, approval: Approval, decoy: str, max_rounds: int) -> engine_judge.Digest:
     calls = Event.objects.filter(
-        session_id=approval.session_id, type=EventType.CALL, seq__lte=approval.seq, run=approval.run
+        project_id=approval.project_id,
+        session_id=approval.session_id,
+        type=EventType.CALL,
+        seq__lte=approval.seq,
+        run=approval.run,
     )
     rows = [*calls.order_by("-seq").values_list("tool", "call_key", "flags", "arguments")[:DIGEST_CALLS]]
     is_run_limit = detector_for(approval.kind).is_run_limit
@@ -332,7 +336,9 @@ def _shown_names(tools: list[str], project: Project) -> dict[str, str]:
 
 def _original_request(approval: Approval) -> str:
     """Return the message of the user that the run works on, else the first one of the session; empty if unknown."""
-    events = Event.objects.filter(session_id=approval.session_id, seq__lt=approval.seq)
+    events = Event.objects.filter(
+        project_id=approval.project_id, session_id=approval.session_id, seq__lt=approval.seq
+    )
     asked = events.filter(type=EventType.MESSAGE, role__in=("", MessageRole.USER)).order_by("seq")
     calls = events.filter(type=EventType.CALL, run=approval.run).order_by("seq")
     begin = calls.values_list("seq", flat=True).first() if approval.run else None

@@ -262,7 +262,9 @@ class _ErasureWork:
             *rows.filter(pk__gt=after).order_by("pk").values_list("pk", flat=True)[:_BATCH_SESSIONS]
         ]:
             after = ids[-1]
-            events = Event.objects.filter(session_id__in=ids, agent=self._row.name)
+            events = Event.objects.filter(
+                project_id=self._row.project_id, session_id__in=ids, agent=self._row.name
+            )
             yield from rows.filter(pk__in=events.values_list("session_id", flat=True).distinct())
 
     def _erase_mentions(self) -> None:

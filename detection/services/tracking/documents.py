@@ -36,7 +36,11 @@ def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
     """Return id and tool of the call of this id that waits for an approval; of its first call for any other id."""
     if call_id not in ("", approval.call_id):
         waiting = Event.objects.filter(
-            session_id=approval.session_id, type=EventType.CALL, call_id=call_id, seq__gte=approval.seq
+            project_id=approval.project_id,
+            session_id=approval.session_id,
+            type=EventType.CALL,
+            call_id=call_id,
+            seq__gte=approval.seq,
         )
         for tool, verdict in waiting.order_by("-seq").values_list("tool", "verdict")[:MAX_NAMESAKES]:
             if verdict is not None and verdict.approval == approval.public_id:
