@@ -247,19 +247,18 @@ def test_recognising_calls_reads_a_bounded_number_of_rows(api, is_named, django_
         send(api, *pair * 100, **named)
     session = Session.objects.get()
     assert session.last_seq == 600
-    plan = explained(session.pk, named.get("call_id"))
+    plan = explained(session, named.get("call_id"))
     assert max(plan) <= (SAME_ID_EVENTS if is_named else LATEST_EVENTS)
 
 
-def explained(session_id, call_id):
+def explained(session, call_id):
     """Rows that each node of the plan of the lookup returned."""
     from django.db import connection
 
     from detection.services.sessions import call_identity
 
-    text, values = (
-        (call_identity._WITH_ID, [session_id, call_id]) if call_id else (call_identity._LATEST, [session_id])
-    )
+    place = [session.project_id, session.pk]
+    text, values = (call_identity._WITH_ID, [*place, call_id]) if call_id else (call_identity._LATEST, place)
     with connection.cursor() as cursor:
         # The plan of a table with more than one session in it, whatever the tests before left in the statistics.
         cursor.execute("ANALYZE detection_event; SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off")

@@ -1,6 +1,6 @@
 """Run an agent of an adapter whose process is killed while its second search runs.
 
-Usage: ``python -m tests.frameworks.killed_agent TEST_MODULE:CLASS URL KEY SESSION``
+Usage: ``python -m client_tests.frameworks.killed_agent TEST_MODULE:CLASS URL KEY SESSION``
 """
 
 from __future__ import annotations
@@ -28,6 +28,6 @@ class KillingTool(Tool):
 if __name__ == "__main__":
     name, url, key, session = sys.argv[1:]
     module, _, class_name = name.partition(":")
-    adapter = getattr(importlib.import_module(f"tests.frameworks.{module}"), class_name)()
+    adapter = getattr(importlib.import_module(f"client_tests.frameworks.{module}"), class_name)()
     guard = Guard(url, key, budget_seconds=20)
     asyncio.run(adapter.play(guard, KillingTool(), session, IDENTICAL))
