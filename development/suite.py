@@ -11,6 +11,8 @@ from pathlib import Path
 
 _PROCESSES_PER_CORE = 1.5
 """Tests wait for a third of their time: for servers, browsers and processes that they start."""
+_DAY_SECONDS = 86_400
+"""A limit that long tests do not reach: judged."""
 _MAX_PROCESSES = 8
 """Each process prepares a database and imports every test: more would cost more than they save."""
 _OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", "--trace", "--collect-only")
@@ -44,8 +46,12 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
     is_one = names_tests or sets_processes or bool(os.environ.get("REDIS_URL"))
     processes = min(round((os.cpu_count() or 1) * _PROCESSES_PER_CORE), _MAX_PROCESSES)
     shared = [f"--numprocesses={processes}"]
-    # The long tests have deadlines of their own.
-    unlimited = ["-o", "faulthandler_timeout=0", "-o", "session_timeout=0"] if "--long" in arguments else []
+    # The long tests have deadlines of their own. A limit of 0 is none to faulthandler, and none left to the session's.
+    unlimited = (
+        ["-o", "faulthandler_timeout=0", "-o", f"session_timeout={_DAY_SECONDS}"]
+        if "--long" in arguments
+        else []
+    )
     return [sys.executable, "-m", "pytest", *unlimited, *([] if is_one else shared), *arguments]
 
 

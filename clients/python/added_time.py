@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from loopguard_client import Guard
 from loopguard_client.credentials import Credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
-from loopguard_client.hooks.opencode import PluginHost
+from loopguard_client.hooks.opencode import PLUGIN_HOSTS
 from loopguard_client.transport import Transport
 
 WARM_UP = 10
@@ -360,7 +360,7 @@ def plugin(moment: int) -> Way:
     def measure(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / "loopguard.mjs"
-            file.write_text(PluginHost().plugin(guard.url), encoding="utf-8")
+            file.write_text(PLUGIN_HOSTS["opencode"].plugin(guard.url), encoding="utf-8")
             done = subprocess.run(
                 ["node", "--input-type=module", "--eval", PLUGIN_DRIVER, str(file)],
                 input="\n".join(texts(calls + WARM_UP)),

@@ -30,7 +30,10 @@ _HELD_BY_OPERATOR: Final = (
     "same call is made again. The settings below wait up to 45 s for it."
 )
 _ENDS: Final = "A stop ends the run."
-_DENIES: Final = "{title} cannot be ended from outside: after a stop, every further call is blocked."
+_DENIES: Final = (
+    "A hook cannot end a run of {title}: after a stop, every further call is blocked, and the model is asked until it "
+    "gives up. The gateway ends the run; connect {title} there to save these requests."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +127,10 @@ _GUIDES: Final = (
         stop=_ENDS,
     ),
     _host("copilot", held=_HELD_BY_USER, stop=_DENIES),
-    _host("opencode", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_DENIES),
+    *(
+        _host(name, held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS)
+        for name in ("opencode", "kilo")
+    ),
     Guide(
         "python",
         "Python and frameworks",

@@ -40,13 +40,13 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
     "codex": ("run", "run_with_message", "replace", "wait", "replace"),
     "gemini_cli": ("run", "run_with_message", "replace", "wait", "end"),
     "copilot": ("run", "run_with_message", "replace", "ask", "replace"),
-    "opencode": ("run", "run_with_message", "replace", "wait", "replace"),
+    "opencode": _CLIENT,
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
-`end` the run. MCP, Codex, Copilot CLI and OpenCode cannot end a run from outside: there every further call is replaced.
+`end` the run. MCP, Codex and Copilot CLI cannot end a run from outside: there every further call is replaced.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
@@ -213,8 +213,11 @@ def _copilot_after(_: Action, text: str) -> dict[str, object]:
 
 
 def _opencode(action: Action, text: str) -> dict[str, object]:
-    """Return the form that LoopGuard's plugin reads: it throws the message if the call must not run."""
-    return {"run": action in ("run", "run_with_message"), "message": text}
+    """Return the form that LoopGuard's plugin reads.
+
+    It throws the message if the call must not run, and aborts the session if it has to stop.
+    """
+    return {"run": action in ("run", "run_with_message"), "message": text, "stop": action == "end"}
 
 
 def _context(event: str, text: str) -> dict[str, object]:

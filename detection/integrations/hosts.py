@@ -68,6 +68,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         Host("gemini-cli", "Gemini CLI", "gemini_cli", "~/.gemini/settings.json"),
         Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
         Host("opencode", "OpenCode", "opencode"),
+        Host("kilo", "Kilo", "opencode"),  # takes the plugins of OpenCode
     )
 }
 

@@ -37,8 +37,9 @@ BEFORE: dict[str, dict[str, Any]] = {
         "tool_input": {"command": "make test"},
     },
 }  # fmt: skip
-AFTER_NAMES = {"gemini-cli": "AfterTool", "opencode": "tool.execute.after"}
-WITH_IDS = ("claude-code", "codex", "opencode")
+BEFORE["kilo"] = BEFORE["opencode"]
+AFTER_NAMES = {"gemini-cli": "AfterTool", "opencode": "tool.execute.after", "kilo": "tool.execute.after"}
+WITH_IDS = ("claude-code", "codex", "opencode", "kilo")
 
 
 class HookedAgent:
@@ -64,7 +65,7 @@ class HookedAgent:
 
 
 def is_denied(host, answer):
-    if host == "opencode":
+    if host in ("opencode", "kilo"):
         return not answer["run"]
     if host == "gemini-cli":
         return answer.get("decision") == "deny"

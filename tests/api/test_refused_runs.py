@@ -12,8 +12,8 @@ from detection.services.sessions.evaluation import evaluate
 from tests.api.test_hooks import HookedAgent, is_denied
 
 OTHER = {"tool_input": {"command": "cat other.txt"}}
-CANNOT_END = ("codex", "copilot", "opencode")
-CAN_END = ("claude-code", "gemini-cli")
+CANNOT_END = ("codex", "copilot")
+CAN_END = ("claude-code", "gemini-cli", "opencode", "kilo")
 
 
 HOOK_BODY = {
@@ -25,7 +25,6 @@ HOOK_BODY = {
         "model": "gpt-5",
     },
     "copilot": {"session_id": "c1", "timestamp": "2026-11-22T12:05:00.000Z", "cwd": "/src"},
-    "opencode": {"session_id": "ses_1"},
 }
 
 
@@ -80,7 +79,7 @@ def test_a_session_that_a_person_stops_is_called_stopped_only_where_its_host_end
 @pytest.mark.parametrize("host", CAN_END)
 def test_where_the_host_ends_the_run_a_call_outside_the_loop_is_allowed_as_before(api, host):
     agent, first = stuck(api, host)
-    assert first["continue"] is False
+    assert first["stop"] if "stop" in first else first["continue"] is False
     assert not is_denied(host, agent.before(**OTHER))
     assert Session.objects.get().state != SessionState.STOPPED
 
@@ -95,8 +94,7 @@ def test_a_person_resumes_it(api, host):
 @pytest.mark.parametrize("host", CANNOT_END)
 def test_another_task_of_its_user_is_not_refused(api, host):
     agent, _ = stuck(api, host)
-    name = {"opencode": "chat.message"}.get(host, "UserPromptSubmit")
-    body = {"hook_event_name": name, "prompt": "Write the report now."}
+    body = {"hook_event_name": "UserPromptSubmit", "prompt": "Write the report now."}
     agent.send({**HOOK_BODY[host], **body})
     evaluate(Session.objects.get().key)
     assert not is_denied(host, agent.before(**OTHER))

@@ -83,7 +83,7 @@ def copilot(answer, moment):
 
 def opencode(answer, moment):
     runs = moment == "after" or answer["run"]
-    return RUNS | {"runs": runs, "model_reads": answer["message"]}
+    return RUNS | {"runs": runs, "model_reads": answer["message"], "ends": answer["stop"]}
 
 
 def document(*about: Any, **more: Any) -> dict[str, Any]:

@@ -72,8 +72,8 @@ def copilot(place, program, upstream):
     )  # fmt: skip
 
 
-def opencode(place, program, upstream):
-    place.install("opencode")
+def opencode(place, program, upstream, name="opencode"):
+    place.install(name)
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{upstream}/v1", "apiKey": "x"},
@@ -85,8 +85,13 @@ def opencode(place, program, upstream):
         "share": "disabled",
         "permission": "allow",
     }
-    place.write(place.home / ".config" / "opencode" / "opencode.json", settings)
-    return place.start([program, "run", "-m", "fake/gpt-5", PROMPT], OPENCODE_DISABLE_MODELS_FETCH="1")
+    place.write(place.home / ".config" / name / f"{name}.json", settings)
+    variable = f"{name.upper()}_DISABLE_MODELS_FETCH"
+    return place.start([program, "run", "-m", "fake/gpt-5", PROMPT], **{variable: "1"})
+
+
+def kilo(place, program, upstream):
+    return opencode(place, program, upstream, "kilo")
 
 
 PROGRAMS = {
@@ -95,7 +100,10 @@ PROGRAMS = {
     "gemini-cli": ("gemini", gemini_cli),
     "copilot": ("copilot", copilot),
     "opencode": ("opencode", opencode),
+    "kilo": ("kilo", kilo),
 }
+REQUESTS_OF_40 = {"claude-code": 9, "codex": 41, "gemini-cli": 9, "copilot": 41, "opencode": 9, "kilo": 9}
+"""The most requests to the model that a run of 40 identical calls may take; a hook of two hosts cannot end it."""
 
 
 @pytest.fixture
@@ -149,7 +157,8 @@ def proxy(live_server):
     ("host", "by_command"),
     [
         *itertools.product(["claude-code", "codex", "copilot"], [True, False]),
-        ("opencode", True),  # a plugin, which only the command writes
+        ("opencode", True),  # plugins, which only the command writes
+        ("kilo", True),
     ],
 )
 def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):
@@ -157,6 +166,15 @@ def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):
     assert place.runs() == 3, ended
     incident, session = Incident.objects.first(), Session.objects.get()
     assert (incident.agent, session.integration) == (host, f"hooks/{host}")
+
+
+@pytest.mark.parametrize("host", PROGRAMS)
+def test_a_stuck_run_ends_where_its_host_can_end_it(host, drive):
+    script = Script(40, "./probe")
+    place, ended = drive(host, script)
+    assert place.runs() == 3, ended
+    asked = [path for path, body in script.requests if body.get("tools")]
+    assert len(asked) <= REQUESTS_OF_40[host], ended
 
 
 @pytest.mark.parametrize("host", PROGRAMS)

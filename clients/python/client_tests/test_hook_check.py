@@ -16,7 +16,7 @@ from loopguard_client import credentials
 from loopguard_client.command_line import main
 from loopguard_client.hooks.check import plugin_without_server
 from loopguard_client.hooks.hosts import HOSTS
-from loopguard_client.hooks.opencode import ALL_HOSTS, PluginHost
+from loopguard_client.hooks.opencode import ALL_HOSTS, PLUGIN_HOSTS
 
 from .programs import ended_after
 from .proxy import Proxy
@@ -32,6 +32,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "CODEX_HOME",
         "COPILOT_HOME",
         "OPENCODE_CONFIG_DIR",
+        "KILO_CONFIG_DIR",
         "XDG_CONFIG_HOME",
     ):
         monkeypatch.delenv(variable, raising=False)
@@ -139,7 +140,7 @@ def test_the_real_codex_lists_and_trusts_the_hooks(server, monkeypatch, capsys, 
     assert "Codex trusts the hooks." in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", ["claude-code", "gemini-cli", "copilot", "opencode"])
+@pytest.mark.parametrize("name", ["claude-code", "gemini-cli", "copilot", "opencode", "kilo"])
 def test_fail_closed_is_shown(server, monkeypatch, capsys, name):
     install(monkeypatch, name, server.url, server.key, "--fail-closed")
     assert main(["hooks", "check", name]) == 0
@@ -168,11 +169,43 @@ def test_the_plugin_of_opencode_is_run_without_a_server(server, monkeypatch, cap
 )
 def test_a_plugin_that_does_not_do_what_it_should_is_found(server, was, becomes, reason):
     credentials.Credentials(server.url, server.key).store()
-    plugin = PluginHost().plugin(server.url)
+    opencode = PLUGIN_HOSTS["opencode"]
+    plugin = opencode.plugin(server.url)
     assert was in plugin
-    found = plugin_without_server(PluginHost(), plugin.replace(was, becomes), is_closed=False)
+    found = plugin_without_server(opencode, plugin.replace(was, becomes), is_closed=False)
     assert not found.is_ok
     assert reason in found.text
+
+
+PLUGIN_RUN = """
+import { LoopGuard } from "./loopguard.mjs";
+
+const aborted = [];
+const client = { session: { abort: async ({ path }) => aborted.push(path.id) } };
+const hooks = await LoopGuard({ directory: ".", client });
+let runs = 0;
+for (let number = 0; number < 12 && aborted.length === 0; number += 1) {
+  const call = { sessionID: process.argv[2], callID: `call_${number}`, tool: "search" };
+  try {
+    await hooks["tool.execute.before"](call, { args: { q: "x" } });
+    runs += 1;
+    await hooks["tool.execute.after"]({ ...call, args: { q: "x" } }, { output: "0 results" });
+  } catch {}
+}
+console.log(JSON.stringify({ runs, aborted }));
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+@pytest.mark.parametrize("name", PLUGIN_HOSTS)
+def test_the_plugin_aborts_its_own_session_at_a_stop(server, home, name):
+    credentials.Credentials(server.url, server.key).store()
+    (home / "loopguard.mjs").write_text(PLUGIN_HOSTS[name].plugin(server.url))
+    (home / "run.mjs").write_text(PLUGIN_RUN)
+    session = f"ses_{name}"
+    with ended_after(60, ["node", "run.mjs", session], cwd=home) as process:
+        said = json.loads(process.communicate(timeout=60)[0])
+    assert said == {"runs": 3, "aborted": [session]}
 
 
 def test_without_a_program_that_runs_the_plugin_nothing_is_claimed(server, monkeypatch, capsys, tmp_path):

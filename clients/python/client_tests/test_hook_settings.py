@@ -42,6 +42,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "CODEX_HOME",
         "COPILOT_HOME",
         "OPENCODE_CONFIG_DIR",
+        "KILO_CONFIG_DIR",
         "XDG_CONFIG_HOME",
         "LOOPGUARD_URL",
         "LOOPGUARD_KEY",
@@ -182,7 +183,7 @@ def test_windows_line_ends_are_kept():
 
 
 @pytest.mark.parametrize(
-    "variable", ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "OPENCODE_CONFIG_DIR"]
+    "variable", ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "OPENCODE_CONFIG_DIR", "KILO_CONFIG_DIR"]
 )
 def test_folders_of_the_environment_are_used(variable, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))

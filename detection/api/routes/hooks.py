@@ -31,7 +31,7 @@ router = Router(tags=["agents"])
 # What curl sends by default; the body is JSON nevertheless.
 FORM = "application/x-www-form-urlencoded"
 _auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks", cuts=True)
-HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode"]
+HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo"]
 
 
 @router.post(

@@ -1,4 +1,4 @@
-// Guards the tool calls of OpenCode with LoopGuard. Written by `loopguard hooks install opencode`; removed by `uninstall`.
+// Guards the tool calls of OpenCode and Kilo with LoopGuard. Written by `loopguard hooks install`; removed by `uninstall`.
 import { readFileSync } from "node:fs";
 
 const ADDRESS = "@ADDRESS@";
@@ -22,7 +22,34 @@ async function ask(body) {
   }
 }
 
-export const LoopGuard = async ({ directory }) => ({
+// Whether a session belongs to a sub-agent, whose prompts no person has written.
+async function isOfSubAgent(client, id) {
+  try {
+    return Boolean((await client.session.get({ path: { id } })).data?.parentID);
+  } catch {
+    return false;
+  }
+}
+
+async function end(client, id) {
+  try {
+    await client.session.abort({ path: { id } });
+  } catch {
+    // The call is refused all the same, and so is every call that follows.
+  }
+}
+
+export const LoopGuard = async ({ directory, client }) => ({
+  "chat.message": async (input, output) => {
+    const texts = output.parts.filter((part) => part.type === "text" && !part.synthetic).map((part) => part.text);
+    if (texts.length === 0 || (await isOfSubAgent(client, input.sessionID))) return;
+    await ask({
+      hook_event_name: "chat.message",
+      sessionID: input.sessionID,
+      prompt: texts.join("\n"),
+      prompt_id: output.message?.id ?? input.messageID,
+    });
+  },
   "tool.execute.before": async (input, output) => {
     const answer = await ask({
       hook_event_name: "tool.execute.before",
@@ -33,6 +60,7 @@ export const LoopGuard = async ({ directory }) => ({
       cwd: directory,
     });
     if (answer === null && FAIL_CLOSED) throw new Error("LoopGuard is away, and this plugin fails closed.");
+    if (answer?.stop) await end(client, input.sessionID);
     if (answer?.run === false) throw new Error(answer.message || "The call was not run.");
     if (answer?.message) warnings.set(input.callID, answer.message);
   },
@@ -46,6 +74,7 @@ export const LoopGuard = async ({ directory }) => ({
       output: output.output,
       cwd: directory,
     });
+    if (answer?.stop) await end(client, input.sessionID);
     const message = warnings.get(input.callID) || answer?.message;
     warnings.delete(input.callID);
     if (message) output.output = `${message}\n\n${output.output}`;

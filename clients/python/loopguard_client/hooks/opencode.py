@@ -1,4 +1,4 @@
-"""OpenCode: a plugin file instead of hooks in a settings file."""
+"""OpenCode and Kilo, which takes the same plugins: a file of JavaScript instead of hooks in a settings file."""
 
 from __future__ import annotations
 
@@ -11,36 +11,46 @@ from pathlib import Path
 from loopguard_client import credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
 
-MARK = "/api/v1/hooks/opencode"
-
 
 @dataclass(frozen=True, slots=True)
 class PluginHost:
-    """A coding agent that loads a file of JavaScript."""
+    """A coding agent that loads a file of JavaScript.
 
-    name: str = "opencode"
-    title: str = "OpenCode"
-    program: str = "opencode"
+    Attributes
+    ----------
+    name, title : str
+        Its name, which its program and its folder have, too, and its name for people.
+    variable : str
+        Environment variable of its folder.
+    """
+
+    name: str
+    title: str
+    variable: str
     next_step: str = ""
 
     def settings_file(self) -> Path:
         """Return the plugin file of this account."""
-        given = Path(os.environ.get("OPENCODE_CONFIG_DIR", ""))
+        given = Path(os.environ.get(self.variable, ""))
         base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
         folder = (
             given
             if given.is_absolute()
-            else (base if base.is_absolute() else Path.home() / ".config") / "opencode"
+            else (base if base.is_absolute() else Path.home() / ".config") / self.name
         )
         return folder / "plugins" / "loopguard.js"
 
     def address(self, url: str) -> str:
         """Return the address of its hooks."""
-        return f"{url.rstrip('/')}{MARK}"
+        return f"{url.rstrip('/')}{self._path}"
 
     def is_ours(self, text: str) -> bool:
         """Return whether a plugin file is LoopGuard's."""
-        return MARK in text
+        return f'{self._path}"' in text
+
+    @property
+    def _path(self) -> str:
+        return f"/api/v1/hooks/{self.name}"
 
     def plugin(self, url: str, *, fail_closed: bool = False) -> str:
         """Return the plugin file."""
@@ -55,4 +65,11 @@ class PluginHost:
         return text
 
 
-ALL_HOSTS: dict[str, Host | PluginHost] = {**HOSTS, "opencode": PluginHost()}
+PLUGIN_HOSTS: dict[str, PluginHost] = {
+    host.name: host
+    for host in (
+        PluginHost("opencode", "OpenCode", "OPENCODE_CONFIG_DIR"),
+        PluginHost("kilo", "Kilo", "KILO_CONFIG_DIR"),
+    )
+}
+ALL_HOSTS: dict[str, Host | PluginHost] = {**HOSTS, **PLUGIN_HOSTS}
