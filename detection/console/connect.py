@@ -55,7 +55,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "guides": GUIDES.values(),
         "base_url_guides": BASE_URL_GUIDES.values(),
         "integrations": integrations,
-        "observed_only": any(one.unguarded_sessions for one in integrations),
+        "has_watched": any(one.watched_sessions for one in integrations),
         **key_context(request),
         **_attempts(request),
         **_first_session(request),

@@ -9,7 +9,8 @@ from detection.integrations.hosts import HOSTS
 _WORDS: Final = {
     "guard": "API, asked before each call",
     "events": "API, events",
-    "client": "Python client",
+    "client": "client",
+    "mcp": "MCP proxy",
     "litellm": "LiteLLM guardrail",
     "otlp": "OpenTelemetry",
 }

@@ -28,17 +28,17 @@ from detection.console import (
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.policies import reaction_values
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
-from detection.console.session_rows import meter_title, meter_words, session_row
+from detection.console.session_rows import STOP_WORDS, meter_title, meter_words, session_row
 from detection.console.session_window import number
 from detection.engine import commands as grammar
 from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
+from detection.integrations.reach import REACH_WORDS
 from detection.models import Role, Session, call_flags
 from detection.models.session_state import STOPPED_STATES
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
-from detection.selectors.integrations import is_observed_only
 from detection.selectors.prices import known_cost
 from detection.selectors.session_runs import RUN_KEY_CHARACTERS
 from detection.selectors.sessions import CallRow, CompactionRow
@@ -93,7 +93,8 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "cost": _cost_words(session),
         "session": session,
         "row": session_row(session, timezone.now()),
-        "is_observed_only": is_observed_only(session),
+        "reach": REACH_WORDS[session.reach],
+        "stop": STOP_WORDS[session.reach],
         "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),

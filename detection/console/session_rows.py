@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from detection.console import formatting
 from detection.engine.detectors import detector_for
+from detection.integrations.reach import CAN_BLOCK, CAN_STOP, WATCH_ONLY
 from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import STOPPED_STATES, shown_state
 from detection.selectors.session_rows import SessionRow
@@ -22,6 +23,26 @@ CHIPS = {
     "ended": ("done", "Ended"),
 }
 """State to (chip class, word)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopWords:
+    """What a stop does to a session, before it is clicked: the name of the button, and its effect."""
+
+    button: str
+    effect: str
+
+
+STOP_WORDS = {
+    CAN_STOP: StopWords("Stop session", "No further call runs, and the run ends before its next call."),
+    CAN_BLOCK: StopWords("Block its calls", "Every tool call is removed. The agent continues without tools."),
+    WATCH_ONLY: StopWords(
+        "Request stop",
+        "It only reports its calls, so a stop cannot be enforced. The request is recorded and shown. A call that asks "
+        "for a verdict is refused.",
+    ),
+}
+"""By reach."""
 
 BEHIND_AFTER = timedelta(seconds=3)
 

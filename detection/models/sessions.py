@@ -13,6 +13,7 @@ from django.db.models.functions import Now
 
 from detection.engine.detectors import detector_for
 from detection.integrations.hosts import can_end_run
+from detection.integrations.reach import NEWEST_CALLS, REACH_WORDS, WATCH_ONLY
 from detection.models.projects import Project
 from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
 from detection.models.tenants import ProjectKey, TenantModel, TenantOneToOneField
@@ -25,6 +26,8 @@ NEW_SESSION_ID = RawSQL(
 
 IMPORTED = "import/"
 """How the integration of an imported session begins."""
+HOOKS = "hooks/"
+"""How that of a session with hooks begins, before the name of the host."""
 OTLP = "otlp"
 """The integration of sessions that are known by their telemetry alone."""
 MAX_COST_USD = 99_999_999.0
@@ -66,7 +69,21 @@ class Session(TenantModel):
         blank=True,
         default="",
         db_default="",
-        help_text="How its first event came: guard, events, client, gateway, litellm, hooks/<host> or import/<form>.",
+        help_text="How its first event came: guard, events, client, mcp, gateway, litellm, hooks/<host> or import/<form>.",
+    )
+    reach = models.CharField(
+        max_length=10,
+        choices=REACH_WORDS.items(),
+        default=WATCH_ONLY,
+        db_default=WATCH_ONLY,
+        help_text="What can be done to it: the weakest of its newest calls.",
+    )
+    call_reaches = models.CharField(
+        max_length=NEWEST_CALLS,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The reach of its newest calls, a letter each, oldest first.",
     )
 
     state = models.CharField(

@@ -1,19 +1,22 @@
-"""Which integrations have sent events to a project, and which only observe."""
+"""Which integrations, keys and agents have sent events to a project, and what can be done to their sessions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Annotated
 
-from django.db.models import Count, Exists, Max, OuterRef, Q, Sum
+from django.db import connection
+from django.db.models import Count, Max, Q, Sum
 from django.utils import timezone
 
-from detection.models import ApiKey, Event, EventType, Session
-from detection.models.sessions import OTLP
+from detection.integrations.reach import NEWEST_CALLS, REACHES, WATCH_ONLY, Reach, reach_of, weakest_of
+from detection.models import ApiKey, Session
+from detection.models.sessions import IMPORTED
+from detection.selectors.row_fields import Shown
 
 HEARD_DAYS = 7
-_REPORTING = frozenset(("events", OTLP))
-"""Integrations, and routes of the same names, that only report calls."""
+MAX_AGENTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,20 +25,20 @@ class HeardIntegration:
 
     Attributes
     ----------
-    unguarded_sessions
-        Sessions that ran calls without requesting verdicts, so that nothing could be blocked.
+    watched_sessions
+        Sessions that ran calls without requesting verdicts, so that nothing can be blocked.
     """
 
     name: str
     last_heard_at: datetime
     sessions: int
     calls: int
-    unguarded_sessions: int
+    watched_sessions: int
 
     @property
-    def is_observed_only(self) -> bool:
-        """Whether some of its sessions are only observed."""
-        return self.unguarded_sessions > 0
+    def reach(self) -> Reach:
+        """What can be done to all of its sessions."""
+        return WATCH_ONLY if self.watched_sessions else reach_of(self.name)
 
 
 def heard_integrations(project_id: int) -> list[HeardIntegration]:
@@ -52,19 +55,14 @@ def heard_integrations(project_id: int) -> list[HeardIntegration]:
             heard=Max("last_event_at"),
             number=Count("id"),
             calls=Sum("call_count"),
-            unguarded=Count("id", filter=_UNGUARDED),
+            watched=Count("id", filter=_WATCHED),
         )
         .order_by("-heard")
     )
     return [
-        HeardIntegration(row["integration"], row["heard"], row["number"], row["calls"] or 0, row["unguarded"])
+        HeardIntegration(row["integration"], row["heard"], row["number"], row["calls"] or 0, row["watched"])
         for row in rows
     ]
-
-
-def is_observed_only(session: Session) -> bool:
-    """Return whether a session reports results without requesting verdicts before its calls."""
-    return Session.objects.filter(_UNGUARDED, project_id=session.project_id, pk=session.pk).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +81,10 @@ class HeardKey:
     last_heard_at: datetime
 
     @property
-    def is_observed_only(self) -> bool:
-        """Whether it only reports calls, so that nothing can be blocked."""
-        return {*self.routes} <= _REPORTING
+    def reach(self) -> Reach:
+        """The weakest of the routes that ask before calls; a client that asks may report, too."""
+        asking = {reach_of(route) for route in self.routes} - {WATCH_ONLY}
+        return weakest_of(asking) or WATCH_ONLY
 
 
 def heard_key(key: ApiKey) -> HeardKey | None:
@@ -98,7 +97,41 @@ def heard_key(key: ApiKey) -> HeardKey | None:
     return HeardKey(tuple(sorted(recent, key=lambda route: (last - used[route], route))), last)
 
 
-_RESULTS = Event.objects.filter(project=OuterRef("project"), session_id=OuterRef("pk"), type=EventType.RESULT)
-_UNGUARDED = Q(integration__in=_REPORTING, call_count__gt=0) | (
-    Q(integration__startswith="hooks/", call_count=0) & Q(Exists(_RESULTS))
-)
+_WATCHED = Q(reach=WATCH_ONLY) & ~Q(call_reaches="") & ~Q(integration__startswith=IMPORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class HeardAgent:
+    """An agent that called something in the last seven days."""
+
+    # fmt: off
+    name: Annotated[str, Shown("Name of the agent; empty for sessions without one.")]
+    reach: Annotated[str, Shown(
+        "What can be done to it: the weakest of its newest ten calls.", choices=REACHES,
+    )]
+    sessions: Annotated[int, Shown("Its sessions.")]
+    calls: Annotated[int, Shown("Their calls.")]
+    last_heard_at: Annotated[datetime, Shown("Time of its last event.")]
+    # fmt: on
+
+
+_AGENTS = """
+SELECT agent, array_agg(DISTINCT reach) FILTER (WHERE newer < %s), count(*), sum(call_count), max(last_event_at)
+FROM (
+    SELECT agent, reach, call_count, last_event_at,
+        coalesce(sum(call_count) OVER (PARTITION BY agent ORDER BY last_event_at DESC, id DESC
+            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS newer
+    FROM detection_session
+    WHERE project_id = %s AND NOT is_demo AND call_reaches <> '' AND last_event_at >= now() - make_interval(days => %s)
+) heard GROUP BY agent ORDER BY max(last_event_at) DESC LIMIT %s
+"""
+
+
+def heard_agents(project_id: int) -> list[HeardAgent]:
+    """List the agents of a project, the latest first; reads its sessions of the last seven days."""
+    with connection.cursor() as cursor:
+        cursor.execute(_AGENTS, [NEWEST_CALLS, project_id, HEARD_DAYS, MAX_AGENTS])
+        return [
+            HeardAgent(agent, weakest_of({*reaches}) or WATCH_ONLY, sessions, int(calls), heard)
+            for agent, reaches, sessions, calls, heard in cursor.fetchall()
+        ]

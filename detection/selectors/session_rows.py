@@ -7,6 +7,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 
+from detection.integrations.reach import REACHES
 from detection.models import Session, SessionState, StoppedByKind
 from detection.models.session_state import shown_state
 from detection.selectors.row_fields import Shown
@@ -79,9 +80,14 @@ class SessionRow:
     )]
     is_demo: Annotated[bool, Shown("Whether the demo created it.", filter="demo")]
     integration: Annotated[str, Shown(
-        "How its first event arrived: `guard`, `events`, `client` (the Python client), `gateway`, `litellm`, `otlp`, "
+        "How its first event arrived: `guard`, `events`, `client` (the clients), `mcp`, `gateway`, `litellm`, `otlp`, "
         "`hooks/<host>` or `import/<form>`. For `gateway`, `backend` is the gateway's backend.", filter="integration",
         help="How its first event arrived",
+    )]
+    reach: Annotated[str, Shown(
+        "What can be done to it, by the weakest of its newest ten calls: it `can_stop` (no further call runs and the run "
+        "ends), its calls `can_block` one by one while the agent continues, or `watch_only`: calls are reported after they ran.",
+        choices=REACHES, filter="reach", help="What can be done to it",
     )]
     started_at: Annotated[datetime, Shown(
         "When the first event was received.", filter="started", help="When it started", sort="started",

@@ -28,6 +28,7 @@ from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.messages import as_sentence
 from detection.filtering import language
+from detection.integrations.reach import reach_words
 from detection.selectors.strips import Strip, cells_of, small
 
 _CODE = re.compile(r"`([^`]+)`")
@@ -53,6 +54,7 @@ for _name in ("span", "milliseconds", "figure", "amount"):
 
 
 register.filter("integration_words", integration_words)
+register.filter("reach_words", reach_words)
 register.filter("progress_words", incident_text.progress_words)
 register.filter("as_sentence", as_sentence)
 

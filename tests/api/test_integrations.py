@@ -17,10 +17,10 @@ def test_integrations_tell_when_they_were_heard_and_whether_they_only_watch(api)
     api.post("/events", CALL)
     api.post("/hooks/codex", HOOK | {"hook_event_name": "PostToolUse", "tool_response": "x"})
     items = {one["name"]: one for one in api.get("/integrations").json()["items"]}
-    assert {name: one["observed_only"] for name, one in items.items()} == {
-        "guard": False, "events": False, "hooks/codex": True,
+    assert {name: one["reach"] for name, one in items.items()} == {
+        "guard": "can_stop", "events": "watch_only", "hooks/codex": "watch_only",
     }  # fmt: skip
-    assert items["hooks/codex"]["observed_only_sessions"] == 1
+    assert items["hooks/codex"]["watched_sessions"] == 1
     assert all(one["last_heard_at"] and one["sessions"] == 1 for one in items.values())
 
 
@@ -37,8 +37,8 @@ def test_keys_tell_what_came_with_them_and_never_their_token(api, with_scopes, p
     assert len(items) == ApiKey.objects.filter(project=project).count() == 2
     own = next(one for name, one in items.items() if name in key)
     other = next(one for name, one in items.items() if name not in key)
-    assert (sorted(own["heard_on"]), own["observed_only"]) == (["guard", "hooks/codex"], False)
-    assert (other["heard_on"], other["observed_only"]) == (["events"], True)
+    assert (sorted(own["heard_on"]), own["reach"]) == (["guard", "hooks/codex"], "can_block")
+    assert (other["heard_on"], other["reach"]) == (["events"], "watch_only")
     assert own["last_heard_at"]
     assert key.rpartition("_")[2] not in str(items)
 
@@ -51,20 +51,20 @@ def test_what_a_key_was_used_for_outlives_the_record_of_its_requests(api, projec
     api.post("/events", {"type": "unknown"})
     recorder.flush()
     (item,) = api.get("/keys").json()["items"]
-    assert (sorted(item["heard_on"]), item["observed_only"]) == (["events", "guard"], False)
+    assert (sorted(item["heard_on"]), item["reach"]) == (["events", "guard"], "can_stop")
 
 
-def test_a_key_that_stopped_to_ask_a_week_before_only_observes(api):
+def test_a_key_that_stopped_to_ask_a_week_before_is_only_watched(api):
     now = timezone.now()
     routes = {"events": now, "guard": now - timedelta(days=8), "hooks/codex": now - timedelta(days=6)}
     ApiKey.objects.update(routes={route: at.isoformat() for route, at in routes.items()})
     (item,) = api.get("/keys").json()["items"]
-    assert (item["heard_on"], item["observed_only"]) == (["events", "hooks/codex"], False)
+    assert (item["heard_on"], item["reach"]) == (["events", "hooks/codex"], "can_block")
     ApiKey.objects.update(routes={route: routes[route].isoformat() for route in ("events", "guard")})
     (item,) = api.get("/keys").json()["items"]
-    assert (item["heard_on"], item["observed_only"]) == (["events"], True)
+    assert (item["heard_on"], item["reach"]) == (["events"], "watch_only")
 
 
 def test_a_key_that_was_never_used_was_never_heard(api):
     (item,) = api.get("/keys").json()["items"]
-    assert (item["heard_on"], item["last_heard_at"], item["observed_only"]) == ([], None, False)
+    assert (item["heard_on"], item["last_heard_at"], item["reach"]) == ([], None, None)

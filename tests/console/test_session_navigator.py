@@ -233,9 +233,11 @@ def test_sessions_that_name_each_other_as_parents_have_no_missing_parent(world):
 
 def test_stopping_a_session_that_only_reports_says_that_its_calls_still_run(world):
     reported(world, ["denied"])
-    assert "Calls that are only reported still run." in text(show(world, session="fetching"))
-    reported(world, ["denied"], guard=True)
-    assert "Its calls are stopped until someone resumes it." in text(show(world, session="fetching"))
+    assert "a stop cannot be enforced" in text(show(world, session="fetching"))
+    reported(world, ["denied"] * 10, guard=True)
+    assert "No further call runs, and the run ends before its next call." in text(
+        show(world, session="fetching")
+    )
 
 
 def test_loops_that_follow_each_other_share_a_line_of_the_map():

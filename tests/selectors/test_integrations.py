@@ -4,7 +4,7 @@ import pytest
 
 from detection.integrations.hosts import HOSTS, read_hook
 from detection.models import Session
-from detection.selectors.integrations import heard_integrations, is_observed_only
+from detection.selectors.integrations import heard_integrations
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.hooks import handle_hook
@@ -40,18 +40,6 @@ def test_integrations_tell_what_they_sent_and_whether_they_only_watch():
     heard = {one.name: one for one in heard_integrations(principal.project_id)}
     assert set(heard) == {"hooks/codex", "guard"}
     assert (heard["hooks/codex"].sessions, heard["hooks/codex"].calls) == (3, 1)
-    assert (heard["hooks/codex"].unguarded_sessions, heard["guard"].unguarded_sessions) == (1, 0)
-    observed = {row.external_id for row in Session.objects.all() if is_observed_only(row)}
-    assert observed == {"watched"}
-
-
-def test_reported_calls_are_observed_only():
-    principal = importer(make_project("reported"))
-    ingest(principal, [call("s")])
-    session = Session.objects.get()
-    assert session.integration == "events"
-    Session.objects.filter(pk=session.pk).update(call_count=1)
-    assert is_observed_only(session)
-    guard(principal, GuardRequest(session="s", calls=(call("s"),)))
-    session.refresh_from_db()
-    assert (session.integration, is_observed_only(session)) == ("guard", False)
+    assert (heard["hooks/codex"].watched_sessions, heard["guard"].watched_sessions) == (1, 0)
+    watched = Session.objects.filter(reach="watch_only").exclude(call_reaches="")
+    assert [row.external_id for row in watched] == ["watched"]

@@ -78,6 +78,8 @@ def test_three_of_ten_identical_calls_run_and_the_others_are_errors(wrapped, ser
     assert "search" in answers[3]["content"][0]["text"]
     _, errors = process.communicate(timeout=30)
     assert errors.decode().split() == ["ran"] * 3
+    session = server.session(name)
+    assert (session["integration"], session["reach"]) == ("mcp", "can_block")
     calls = server.calls(name)
     assert {one["agent"] for one in calls} == {"editor"}
     assert [one["result"]["content"] for one in calls[:3]] == ["0 hits"] * 3

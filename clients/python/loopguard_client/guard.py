@@ -127,6 +127,10 @@ class Guard:
         reason = self.breaker.reason
         return Status(bool(reason), reason, self._unguarded, self._count_waiting(), self._dropped)
 
+    def sent_by(self, program: str) -> None:
+        """Tell the server what the calls pass through: behind a proxy of tools, a stop ends no run."""
+        self._transport.name_program(program)
+
     @property
     def degraded(self) -> bool:
         """Whether the client decides by itself, because the last request got no verdict."""

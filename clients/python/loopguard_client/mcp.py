@@ -42,6 +42,7 @@ class McpProxy:
 
     def __init__(self, guard: Guard, command: Sequence[str], *, session: str = "") -> None:
         self._guard, self._command = guard, command
+        guard.sent_by("mcp")
         name = session or wire.new_id(f"mcp-{Path(command[0]).name}-")
         self._session = guard.session(name)
         self._lock = threading.Lock()

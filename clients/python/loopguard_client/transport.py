@@ -96,6 +96,10 @@ class Transport:
         }
         self.reset()
 
+    def name_program(self, program: str) -> None:
+        """Add what the calls pass through to the name of the client."""
+        self._headers["User-Agent"] += f" {program}"
+
     def reset(self) -> None:
         """Forget threads and connections, which a child process does not have."""
         self._lock = threading.Lock()

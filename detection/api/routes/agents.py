@@ -174,8 +174,10 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
 
 def _integration(request: ApiRequest) -> str:
     """Return how a request came in; see `Session.integration`."""
-    is_client = request.META.get("HTTP_USER_AGENT", "").startswith("loopguard-client")
-    return "client" if is_client else "guard"
+    sender = request.META.get("HTTP_USER_AGENT", "")
+    if not sender.startswith("loopguard-client"):
+        return "guard"
+    return "mcp" if sender.endswith(" mcp") else "client"
 
 
 def _guard_messages(

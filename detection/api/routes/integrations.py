@@ -1,4 +1,4 @@
-"""Routes of integrations and keys: when each was last active, and which only report calls."""
+"""Routes of integrations, agents and keys: when each was last active, and what can be done to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from detection.api.auth import ADMIN, READ
 from detection.api.requests import ApiRequest
 from detection.api.responses import list_response
 from detection.api.schemas.common import PageSchema
-from detection.api.schemas.integrations import IntegrationSchema, KeySchema
+from detection.api.schemas.integrations import AgentSchema, IntegrationSchema, KeySchema
 from detection.models import ApiKey
-from detection.selectors.integrations import heard_integrations, heard_key
+from detection.selectors.integrations import heard_agents, heard_integrations, heard_key
 from detection.selectors.row_fields import document_of
 
 router = Router(tags=["integrations"])
@@ -30,6 +30,12 @@ def list_integrations(request: ApiRequest) -> HttpResponse:
     return list_response(document_of(one, IntegrationSchema) for one in found)
 
 
+@router.get("/agents", auth=READ, response={200: PageSchema[AgentSchema]}, summary="List agents")
+def list_agents(request: ApiRequest) -> HttpResponse:
+    """List the agents of the last seven days and what can be done to each, most recently active first."""
+    return list_response(document_of(one) for one in heard_agents(request.principal.project_id))
+
+
 @router.get("/keys", auth=ADMIN, response={200: PageSchema[KeySchema]}, summary="List keys")
 def list_keys(request: ApiRequest) -> HttpResponse:
     """List the project's latest 200 keys, the newest first. Their tokens are not stored."""
@@ -44,5 +50,5 @@ def _key_document(key: ApiKey) -> dict[str, object]:
         KeySchema,
         last_heard_at=heard and heard.last_heard_at,
         heard_on=[*heard.routes] if heard else [],
-        observed_only=heard.is_observed_only if heard else False,
+        reach=heard and heard.reach,
     )

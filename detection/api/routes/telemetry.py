@@ -1,4 +1,4 @@
-"""Routes for OpenTelemetry: OTLP over HTTP. Spans of agents become events, which are observed only."""
+"""Routes for OpenTelemetry: OTLP over HTTP. Spans of agents become events, which are only watched."""
 
 from __future__ import annotations
 

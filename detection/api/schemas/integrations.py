@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
 
 from ninja import Field, Schema
 
-from detection.selectors.row_fields import Shown
+from detection.api.schemas.common import with_fields_of
+from detection.integrations.reach import Reach
+from detection.selectors.integrations import HeardAgent
 
 
 class IntegrationSchema(Schema):
@@ -19,11 +20,11 @@ class IntegrationSchema(Schema):
     last_heard_at: datetime = Field(description="Time of its last event.")
     sessions: int = Field(description="Sessions that it started.")
     calls: int = Field(description="Calls in these sessions.")
-    observed_only: Annotated[bool, Shown(column="is_observed_only")] = Field(
-        description="Whether some sessions ran calls without requesting verdicts, so that nothing could be blocked."
+    reach: Reach = Field(
+        description="What can be done to all of its sessions: they `can_stop`, their calls `can_block`, or `watch_only`."
     )
-    observed_only_sessions: Annotated[int, Shown(column="unguarded_sessions")] = Field(
-        description="Number of such sessions."
+    watched_sessions: int = Field(
+        description="Sessions that ran calls without requesting verdicts, so that nothing can be blocked."
     )
 
 
@@ -44,4 +45,12 @@ class KeySchema(Schema):
         description="Where they arrived in the seven days before: `events`, `guard`, `otlp` or `hooks/<host>`, "
         "latest first."
     )
-    observed_only: bool = Field(description="Whether it only reports calls, so that nothing can be blocked.")
+    reach: Reach | None = Field(
+        description="What can be done to what it sends: the weakest of the routes that ask before calls; `watch_only` if "
+        "it only reports calls. Null if nothing arrived."
+    )
+
+
+@with_fields_of(HeardAgent)
+class AgentSchema(Schema):
+    """An agent, as seen in the last seven days."""

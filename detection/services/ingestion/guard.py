@@ -49,7 +49,7 @@ class GuardRequest:
     Attributes
     ----------
     integration
-        What sends them: ``guard``, or ``hooks/`` and the name of the coding agent.
+        What sends them; see `Session.integration`.
     results, calls
         Events of the same session, checked by the parser; `calls` may be empty to report results only.
     history
@@ -232,6 +232,7 @@ def _evaluate(
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
             raise _LaggingError([locked.session.pk])
+        folding.integration = request.integration
         locked.session.note_sender(
             request.integration, request.agent, request.backend, request.model, request.parent_session
         )

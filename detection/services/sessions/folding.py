@@ -19,9 +19,10 @@ from detection.engine.calls import Step, Verdict
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.integrations.hosts import can_end_run
+from detection.integrations.reach import WATCH_ONLY, reach_of, with_call
 from detection.models import Event, EventType, call_flags
 from detection.models.session_state import clear_stop, note_verdict
-from detection.models.sessions import OTLP, cost_with
+from detection.models.sessions import HOOKS, OTLP, cost_with
 from detection.services.events import event_records
 from detection.services.events.event_records import EventRecord
 from detection.services.policies import message_templates
@@ -82,6 +83,8 @@ class Folding:
 
     Attributes
     ----------
+    integration
+        Through which the events in hand were sent if an agent waits for the response; empty for reported ones.
     answer
         Of the guarded call that was folded last: the known answer that it gets instead of running.
     earlier
@@ -93,6 +96,7 @@ class Folding:
         self.quarantine = quarantine
         self._ignored = ignored
         self.templates = message_templates.templates_of(locked.session.project)
+        self.integration = ""
         self.answer: KnownAnswer | None = None
         self.earlier: list[int] = []
         self._results: dict[int, EventRecord] = {}
@@ -243,6 +247,9 @@ class Folding:
         locked = self.locked
         if event.closes:
             self._results[event.closes] = event
+        elif self.integration.startswith(HOOKS):
+            # Its host ran a call without the hook before it.
+            locked.session.call_reaches = with_call(locked.session.call_reaches, WATCH_ONLY)
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
@@ -342,6 +349,7 @@ class Folding:
     def _count(self, event: EventRecord) -> None:
         session = self.locked.session
         session.call_count += 1
+        session.call_reaches = with_call(session.call_reaches, reach_of(self.integration))
         event.call_number = session.call_count
         session.token_count += event.tokens
         session.cost_usd = cost_with(session.cost_usd, event.cost_usd)

@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from detection.engine.identity import keyer_of
 from detection.engine.memory import State
 from detection.engine.policy import Policy, Top
+from detection.integrations.reach import reach_of, weakest
 from detection.models import Session, SessionKey, SessionState
 from detection.models.session_state import derive_state
 from detection.selectors.ancestors import Ancestors, ancestors_of
@@ -221,6 +222,7 @@ class LockedSession:
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.has_active_incident = self.incidents.has_unended
+        session.reach = weakest(session.call_reaches) or reach_of(session.integration)
         session.state = derive_state(
             session,
             has_open_approval=self.approvals.has_open,
