@@ -56,7 +56,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     found = listing.page(selector.list_incidents, PAGE_ROWS)
     counts = selector.counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts, _EXACT)
-    held = approvals.latest_of(row.id for row in found.items if row.decision == "hold")
+    held = approvals.latest_of(project.pk, (row.id for row in found.items if row.decision == "hold"))
     stopped = sessions.stopped_among(project.pk, {row.session_name for row in found.items if row.is_active})
     groups = selector.found_by(project.pk, {row.group_id for row in found.items})
     is_first_only = listing.query.only(_FIRST.field) == "yes"

@@ -55,7 +55,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     found = incidents.list_incidents(
         request.project.pk, list_query(INCIDENTS, terms=of_it), "", SHOWN_INCIDENTS
     )
-    held = approvals.latest_of(one.id for one in found.items if one.decision == "hold")
+    held = approvals.latest_of(request.project.pk, (one.id for one in found.items if one.decision == "hold"))
     activity = list(pattern.activity.order_by("-at", "-id")[:SHOWN_ACTIVITY])
     context: dict[str, Any] = {
         "pattern": pattern,

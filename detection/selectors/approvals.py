@@ -142,12 +142,14 @@ def of_incident(incident: Incident) -> tuple[list[Approval], list[JudgeCall]]:
     return [*approvals], [*calls]
 
 
-def latest_of(incident_ids: Iterable[int]) -> dict[int, Approval]:
+def latest_of(project_id: int, incident_ids: Iterable[int]) -> dict[int, Approval]:
     """Return the newest approval of each incident that has one; one query, none without ids."""
     wanted = [*incident_ids]
     if not wanted:
         return {}
-    rows = Approval.objects.filter(incident_id__in=wanted).order_by("incident_id", "-id")
+    rows = Approval.objects.filter(project_id=project_id, incident_id__in=wanted).order_by(
+        "incident_id", "-id"
+    )
     return {row.incident_id: row for row in rows.distinct("incident_id") if row.incident_id}
 
 

@@ -194,6 +194,7 @@ def last_loop(incident: Incident) -> Incident | None:
     if incident.session_id is None or incident.ended_at is None or incident.recovered is not False:
         return None
     ended_with_it = Incident.objects.filter(
+        project_id=incident.project_id,
         session_id=incident.session_id,
         ended_at=incident.ended_at,
         recovered=False,

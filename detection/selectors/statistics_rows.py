@@ -30,7 +30,9 @@ def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
     """Count the incidents of a query of `STATISTICS` by the terms `judge` that select them; one query."""
     found = Incident.objects.filter(query.condition(), project_id=project_id)
     counts: dict[str, int] = {}
-    consulted = JudgeCall.objects.filter(incident__in=found).order_by().values_list("outcome")
+    consulted = (
+        JudgeCall.objects.filter(project_id=project_id, incident__in=found).order_by().values_list("outcome")
+    )
     for outcome, count, right, wrong in consulted.annotate(
         Count("incident", distinct=True),
         right=Count("incident", distinct=True, filter=Q(label=JudgeLabel.RIGHT)),
@@ -79,7 +81,9 @@ def sessions_behind(
     )
     groups: dict[tuple[str, ...], Sessions]
     if by == "tool":
-        called = SessionTool.objects.filter(session__in=rows, tool__in=[row.key for row in shown])
+        called = SessionTool.objects.filter(
+            project_id=project_id, session__in=rows, tool__in=[row.key for row in shown]
+        )
         counted = (
             called.order_by()
             .values_list("tool")

@@ -75,7 +75,7 @@ def preview(project_id: int, of: str, name: str) -> dict[str, int]:
     return {
         "sessions": found["sessions"],
         "calls": found["calls"] or 0,
-        "incidents": left + Incident.objects.filter(session__in=sessions).count(),
+        "incidents": left + Incident.objects.filter(project_id=project_id, session__in=sessions).count(),
     }
 
 
@@ -314,7 +314,7 @@ class _ErasureWork:
             about = [*incidents.values_list("public_id", flat=True)]
             loop_ids = [*incidents.values_list("loop_id", flat=True).distinct()]
             erased_mentions.clear_reasons(project_id, about)
-            rows = Session.objects.select_for_update()
+            rows = Session.objects.filter(project_id=project_id).select_for_update()
             session = rows.filter(pk=session_id).first() if session_id is not None else None
             if session is not None:
                 families.forget(session)

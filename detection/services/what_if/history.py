@@ -98,7 +98,7 @@ class History:
         if not ids:
             return records
         for row in (
-            Incident.objects.filter(session_id__in=ids)
+            Incident.objects.filter(project=self._project, session_id__in=ids)
             .exclude(kind__in=_NOT_REPLAYED)
             .order_by("pk")
             .values(*_RECORDED)
@@ -122,15 +122,15 @@ class History:
                 values, tool = stored_values(entry.after or {}), str((entry.before or {}).get("tool", ""))
                 action = RecordedAction(entry.at, entry.action, values, tool)
                 records.actions.setdefault(session_id, []).append(action)
-        for approval in Approval.objects.filter(session_id__in=ids).annotate(
+        for approval in Approval.objects.filter(project=self._project, session_id__in=ids).annotate(
             granted=Sum("judge_calls__rounds_granted")
         ):
             records.touched.add(approval.session_id)
             decision = RecordedDecision(approval, approval.granted or 0)
             records.decisions.setdefault(approval.session_id, {})[approval.public_id] = decision
-        for session_id, seq in QuarantinedEvent.objects.filter(session_id__in=ids).values_list(
-            "session_id", "seq"
-        ):
+        for session_id, seq in QuarantinedEvent.objects.filter(
+            project=self._project, session_id__in=ids
+        ).values_list("session_id", "seq"):
             records.quarantined.setdefault(session_id, set()).add(seq)
         return records
 
