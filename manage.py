@@ -23,6 +23,7 @@ DEVELOPMENT_COMMANDS = {
             "package",
             "audit_dependencies",
             "pin_images",
+            "vendor",
         ),
         "requirements-dev.lock",
     ),

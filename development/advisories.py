@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from development import locks
-from development.release import vendored_components
+from development.vendoring import packages
 
 OSV_URL = "https://api.osv.dev"
 TIMEOUT_SECONDS = 20
@@ -49,7 +49,7 @@ def purls(root: Path) -> list[str]:
     """Return the package URL of everything that an installation contains, the browser code included."""
     lock = (root / "requirements.lock").read_text(encoding="utf-8")
     python = [f"pkg:pypi/{name}@{version}" for name, version in sorted(locks.pins(lock).items())]
-    return python + [one["purl"] for one in vendored_components(root / "static" / "vendor")]
+    return python + [one.purl for one in packages(root / "static")]
 
 
 def _advisories(packages: list[str], url: str) -> dict[str, list[str]]:

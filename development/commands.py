@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from development import advisories, clients, gateway_matrix, images, locks, quality, suite
+from development import advisories, clients, gateway_matrix, images, locks, quality, suite, vendoring
 from development import package as distribution
 from development import release as releases
 
@@ -41,6 +41,15 @@ def lock(arguments: Sequence[str]) -> int:
     )
     chosen = parser.parse_args(arguments)
     return locks.renew(ROOT, upgrade=chosen.upgrade, packages=chosen.upgrade_package)
+
+
+def vendor(arguments: Sequence[str]) -> int:
+    """Fetch the browser code and fonts that static/vendor/vendored.toml lists; --check names what differs."""
+    parser = argparse.ArgumentParser(prog="manage.py vendor", description=vendor.__doc__)
+    parser.add_argument(
+        "--check", action="store_true", help="change nothing; exit status 1 if a file differs"
+    )
+    return vendoring.vendor(ROOT / "static", check=parser.parse_args(arguments).check)
 
 
 def coverage(arguments: Sequence[str]) -> int:
@@ -119,6 +128,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
         sbom,
         audit_dependencies,
         pin_images,
+        vendor,
         release,
     )
 }

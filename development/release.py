@@ -15,10 +15,7 @@ from typing import Any
 
 from detection import __version__
 from development.package import build, installed, package
-
-_VENDORED = re.compile(
-    r"^\| (?P<files>`.*?`) \| npm package `(?P<name>[^`]+)` (?P<version>[^,]+),.*?\| (?P<licence>\S+) "
-)
+from development.vendoring import packages
 
 
 def release(root: Path) -> int:
@@ -92,7 +89,7 @@ def write_bill_of_materials(root: Path, environment: Path, folder: Path) -> Path
         "version": __version__,
         "purl": f"pkg:pypi/loopguard-server@{__version__}",
     }
-    vendored = list(vendored_components(root / "static" / "vendor"))
+    vendored = list(vendored_components(root / "static"))
     document["components"] += vendored
     own = document["metadata"]["component"]["bom-ref"]
     for entry in document["dependencies"]:
@@ -103,20 +100,18 @@ def write_bill_of_materials(root: Path, environment: Path, folder: Path) -> Path
     return file
 
 
-def vendored_components(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yield a component for each row of the vendored code's README.md, with its files and their hashes."""
-    for line in (folder / "README.md").read_text(encoding="utf-8").splitlines():
-        if row := _VENDORED.match(line):
-            purl = f"pkg:npm/{row['name'].replace('@', '%40')}@{row['version']}"
-            yield {
-                "type": "library",
-                "bom-ref": purl,
-                "name": row["name"],
-                "version": row["version"],
-                "purl": purl,
-                "licenses": [{"license": {"id": row["licence"]}}],
-                "components": [_file(folder / name) for name in re.findall(r"`([^`]+)`", row["files"])],
-            }
+def vendored_components(static: Path) -> Iterator[dict[str, Any]]:
+    """Yield a component for each package with vendored files, with these and their hashes."""
+    for one in packages(static):
+        yield {
+            "type": "library",
+            "bom-ref": one.purl,
+            "name": one.name,
+            "version": one.version,
+            "purl": one.purl,
+            "licenses": [{"license": {"id": one.licence}}],
+            "components": [_file(static / path) for path in one.files if not path.endswith(".txt")],
+        }
 
 
 def _file(path: Path) -> dict[str, Any]:

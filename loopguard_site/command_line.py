@@ -34,6 +34,7 @@ CHECKOUT_ONLY = frozenset(
         "screenshots",
         "chaos",
         "test",
+        "vendor",
         "testserver",
     }
 )

@@ -121,14 +121,17 @@ def test_the_version_is_written_in_one_place():
 
 @pytest.mark.promise("SEC-29")
 def test_the_bill_of_materials_lists_all_vendored_browser_code():
-    folder = ROOT / "static" / "vendor"
-    components = list(vendored_components(folder))
+    static = ROOT / "static"
+    components = list(vendored_components(static))
     assert {one["purl"].partition("@")[0] for one in components} == {
         "pkg:npm/htmx.org",
         "pkg:npm/uplot",
         "pkg:npm/%40alpinejs/csp",
+        "pkg:npm/%40fontsource-variable/geist",
+        "pkg:npm/%40fontsource-variable/geist-mono",
     }
     listed = {file["name"] for one in components for file in one["components"]}
-    assert listed == {file.name for file in folder.iterdir() if file.suffix in (".js", ".css")} | {
+    of_others = [*(static / "vendor").iterdir(), *(static / "fonts").iterdir()]
+    assert listed == {file.name for file in of_others if file.suffix in (".js", ".css", ".woff2")} | {
         "alpine.js"
     }
