@@ -19,6 +19,7 @@ from detection.api.routes import (
     approvals,
     audit,
     backends,
+    containments,
     erasures,
     exceptions,
     gateway_traffic,
@@ -79,6 +80,7 @@ _PATH_PARAMETERS = {
     "approval_id": "Id of the approval.",
     "backend": "LLM backend, percent-encoded.",
     "backend_id": "Id of the backend.",
+    "containment_id": "Id of the containment.",
     "destination_id": "Id of the destination.",
     "host": "Name of the coding agent.",
     "import_id": "Id of the import.",
@@ -170,6 +172,7 @@ api.add_router("", patterns.router)
 api.add_router("", policies.router)
 api.add_router("", message_templates.router)
 api.add_router("", approvals.router)
+api.add_router("", containments.router)
 api.add_router("", alerting.router)
 api.add_router("", backends.router)
 api.add_router("", prices.router)

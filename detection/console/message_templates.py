@@ -36,6 +36,7 @@ RUNG_WORDS = {
         "The result of a held call that nobody approves before its deadline.",
     ),
     "expired_stop": ("Not approved in time, stop", "The same, where the run is stopped then."),
+    "contained": ("Contained", "The result of a call that a containment stops or blocks."),
     "denied": (
         "Denied by the judge",
         "Ends a run whose justification is not accepted. The message is for the user.",

@@ -25,8 +25,9 @@ _INSTEAD = "Change the inputs, use another tool, or answer with what you know."
 _MARKS = (".", "!", "?", "…", "。", "！", "？")
 """What ends a sentence."""
 
-CLOSINGS = ("skipped", "expired", "expired_stop", "denied")
-"""Names of the templates for held calls that are not approved: denied by a person, expired, or denied by the judge."""
+CLOSINGS = ("skipped", "expired", "expired_stop", "denied", "contained")
+"""Names of the templates for calls that people decide about: skipped by a person, expired, denied by the judge, or
+contained."""
 
 TEMPLATES: Mapping[str, str] = {
     "warn": "[WARNING: $what. You may be in a loop. $advice]",
@@ -48,6 +49,8 @@ TEMPLATES: Mapping[str, str] = {
     "expired_stop": "The run was stopped: $decider did not approve the call in time. $sentence. "
     + SMALLER_STEPS,
     "denied": "The run was stopped. $sentence, and no justification was accepted. " + SMALLER_STEPS,
+    "contained": "The call was not run. $sentence. No call of it runs until an operator lifts this: say what you have, "
+    "and what is missing.",
     "stop": (
         "Tool call loop detected: $what. Session stopped to prevent unintended looping. Adjust the inputs or the "
         "strategy, or break the request into smaller steps."

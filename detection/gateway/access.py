@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 from django.db import DatabaseError
@@ -15,6 +15,7 @@ from detection.gateway.client import Client
 from detection.gateway.errors import GatewayError
 from detection.gateway.workers import DatabaseWorkers
 from detection.services import keys
+from detection.services.gateway.conversations import OpenRequest
 from detection.services.gateway.grants import (
     Grant,
     GrantCache,
@@ -171,6 +172,38 @@ async def while_granted(principal: Principal, client: Client) -> AsyncIterator[N
         if task is None or not client.is_denied or task.uncancel():
             raise  # the client has left
         raise _denied("project_archived" if reasons[0] == PROJECT_ARCHIVED else "unknown_key") from None
+
+
+async def while_not_contained(
+    asked: OpenRequest, client: Client, may_end: Callable[[], bool], answering: Coroutine[Any, Any, None]
+) -> str:
+    """Answer the client, or cancel that within a second once a containment stops the agent.
+
+    Parameters
+    ----------
+    may_end
+        Whether the answer can end cleanly now; if not, it is asked again.
+
+    Returns
+    -------
+    str
+        The message for the agent of a cancelled answer, or empty.
+    """
+    task, own, texts = asyncio.ensure_future(answering), asyncio.current_task(), list[str]()
+
+    def end(text: str) -> None:
+        if not (texts or client.has_answer or client.is_denied) and may_end():
+            texts.append(text)
+            task.cancel()
+
+    try:
+        with access_watch.watching(asked, end):
+            await task
+    except asyncio.CancelledError:
+        if not texts or own is None or own.cancelling():
+            raise  # the client has left, or its access has ended
+        return texts[0]
+    return ""
 
 
 def _denied(code: str) -> GatewayError:

@@ -10,6 +10,7 @@ from typing import Final
 import httpcore
 import orjson
 
+from detection.gateway.access import while_not_contained
 from detection.gateway.client import Client
 from detection.gateway.conversation import Conversation, Turn, conversation_of
 from detection.gateway.delivery import Delivery
@@ -23,6 +24,7 @@ from detection.gateway.request_body import check_number, parsed_request, request
 from detection.gateway.routes import ModelProtocol
 from detection.gateway.traffic import RequestMeter
 from detection.gateway.verdicts import JudgedAnswer
+from detection.services.gateway.conversations import OpenRequest
 from detection.services.gateway.grants import Grant
 
 MAX_ERROR_BYTES: Final = 64 * 1024
@@ -79,10 +81,26 @@ class Exchange:
                 turn, facts.stopped or lead, ends_in_error=bool(facts.stopped) and facts.ends_in_error
             )
             return
-        reader: StreamReader = self.protocol.reader(turn.request)
-        reader.lead = lead
+        self._reader: StreamReader = self.protocol.reader(turn.request)
+        self._reader.lead = lead
         delivery = Delivery(self.state, self.client, self.meter, backend, lead)
-        await self._converse(delivery, turn, reader, is_cut=facts.cuts)
+        about = turn.conversation.speaker()
+        asked = OpenRequest(
+            about.principal.project_id, about.session, about.agent, about.model, about.principal.public_id
+        )
+
+        def may_end() -> bool:
+            # A stream can end cleanly once it has begun, a document only before it has. Calls are judged.
+            reader, is_stream = self._reader, turn.conversation.is_stream
+            is_clean = not self.client.has_started or (is_stream and bool(reader.answer.id))
+            return is_clean and reader.can_be_cut and not reader.has_ended
+
+        answering = self._converse(delivery, turn, is_cut=facts.cuts)
+        contained = await while_not_contained(asked, self.client, may_end, answering)
+        if contained and self.client.has_started:
+            await self.client.end(self._reader.cut_with(f"\n\n{contained}"))
+        elif contained:
+            await delivery.respond_text(turn, contained)
 
     async def _command_reply(self, turn: Turn, prompt: str) -> tuple[Turn, str]:
         """Execute the commands at the end of a conversation; return the reply, and the turn with a named session."""
@@ -113,17 +131,18 @@ class Exchange:
             backend, self.client.method, self.path, headers, body, self.client, self.meter.model
         )
 
-    async def _converse(self, delivery: Delivery, turn: Turn, reader: StreamReader, *, is_cut: bool) -> None:
+    async def _converse(self, delivery: Delivery, turn: Turn, *, is_cut: bool) -> None:
         """Ask the model server until there is an answer for the client."""
         blocked: JudgedAnswer | None = None
         while True:
+            reader = self._reader
             if is_cut:
                 reader.answer.said.watch(turn.conversation.max_repeated_words)
             blocked = await self._ask(delivery, turn, reader, blocked)
             if blocked is None:
                 return
             turn = await self._next_turn(turn, blocked)
-            reader = reader.next_reader()
+            self._reader = reader.next_reader()
 
     async def _next_turn(self, turn: Turn, judged: JudgedAnswer) -> Turn:
         """Return what the model server is asked after an answer whose calls were all blocked."""

@@ -23,6 +23,7 @@ from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.approvals import closed_among
 from detection.selectors.prices import price_cache
 from detection.services.approvals import decisions
+from detection.services.containments import settling
 from detection.services.errors import ServiceError
 from detection.services.events.event_records import (
     MAX_COST_USD,
@@ -40,7 +41,8 @@ from detection.services.sessions.chat_commands import replies_in_effect
 
 log = structlog.get_logger(__name__)
 GUARD_SECONDS: Final = 5.0
-POLL_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 0.5
+"""How soon a decision, and a containment, reaches the client of a held call."""
 INTEGRATION: Final = "gateway"
 UNAVAILABLE: Final = (
     "LoopGuard could not evaluate the tool calls of this answer, and this backend withholds calls that were not"
@@ -254,6 +256,7 @@ def _ends_in_error(verdict: StoredVerdict) -> bool:
 
 
 def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
+    settling.settle_waiting((public_id,))
     if public_id not in closed_among((public_id,), clock.now()):
         return None
     approval = decisions.find(project_id, public_id)

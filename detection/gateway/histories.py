@@ -37,9 +37,12 @@ class Histories:
         if not conversation.session and conversation.previous_response:
             conversation = replace(conversation, session=await self._session_of_previous(conversation))
         project_id, about = conversation.project_id, conversation.speaker()
+        key = about.principal.public_id
         try:
             facts = await self._workers.run(
-                lambda: session_facts(project_id, about.session, about.agent, about.backend, about.model),
+                lambda: session_facts(
+                    project_id, about.session, about.agent, about.backend, about.model, key
+                ),
                 FACTS_SECONDS,
             )
         except DatabaseError as error:

@@ -155,9 +155,10 @@ class GuardrailCall:
     ) -> dict[str, Any]:
         name = shown.session
         project_id, about = self.principal.project_id, self._speaker(name)
+        key = self.principal.public_id
         try:
             facts = await self.state.workers.run(
-                lambda: session_facts(project_id, name, about.agent, about.backend, about.model),
+                lambda: session_facts(project_id, name, about.agent, about.backend, about.model, key),
                 FACTS_SECONDS,
             )
             shown.max_repeated_words = facts.max_repeated_words

@@ -1,5 +1,7 @@
 """Database rows with their constraints. Services contain the workflows that write several rows."""
 
+from detection.models.agent_messages import AgentMessage
+from detection.models.agent_tags import AgentTags
 from detection.models.alerts import (
     AlertDestination,
     AlertEvent,
@@ -26,6 +28,7 @@ from detection.models.approvals import (
 from detection.models.attempts import Attempt
 from detection.models.audit import AuditEntry
 from detection.models.bulk_actions import BulkAction
+from detection.models.containments import Containment, ContainmentReaction, ContainmentScope
 from detection.models.erasures import Erasure, ErasureOf
 from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.families import SessionFamily
@@ -58,6 +61,8 @@ from detection.models.suggestions import Suggestion, SuggestionDecision
 from detection.models.what_ifs import WhatIf, WhatIfState
 
 __all__ = [
+    "AgentMessage",
+    "AgentTags",
     "AlertDestination",
     "AlertEvent",
     "AlertEventType",
@@ -75,6 +80,9 @@ __all__ = [
     "BulkAction",
     "CallCount",
     "Choice",
+    "Containment",
+    "ContainmentReaction",
+    "ContainmentScope",
     "CountedSession",
     "CountingCursor",
     "Decider",

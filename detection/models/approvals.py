@@ -16,6 +16,9 @@ from detection.models.projects import Project
 from detection.models.sessions import Session, SessionKey
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
+CONTAINMENT = "containment"
+"""The kind of an approval of calls that a containment holds, whose id stands for the loop."""
+
 
 def new_approval_id() -> str:
     """Return a new opaque id with its type prefix, 100 random bits."""

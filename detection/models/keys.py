@@ -46,6 +46,7 @@ class ApiKey(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
     last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
+    tags = ArrayField(models.CharField(max_length=64), default=list, db_default=[], blank=True)
     routes = models.JSONField(
         default=dict,
         db_default=Value({}, models.JSONField()),

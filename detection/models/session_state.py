@@ -2,15 +2,16 @@
 
 This is the only definition. Lists, counts, badges, filters, the API and the metrics read it from here.
 
-Precedence, strongest first: ended, stopped by a person, held, stopped by detection, looping, idle, running. Where the
-host of a session cannot end a run, one that is stopped has the state `calls_blocked` instead of `stopped`.
+Precedence, strongest first: ended, stopped by a person or a containment, held, stopped by detection, looping, idle,
+running. Where the host of a session cannot end a run, one that is stopped has the state `calls_blocked` instead of
+`stopped`.
 
 The write side, under the session's row lock:
 
 1. calls `note_verdict` for every call it folds, with the verdict that the call got, and again with the final decision
    when an approval of a held call is closed;
 2. sets `stopped_by_kind` to `PERSON`, with `stopped_at`, `stopped_by` and `stop_reason`, when a person stops the
-   session, and calls `clear_stop` when a person resumes it;
+   session, and calls `clear_stop` when a person resumes it; `CONTAINMENT` while a containment stops all its calls;
 3. before it saves the row, sets ``session.state = derive_state(session, has_open_approval=..., has_active_loop=...)``.
    A loop is active while its incident has no `ended_at`, nobody labelled it "not a loop", and its held call was not
    allowed since it was found last.
@@ -52,6 +53,11 @@ class StoppedByKind(models.TextChoices):
     NOBODY = "", "Not stopped"
     PERSON = "person", "Person"
     DETECTION = "detection", "Detection"
+    CONTAINMENT = "containment", "Containment"
+
+
+HELD_DOWN = (StoppedByKind.PERSON, StoppedByKind.CONTAINMENT)
+"""Who stopped a session that no verdict on a call lets go on: a person resumes it, or the containment is lifted."""
 
 
 STOPPED_STATES = (SessionState.STOPPED, SessionState.CALLS_BLOCKED)
@@ -92,7 +98,7 @@ def derive_state(session: HasState, *, has_open_approval: bool, has_active_loop:
     if session.ended_at is not None:
         return SessionState.ENDED
     stopped = SessionState.STOPPED if can_end_run(session.integration) else SessionState.CALLS_BLOCKED
-    if session.stopped_by_kind == StoppedByKind.PERSON:
+    if session.stopped_by_kind in HELD_DOWN:
         return stopped
     if has_open_approval:
         return SessionState.HELD
@@ -115,7 +121,7 @@ def note_verdict(
 
     A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that.
     An observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once.
-    A person's stop is left as it is.
+    The stop of a person or a containment is left as it is.
 
     Parameters
     ----------
@@ -132,7 +138,7 @@ def note_verdict(
     reason
         The finding in words, for `stop`; cut at 300 characters.
     """
-    if session.stopped_by_kind == StoppedByKind.PERSON:
+    if session.stopped_by_kind in HELD_DOWN:
         return
     if decision == "stop" and not is_guarded:
         if session.would_have_stopped_at_call is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
 from django.db.models import Value
@@ -32,6 +35,11 @@ OTLP = "otlp"
 """The integration of sessions that are known by their telemetry alone."""
 MAX_COST_USD = 99_999_999.0
 """The highest cost that a session or an incident shows: their columns hold no more. More costs are not added."""
+MAX_TAGS = 16
+"""Tags and keys of metadata of a session; more make the sender's lists unreadable, and a filter needs one."""
+MAX_TAG_CHARACTERS = 64
+MAX_METADATA_CHARACTERS = 256
+"""Of a value of metadata, such as the name of a customer."""
 _RANKS = {"": 0, OTLP: 1, "events": 2}
 """Integrations that cannot block a call; all others rank above."""
 
@@ -85,6 +93,16 @@ class Session(TenantModel):
         db_default="",
         help_text="The reach of its newest calls, a letter each, oldest first.",
     )
+
+    api_key = models.CharField(
+        max_length=16,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Readable part of the key that its newest events came with.",
+    )
+    tags = ArrayField(models.CharField(max_length=MAX_TAG_CHARACTERS), default=list, db_default=[])
+    metadata = models.JSONField(default=dict, db_default=Value({}, models.JSONField()))
 
     state = models.CharField(
         max_length=16,
@@ -168,7 +186,7 @@ class Session(TenantModel):
             models.CheckConstraint(
                 condition=RawSQL(
                     "(stopped_by_kind = '') = (stopped_at IS NULL)"
-                    " AND stopped_by_kind = ANY ('{\"\",person,detection}'::text[])",
+                    " AND stopped_by_kind = ANY ('{\"\",person,detection,containment}'::text[])",
                     (),
                     models.BooleanField(),
                 ),
@@ -209,6 +227,13 @@ class Session(TenantModel):
                 name="session_of_parent",
                 condition=~models.Q(parent_external_id=""),
             ),
+            # Sessions without tags or metadata cost these two nothing.
+            GinIndex(fields=("tags",), name="session_with_tags", condition=~models.Q(tags=[])),
+            GinIndex(
+                OpClass("metadata", name="jsonb_path_ops"),
+                name="session_with_metadata",
+                condition=~models.Q(metadata={}),
+            ),
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_of_demo",
@@ -230,17 +255,25 @@ class Session(TenantModel):
         return self.integration.startswith(IMPORTED)
 
     def note_sender(
-        self, integration: str, agent: str, backend: str, model: str, parent_session: str
+        self, integration: str, agent: str, backend: str, model: str, parent_session: str, api_key: str = ""
     ) -> None:
         """Record what sent an event or a request, and those of its names that are not empty.
 
         The first integration is kept, unless it only observes and the new one can block calls.
         """
+        self.api_key = api_key or self.api_key
         self.agent, self.backend = agent or self.agent, backend or self.backend
         self.model = model or self.model
         self.parent_external_id = parent_session or self.parent_external_id
         if _RANKS.get(integration, len(_RANKS)) > _RANKS.get(self.integration, len(_RANKS)):
             self.integration = integration
+
+    def note_labels(self, tags: Iterable[str], metadata: Mapping[str, str]) -> None:
+        """Add tags and metadata that a client sent, as far as they fit; a known key gets its new value."""
+        if not (tags or metadata):
+            return
+        self.tags = [*dict.fromkeys((*self.tags, *tags))][:MAX_TAGS]
+        self.metadata = dict([*(self.metadata | metadata).items()][:MAX_TAGS])
 
     @property
     def is_stopped_by_person(self) -> bool:

@@ -6,7 +6,16 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 Topic = Literal[
-    "session", "incident", "attempt", "approval", "held", "policy", "import", "what_if", "erasure"
+    "session",
+    "incident",
+    "attempt",
+    "approval",
+    "held",
+    "policy",
+    "import",
+    "what_if",
+    "erasure",
+    "containment",
 ]
 
 

@@ -10,6 +10,7 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 
 from detection.services.alerting import mutes
 from detection.services.approvals import decisions
+from detection.services.containments import settling
 from detection.services.incidents import triage
 from detection.services.maintenance.heartbeats import heartbeats, note_beat
 from detection.services.policies import overrides
@@ -36,6 +37,7 @@ class Sweeper(Periodic):
 
     def _sweep(self) -> None:
         decisions.close_overdue()
+        settling.settle_due()
         triage.wake_due()
         overrides.expire_due()
         mutes.wake_due()

@@ -1,5 +1,7 @@
 """Ends open sockets, long polls and requests of the gateway once the access they were opened with has ended.
 
+A request of the gateway also ends when a containment stops its agent.
+
 The process queries the database twice a second, once for each kind of right however many connections are open. So it
 does not matter which process, command or statement ended the right, or whether the broker works: signing out, revoking
 a sign-in, a key or a token, a new password, a deactivated account, a removed member, a changed role and an archived
@@ -23,6 +25,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from detection.models import ApiKey, GatewayToken, Membership
+from detection.services.gateway.conversations import OpenRequest, contained_requests
 
 log = structlog.get_logger(__name__)
 CHECK_SECONDS = 0.5
@@ -66,7 +69,7 @@ class AgentAccess:
     key_id: int
 
 
-Access = MemberAccess | KeyAccess | AgentAccess
+Access = MemberAccess | KeyAccess | AgentAccess | OpenRequest
 SIGNED_OUT, NOT_A_MEMBER, ROLE_CHANGED, KEY_REVOKED, PROJECT_ARCHIVED = (
     "signed_out",
     "not_a_member",
@@ -77,11 +80,19 @@ SIGNED_OUT, NOT_A_MEMBER, ROLE_CHANGED, KEY_REVOKED, PROJECT_ARCHIVED = (
 
 
 def ended(accesses: Iterable[Access], now: datetime) -> dict[Access, str]:
-    """Return the accesses that have ended, with the reason; at most five queries."""
+    """Return the accesses that have ended, with the reason: of a contained request, the message for its agent.
+
+    At most six queries while no containment is in force.
+    """
     members = {one for one in accesses if isinstance(one, MemberAccess)}
     keyed = {one for one in accesses if isinstance(one, KeyAccess | AgentAccess)}
-    found = _ended_members(members, now) if members else {}
-    return found | _ended_keys(keyed, now) if keyed else found
+    requests = {one for one in accesses if isinstance(one, OpenRequest)}
+    found: dict[Access, str] = {}
+    found |= _ended_members(members, now) if members else {}
+    found |= _ended_keys(keyed, now) if keyed else {}
+    for request, text in contained_requests(requests).items() if requests else ():
+        found[request] = text
+    return found
 
 
 def _ended_keys(accesses: set[KeyAccess | AgentAccess], now: datetime) -> dict[Access, str]:

@@ -74,6 +74,7 @@ BODIES = {
     ("POST", "/approvals/{approval_id}/ruling/label"): {"label": "right"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
+    ("POST", "/containments"): {"scope": "tool", "value": "deploy", "reaction": "block"},
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/routes/preview"): {"destinations": ["{destination_id}"]},
     ("PUT", "/alerts/routes/{route_id}"): {"name": "some", "destinations": ["{destination_id}"]},
@@ -180,6 +181,8 @@ def _made(api, address):
     found["import_id"] = api.post("/imports", body).json()["id"]
     found["erasure_id"] = api.post("/erasures", {"session": "s-1"}).json()["id"]
     found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
+    body = {"scope": "tool", "value": "rarely_used", "reaction": "block"}
+    found["containment_id"] = api.post("/containments", body).json()["id"]
     found["view_id"] = api.put("/views", {"list": "incidents", "name": "Mine"}).json()["id"]
     for _ in range(3):
         make_incident(

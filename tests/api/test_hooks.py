@@ -457,3 +457,32 @@ def test_one_decision_is_for_two_calls_held_at_once_when_each_is_made_again(host
     again = [str(agent.before(**one)) for one in inputs[2:]]
     assert all("an operator skipped it" in one for one in again)
     assert "An operator has been asked." in str(agent.before(**inputs[2]))
+
+
+@pytest.mark.parametrize("host", BEFORE)
+def test_what_is_contained_is_refused_until_it_is_lifted(host, api):
+    agent = HookedAgent(api, host)
+    assert not is_denied(host, agent.before())
+    body = {"scope": "project", "reaction": "stop", "reason": "it deletes files"}
+    found = api.post("/containments", body).json()
+    assert found["reaches"]["can_stop"] + found["reaches"]["can_block"] == 1
+    answer = agent.before()
+    assert is_denied(host, answer) or answer.get("continue") is False
+    assert "it deletes files" in str(answer)
+    api.delete(f"/containments/{found['id']}")
+    assert not is_denied(host, agent.before())
+
+
+@pytest.mark.parametrize("host", ["codex", "gemini-cli", "opencode"])
+def test_a_call_that_a_containment_holds_runs_once_it_is_lifted(host, api):
+    agent = HookedAgent(api, host)
+    found = api.post("/containments", {"scope": "project", "reaction": "hold"}).json()
+    assert "on hold" in str(agent.before())
+    approval = api.get("/approvals").json()["items"][0]
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "allow_once"})
+    allowed = agent.before()
+    assert not is_denied(host, allowed)
+    assert "on hold" not in str(allowed)
+    assert "on hold" in str(agent.before())
+    api.delete(f"/containments/{found['id']}")
+    assert "on hold" not in str(agent.before())

@@ -45,7 +45,7 @@ def test_the_strongest_reason_names_the_state(ended, kind, held, looping):
     session = Session(ended_at=ended, stopped_by_kind=kind)
     reasons = (
         (ended is not None, "ended"),
-        (kind == "person", "stopped"),
+        (kind in ("person", "containment"), "stopped"),
         (held, "held"),
         (kind == "detection", "stopped"),
         (looping, "looping"),

@@ -13,6 +13,7 @@ SERVER_TABLES = {
     "projects, and who may enter them": ("detection_project", "detection_membership"),
     "looked up before the project is known": ("detection_apikey", "detection_gatewaytoken", "detection_invitation"),
     "also of the whole server, or of no known project": (
+        "detection_containment",
         "detection_override", "detection_auditentry", "detection_attempt",
     ),
     "what processes know of one another": (

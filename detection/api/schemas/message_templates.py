@@ -25,6 +25,7 @@ RungName = Literal[
     "expired",
     "expired_stop",
     "denied",
+    "contained",
     "stop",
 ]
 ShapeName = Literal["", Shape]

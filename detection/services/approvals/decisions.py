@@ -13,9 +13,11 @@ from django.db import DatabaseError, transaction
 from detection import clock
 from detection.engine.detectors import detector_for
 from detection.models import Approval, ApprovalState, Choice, RememberedDecision, SessionKey
+from detection.models.approvals import CONTAINMENT
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.sessions import containment
 from detection.services.sessions.actions import stop_locked
 from detection.services.sessions.locked_session import LockedSession, locked_session
 from detection.services.tracking.outcomes import person_outcome
@@ -27,6 +29,8 @@ MAX_RAISE = 10_000
 MAX_OVERDUE = 500
 REMEMBERED_FOR = timedelta(days=90)
 """Lifetime of a remembered decision."""
+CHOICES_OF_CONTAINED = (Choice.SKIP, Choice.ALLOW_ONCE, Choice.STOP)
+"""What can be decided about a call that a containment holds; there is no loop and no limit."""
 _CLOSED = {
     ApprovalState.EXPIRED: ("approval_expired", "The approval has expired: {message}"),
     ApprovalState.WITHDRAWN: ("approval_withdrawn", "The approval is no longer needed: {message}"),
@@ -71,7 +75,7 @@ def decide(
     Raises
     ------
     Invalid
-        ``unknown_choice``, ``invalid_raise``, ``limit_not_remembered`` or ``stop_not_remembered``.
+        ``unknown_choice``, ``invalid_raise``, ``limit_not_remembered``, ``stop_not_remembered`` or ``contained``.
     Conflict
         ``already_decided`` by another person or with another choice, ``approval_expired`` or ``approval_withdrawn``.
     """
@@ -91,6 +95,12 @@ def decide(
             code="stop_not_remembered",
         )
     approval = find(project_id, public_id)
+    if approval.kind == CONTAINMENT and (remember or choice not in CHOICES_OF_CONTAINED):
+        raise Invalid(
+            "A containment holds this call. Skip it, allow it once, stop the session, or lift the containment.",
+            field="remember" if choice in CHOICES_OF_CONTAINED else "choice",
+            code="contained",
+        )
     if remember and detector_for(approval.kind).is_run_limit:
         raise Invalid(
             "`remember` must be false: decisions about limits are not remembered.",
@@ -99,6 +109,7 @@ def decide(
         )
     with _locked(approval.session_key, actor) as locked:
         # Read again under the lock: another person may have decided meanwhile.
+        containment.settle(locked)
         current = locked.approvals.open.get(approval.loop_id)
         if current is not None and current.public_id == public_id:
             approval = current

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
+from django.db.models import Q
+
+from detection import clock
 from detection.engine.policy import Policy
-from detection.models import EventKey, GatewayRewrite, Project, Session
+from detection.models import ContainmentReaction, EventKey, GatewayRewrite, Project, Session
+from detection.selectors.ancestors import ancestors_of
+from detection.selectors.containments import Caller, containments_of, in_force
 from detection.selectors.policies import effective
+from detection.services.policies.message_templates import templates_of
+from detection.services.sessions import containment
 from detection.services.sessions.actions import stopped_message
 
 MAX_REWRITES = 1_000
@@ -22,7 +30,7 @@ class SessionFacts:
     Attributes
     ----------
     stopped
-        The message that a person stopped it, or empty.
+        The message that a person or a containment stopped it, or empty.
     ends_in_error
         Whether the answer with that message ends as an error.
     rewrites
@@ -40,8 +48,10 @@ class SessionFacts:
     cuts: bool = False
 
 
-def session_facts(project_id: int, external_id: str, agent: str, backend: str, model: str) -> SessionFacts:
-    """Return the facts of a session; of one that does not exist yet, those of its agent, backend and model.
+def session_facts(
+    project_id: int, external_id: str, agent: str, backend: str, model: str, api_key: str
+) -> SessionFacts:
+    """Return the facts of a session; of one that does not exist yet, those of its agent, backend, model and key.
 
     Costs two queries, and those of the policy when it has changed.
     """
@@ -52,14 +62,73 @@ def session_facts(project_id: int, external_id: str, agent: str, backend: str, m
     )
     if session is None:
         project = Project.objects.get(pk=project_id)
-        return SessionFacts(**_limits(effective(project, agent, backend, model)))
+        policy = effective(project, agent, backend, model)
+        asked = OpenRequest(project_id, external_id, agent, model, api_key)
+        return _contained(project, _caller(project, None, asked), policy) or SessionFacts(**_limits(policy))
     rows = GatewayRewrite.objects.filter(session=session).order_by("-id").values_list("body", flat=True)
     rewrites = tuple(reversed(rows[:MAX_REWRITES]))
     policy = effective(session.project, agent, backend, model, session=session)
     if session.is_stopped_by_person:
         ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
         return SessionFacts(stopped_message(session), ends_in_error, rewrites)
+    if containments_of(session.project).rules:
+        asked = OpenRequest(project_id, external_id, agent, model, api_key)
+        contained = _contained(session.project, _caller(session.project, session, asked), policy)
+        if contained is not None:
+            return replace(contained, rewrites=rewrites)
     return SessionFacts(rewrites=rewrites, **_limits(policy))
+
+
+def _contained(project: Project, caller: Caller, policy: Policy) -> SessionFacts | None:
+    """Return the facts of a session that a containment stops: the model server is not even asked."""
+    rule = containments_of(project).covering(caller, None)
+    if rule is None or rule.reaction != ContainmentReaction.STOP:
+        return None
+    text = containment.message_of(rule, "", templates_of(project).by_rung)
+    return SessionFacts(text, preset_ends_in_error(str(policy.values["preset"])))
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a containment may name of a request that is being served; the session may have no name yet."""
+
+    project_id: int
+    session: str
+    agent: str
+    model: str
+    api_key: str
+
+
+def contained_requests(requests: Iterable[OpenRequest]) -> dict[OpenRequest, str]:
+    """Return those of the requests that a containment stops, with the message for the agent.
+
+    One query while no containment is in force in their projects, and a query for each of those projects otherwise.
+    """
+    by_project: dict[int, list[OpenRequest]] = {}
+    for one in requests:
+        by_project.setdefault(one.project_id, []).append(one)
+    rules = in_force(clock.now()).filter(Q(project_id__in=[*by_project]) | Q(project=None))
+    projects = {*rules.filter(reaction=ContainmentReaction.STOP).values_list("project_id", flat=True)}
+    stopped: dict[OpenRequest, str] = {}
+    for project in Project.objects.filter(pk__in=[*by_project] if None in projects else projects):
+        names = {one.session for one in by_project[project.pk]}
+        rows = Session.objects.filter(project_id=project.pk, external_id__in=names)
+        sessions = {row.external_id: row for row in rows}
+        for one in by_project[project.pk]:
+            caller = _caller(project, sessions.get(one.session), one)
+            rule = containments_of(project).covering(caller, None)
+            if rule is not None and rule.reaction == ContainmentReaction.STOP:
+                stopped[one] = containment.message_of(rule, "", templates_of(project).by_rung)
+    return stopped
+
+
+def _caller(project: Project, session: Session | None, asked: OpenRequest) -> Caller:
+    if session is None:
+        return Caller(asked.agent, asked.model, asked.api_key, (), (asked.session,), clock.now())
+    session.project, session.api_key = project, asked.api_key or session.api_key
+    above = ancestors_of(session) if containments_of(project).needs_family else None
+    family = above.names if above else (session.external_id, session.parent_external_id)
+    return Caller.of(session, family, agent=asked.agent, model=asked.model)
 
 
 def _limits(policy: Policy) -> dict[str, Any]:

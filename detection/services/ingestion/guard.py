@@ -17,15 +17,25 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
 from detection.integrations.message_lists import KnownMessages
 from detection.integrations.people import Circumstances
-from detection.models import Approval, Event, EventType, MessageRole, SessionKey
+from detection.models import (
+    Approval,
+    ContainmentReaction,
+    Event,
+    EventType,
+    MessageRole,
+    SessionKey,
+    StoppedByKind,
+)
+from detection.models.session_state import HELD_DOWN, clear_stop
 from detection.models.stored_verdict import StoredVerdict, finding_document
+from detection.selectors.containments import ContainmentRule
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import ingest
 from detection.services.ingestion.session_queue import session_queue
 from detection.services.keys import Principal
 from detection.services.redaction.redaction import Redactor
-from detection.services.sessions import read_messages
+from detection.services.sessions import containment, read_messages
 from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.folding import EventEvaluationError, Folding, Quarantine
@@ -234,8 +244,9 @@ def _evaluate(
             raise _LaggingError([locked.session.pk])
         folding.integration = request.integration
         locked.session.note_sender(
-            request.integration, request.agent, request.backend, request.model, request.parent_session
-        )
+            request.integration, request.agent, request.backend, request.model, request.parent_session,
+            principal.public_id,
+        )  # fmt: skip
         now = clock.now()
         for event in request.events if waits_for_family else ():
             # The stored events of the family came before the request that is judged with them.
@@ -338,8 +349,13 @@ def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallRespon
     locked = folding.locked
     policy = locked.policy_for(event)
     is_call = event.type == EventType.CALL
+    rule = locked.contained(event.tool, agent=event.agent, model=event.model) if is_call else None
+    if rule is not None and not locked.session.is_stopped_by_person:
+        return _contained(folding, event, rule, policy)
+    if is_call and locked.session.stopped_by_kind == StoppedByKind.CONTAINMENT:
+        clear_stop(locked.session)  # it was lifted
     if is_call and (locked.session.is_stopped_by_person or locked.session.is_refused):
-        folding.mark_stopped(event)
+        folding.decide_unseen(event)
         by = "operator" if locked.session.is_stopped_by_person else "detection"
         event.verdict = StoredVerdict(message=stopped_message(locked.session), stopped_by=by)
         verdict = replace(event.verdict, policy=explain(policy, event.tool, None))
@@ -363,6 +379,34 @@ def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallRespon
         approval = response.approval["id"] if response.approval else None
         event.verdict = replace(response.verdict, approval=approval)
     return response
+
+
+def _contained(folding: Folding, event: EventRecord, rule: ContainmentRule, policy: Policy) -> CallResponse:
+    """Stop, block or hold a call that a containment covers; the engine does not see it."""
+    locked = folding.locked
+    text = containment.message_of(rule, event.tool, folding.templates.by_rung)
+    verdict = StoredVerdict(message=text, stopped_by="containment")
+    explained = explain(policy, event.tool, None)
+    if rule.reaction != ContainmentReaction.HOLD:
+        folding.decide_unseen(event, rule.reaction)
+        if rule.reaction == ContainmentReaction.STOP:
+            containment.note_stop(locked.session, rule)
+        event.verdict = verdict
+        return CallResponse(event.call_id, rule.reaction, replace(verdict, policy=explained))
+    event.call_key = containment.key_of(locked, event, policy)
+    decided = locked.approvals.take_for_retry(rule.public_id, event.call_key, takes_allowed=True)
+    if decided is not None:
+        folding.decide_unseen(event, decided.decision)
+        event.verdict = replace(verdict, message=decided.message, approval=decided.public_id)
+        response = CallResponse(event.call_id, decided.decision, replace(event.verdict, policy=explained))
+        return response.with_approval(decided)
+    folding.decide_unseen(event, "hold")
+    approval = locked.approvals.hold_contained(
+        event, rule.public_id, containment.summary_of(rule), policy.for_tool(event.tool)
+    )
+    event.verdict = replace(verdict, approval=approval.public_id)
+    response = CallResponse(event.call_id, "hold", replace(event.verdict, policy=explained))
+    return response.with_approval(approval)
 
 
 def _verdict_of_step(folding: Folding, event: EventRecord, step: Step, policy: Policy) -> StoredVerdict:
@@ -470,7 +514,7 @@ def _first_response(locked: LockedSession, call_id: str, seq: int) -> CallRespon
     allowed = CallResponse(call_id, "allow", StoredVerdict(policy=verdict.policy), duplicate=True)
     left = None
     if verdict.ending == "delay" and event.decision == "block":
-        if locked.session.is_stopped_by_person:
+        if locked.session.stopped_by_kind in HELD_DOWN:
             stopped = replace(allowed.verdict, message=stopped_message(locked.session))
             return replace(allowed, decision="stop", verdict=stopped)
         left = ceil(verdict.pause_seconds - (now - event.received_at).total_seconds())

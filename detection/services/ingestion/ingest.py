@@ -110,7 +110,7 @@ def _store(principal: Principal, events: Sequence[EventRecord], integration: str
     forget_numbers(events)
     with locked_sessions_of_batch(principal, {event.session for event in events}) as by_name:
         project = by_name[events[0].session].project
-        fresh = _fresh(project, by_name, events, done, integration)
+        fresh = _fresh(principal, by_name, events, done, integration)
         store(project.pk, fresh)
         if project.first_event_at is None:
             note_first_event(project)
@@ -198,16 +198,17 @@ def forget_numbers(events: Iterable[EventRecord]) -> None:
 
 
 def _fresh(
-    project: Project,
+    principal: Principal,
     by_name: dict[str, Session],
     events: Sequence[EventRecord],
     done: Accepted,
     integration: str,
 ) -> list[EventRecord]:
     """Number the events that are new and return them; count the others."""
-    fresh_ids = claim_ids(project.pk, {event.id: by_name[event.session].pk for event in events if event.id})
+    project_id = principal.project_id
+    fresh_ids = claim_ids(project_id, {event.id: by_name[event.session].pk for event in events if event.id})
     identity = CallIdentity(
-        project.pk,
+        project_id,
         ((by_name[event.session].pk, event) for event in events if by_name[event.session].last_seq),
     ).read()
     received_at = clock.now()
@@ -222,7 +223,9 @@ def _fresh(
         if is_known_id or is_known_otherwise or identity.repeated_by(session.pk, event) is not None:
             done.duplicate += 1
             continue
-        session.note_sender(integration, event.agent, event.backend, event.model, event.parent_session)
+        session.note_sender(
+            integration, event.agent, event.backend, event.model, event.parent_session, principal.public_id
+        )
         number(event, session, now, identity)
         fresh.append(event)
         if event.altered:

@@ -31,6 +31,7 @@ RUNGS = tuple(messages.TEMPLATES)
 MAX_CHARACTERS = 1000
 _DECISIONS: dict[str, Decision] = {
     **DECISION_OF, "skipped": "block", "expired": "block", "expired_stop": "stop", "denied": "stop",
+    "contained": "block",
 }  # fmt: skip
 _PLACEHOLDER = re.compile(r"\$(?:\$|(\w+)|\{([^${}]*+)\}|)")
 _SAMPLE = Finding(

@@ -10,7 +10,7 @@ from detection.engine import interventions, messages
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
-from detection.models import Approval, Choice, Session, StoppedByKind
+from detection.models import Approval, Choice, ContainmentReaction, Session, StoppedByKind
 from detection.models.session_state import clear_stop
 from detection.services import audit
 from detection.services.audit import Actor
@@ -80,9 +80,24 @@ def stopped_message(session: Session) -> str:
 
 
 def resume(project_id: int, external_id: str, actor: Actor) -> Session:
-    """Resume a stopped session; its counters are reset, so that it is not stopped again immediately."""
+    """Resume a stopped session; its counters are reset, so that it is not stopped again immediately.
+
+    Raises
+    ------
+    Conflict
+        ``contained`` when a containment stops it and nobody else did.
+    """
     with locked_session_by_name(project_id, external_id) as locked:
         session = locked.session
+        rule = locked.contained()
+        if (
+            rule is not None
+            and rule.reaction == ContainmentReaction.STOP
+            and not session.is_stopped_by_person
+        ):
+            raise Conflict(
+                f"A containment stops {rule.describe()}. Lift it to resume the session.", code="contained"
+            )
         if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}
             clear_stop(session)

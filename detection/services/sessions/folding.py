@@ -190,6 +190,11 @@ class Folding:
         self._count(event)
         if event.decision == "stop" or locked.session.stopped_by_kind:
             self._note_verdict(event, step)
+        rule = locked.contained(event.tool, agent=event.agent, model=event.model) if has_run else None
+        if rule is not None and event.received_at >= rule.created_at:
+            # It ran although it was contained: nobody could refuse it.
+            session, at = locked.session, event.received_at
+            note_verdict(session, "stop", is_guarded=False, call_number=session.call_count, at=at)
         locked.incidents.observe(event.seq, event.tool, step, policy, event)
         self._report(step, event.tool)
         self._watch(event, policy)
@@ -326,9 +331,9 @@ class Folding:
         due = event.received_at + timedelta(seconds=seconds)
         session.silence_check_at = min(due, session.silence_check_at or due)
 
-    def mark_stopped(self, event: EventRecord) -> None:
-        """Mark a call as stopped because its session is; the engine does not count it."""
-        event.decision, event.flags = "stop", call_flags.STOPPED
+    def decide_unseen(self, event: EventRecord, decision: str = "stop") -> None:
+        """Give a call a decision that was made without the engine, which does not count it: its session is stopped."""
+        event.decision, event.flags = decision, call_flags.of_call("same", decision)
         self._count(event)
 
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:

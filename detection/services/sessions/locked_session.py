@@ -21,6 +21,7 @@ from detection.integrations.reach import reach_of, weakest
 from detection.models import Session, SessionKey, SessionState
 from detection.models.session_state import derive_state
 from detection.selectors.ancestors import Ancestors, ancestors_of
+from detection.selectors.containments import Caller, ContainmentRule, containments_of
 from detection.selectors.policies import overrides_of
 from detection.services.errors import NotFound
 from detection.services.events.event_records import EventRecord
@@ -59,6 +60,8 @@ class LockedSession:
         The row. Changed fields are written when the block ends; `state` is derived then and must not be set.
     overrides : ProjectOverrides
         The project's stored overrides.
+    containments : ProjectContainments
+        What is in force in the project.
     keyer : Keyer
         The project's digests.
     events : EventChanges
@@ -83,7 +86,7 @@ class LockedSession:
     ) -> None:
         project = session.project
         self.session = session
-        self.overrides = overrides_of(project)
+        self.overrides, self.containments = overrides_of(project), containments_of(project)
         self.keyer = keyer_of(bytes(project.digest_secret))
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
@@ -185,6 +188,27 @@ class LockedSession:
             session.policy_values,
             self.top,
         )
+
+    def contained(
+        self, tool: str | None = None, *, agent: str = "", model: str = ""
+    ) -> ContainmentRule | None:
+        """Return the strictest containment in force that covers a call of a tool; without one, every call.
+
+        Costs nothing while none is in force.
+
+        Parameters
+        ----------
+        agent, model
+            Of the call, if it names them.
+        """
+        if not self.containments.rules:
+            return None
+        family: tuple[str, ...] = ()
+        if self.containments.needs_family:
+            session, above = self.session, self.ancestors
+            family = above.names if above else (session.external_id, session.parent_external_id)
+        caller = Caller.of(self.session, family, agent=agent, model=model)
+        return self.containments.covering(caller, tool)
 
     @property
     def ancestors(self) -> Ancestors | None:

@@ -173,7 +173,7 @@ OTHERS = (
     "state", "outcome", "ended_at", "pending_since", "blocked_count", "warned_count", "policy_values", "agent",
     "backend", "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason",
     "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
-    "silence_check_at", "reach",
+    "silence_check_at", "reach", "api_key", "tags", "metadata",
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
@@ -252,12 +252,12 @@ def save_received(project_id: int, sessions: Iterable[Session]) -> None:
         cursor.execute(
             "UPDATE detection_session s SET last_seq = v.last_seq, agent = v.agent, backend = v.backend,"
             " model = v.model,"
-            " parent_external_id = v.parent, integration = v.integration, last_event_at = now(),"
+            " parent_external_id = v.parent, integration = v.integration, api_key = v.api_key, last_event_at = now(),"
             " changed_xid = pg_current_xact_id()::text::bigint,"
             " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now())"
             " ELSE s.pending_since END"
-            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[])"
-            " AS v (id, last_seq, agent, backend, model, parent, integration)"
+            " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
+            " %s::text[]) AS v (id, last_seq, agent, backend, model, parent, integration, api_key)"
             " WHERE s.project_id = %s AND s.id = v.id",
             [
                 [row.pk for row in rows],
@@ -267,6 +267,7 @@ def save_received(project_id: int, sessions: Iterable[Session]) -> None:
                 [row.model for row in rows],
                 [row.parent_external_id for row in rows],
                 [row.integration for row in rows],
+                [row.api_key for row in rows],
                 project_id,
             ],
         )

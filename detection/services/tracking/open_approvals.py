@@ -27,8 +27,9 @@ from detection.models import (
     RememberedDecision,
     Session,
     SessionState,
+    Unattended,
 )
-from detection.models.approvals import DONE, new_approval_id
+from detection.models.approvals import CONTAINMENT, DONE, new_approval_id
 from detection.models.session_state import note_verdict
 from detection.services import audit
 from detection.services.alerting import outbox
@@ -173,6 +174,47 @@ class OpenApprovals:
             self._remembered.append((approval, remembered))
         return approval
 
+    def hold_contained(
+        self, event: EventRecord, containment_id: str, summary: str, policy: Policy
+    ) -> Approval:
+        """Let a call wait for a person because a containment holds it, and return its approval.
+
+        One decision is for all calls of the session that wait because of it.
+        """
+        known = self.open.get(containment_id)
+        if known is not None:
+            known.held_calls += 1
+            self._await_retry(known, event)
+            self._note_change(known)
+            return known
+        now = clock.now()
+        approval = Approval(
+            public_id=new_approval_id(),
+            project_id=self.session.project_id,
+            session=self.session,
+            seq=event.seq,
+            call_id=event.call_id,
+            call_key=event.call_key,
+            tool=event.tool,
+            agent=event.agent,
+            run=event.run,
+            loop_id=containment_id,
+            kind=CONTAINMENT,
+            count=0,
+            limit=0,
+            summary=summary[:300],
+            requested_at=now,
+            deadline=now + timedelta(seconds=policy.values["answer_timeout_seconds"]),
+            # Nothing that is contained runs because nobody looked.
+            unattended=Unattended.STOP
+            if policy.values["unattended_reaction"] == "stop"
+            else Unattended.BLOCK,
+        )
+        self._await_retry(approval, event)
+        self.open[containment_id] = approval
+        self._new.append(approval)
+        return approval
+
     def _await_retry(self, approval: Approval, event: EventRecord) -> None:
         if not self.awaits_retry:
             approval.retry_keys = []
@@ -187,7 +229,7 @@ class OpenApprovals:
                 return approval
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
-    def take_for_retry(self, loop_id: str, call_key: str) -> Approval | None:
+    def take_for_retry(self, loop_id: str, call_key: str, *, takes_allowed: bool = False) -> Approval | None:
         """Return, once for each held call, the closed approval whose decision applies when it is made again."""
         rows = Approval.objects.filter(session=self.session, loop_id=loop_id, retry_keys__contains=[call_key])
         approval = rows.exclude(state=ApprovalState.OPEN).order_by("-id").first()
@@ -196,8 +238,8 @@ class OpenApprovals:
         rows.exclude(state=ApprovalState.OPEN).update(
             retry_keys=Func(F("retry_keys"), Value(call_key), function="array_remove")
         )
-        # Where the call was allowed, its counters were reset: this is a loop anew.
-        return approval if approval.decision != "allow" else None
+        # Where a loop's call was allowed, its counters were reset: this is a loop anew.
+        return approval if takes_allowed or approval.decision != "allow" else None
 
     def _find_remembered(self, event: EventRecord, finding: Finding) -> RememberedDecision | None:
         """Return the remembered decision for this agent, tool and detector, if there is one; never for limits."""

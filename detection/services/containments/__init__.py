@@ -1,0 +1,1 @@
+"""Containments: create, preview and lift them, and bring sessions and held calls in line with them."""
