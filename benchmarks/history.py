@@ -42,7 +42,7 @@ def fill(stack: Stack) -> dict[str, int]:
             "event",
             "session",
             "incident",
-            "pattern",
+            "loop",
             "auditentry",
             "notification",
             "approval",
@@ -224,17 +224,17 @@ UPDATE copied SET id = (floor(extract(epoch FROM last_at) / 86400)::bigint << 32
 _KEY = "substr(md5(p.key || '-' || {}), 1, 32)"
 _PATTERNS = (
     f"""
-INSERT INTO detection_pattern (public_id, project_id, key, kind, tool, program, results, detail, label)
-SELECT 'pat_' || substr(md5(p.id || '-' || n), 1, 15), p.project_id, {_KEY.format("n")}, p.kind, p.tool || '_' || n, p.program,
+INSERT INTO detection_loop (public_id, project_id, key, kind, tool, program, results, detail, label)
+SELECT 'loop_' || substr(md5(p.id || '-' || n), 1, 15), p.project_id, {_KEY.format("n")}, p.kind, p.tool || '_' || n, p.program,
        p.results, p.detail, ''
-FROM detection_pattern p, generate_series(1, 15) n
+FROM detection_loop p, generate_series(1, 15) n
 """,
     f"""
-UPDATE detection_incident i SET pattern_id = c.id, tool = c.tool FROM detection_pattern p, detection_pattern c
-WHERE p.id = i.pattern_id AND i.id % 16 > 0 AND c.key = {_KEY.format("i.id % 16")}
+UPDATE detection_incident i SET loop_id = c.id, tool = c.tool FROM detection_loop p, detection_loop c
+WHERE p.id = i.loop_id AND i.id % 16 > 0 AND c.key = {_KEY.format("i.id % 16")}
 """,
 )
-"""The same loops of other tools: some hundred patterns."""
+"""The same loops of other tools: some hundred loops."""
 
 _PROJECT = "(SELECT min(id) FROM detection_project)"
 
@@ -271,11 +271,11 @@ FROM generate_series(1, 1000) n
 """,
     """
 INSERT INTO detection_approval (public_id, project_id, session_id, incident_id, decider, state, seq, call_id, call_key,
-    held_calls, tool, agent, run, loop_id, kind, count, "limit", unit, summary, requested_at, deadline, unattended, choice,
+    held_calls, tool, agent, run, calls_digest, kind, count, "limit", unit, summary, requested_at, deadline, unattended, choice,
     raise_by, decision, message, reason, decided_by, decided_at)
 SELECT 'q_' || substr(md5(i.id::text), 1, 15), i.project_id, i.session_id, i.id, 'person',
        CASE WHEN n > 40 THEN 'decided' ELSE 'open' END, i.last_seq, 'c' || i.last_seq, '', 1, split_part(i.tool, ' ', 1),
-       i.agent, '', i.loop_id, i.kind, i.count, i."limit", '', 'The same call ' || i.count || ' times.',
+       i.agent, '', i.calls_digest, i.kind, i.count, i."limit", '', 'The same call ' || i.count || ' times.',
        CASE WHEN n > 40 THEN i.last_seen_at ELSE now() END, CASE WHEN n > 40 THEN i.last_seen_at ELSE now() END + interval '1 day',
        'block', CASE WHEN n > 40 THEN 'skip' ELSE '' END, 0, CASE WHEN n > 40 THEN 'block' ELSE '' END, '',
        CASE WHEN n > 40 THEN 'decided' ELSE '' END, CASE WHEN n > 40 THEN 'operator' ELSE '' END,
@@ -285,10 +285,10 @@ FROM (SELECT *, row_number() OVER (ORDER BY last_seen_at DESC) AS n
 WHERE n <= 3000
 """,
     """
-INSERT INTO detection_judgecall (project_id, approval_id, incident_id, loop_id, session_id, at, outcome, error, was_sent, host,
+INSERT INTO detection_judgecall (project_id, approval_id, incident_id, calls_digest, session_id, at, outcome, error, was_sent, host,
     model, prompt_hash, request, response, reason, guidance, rounds_proposed, rounds_granted, policy_version, latency_ms,
     input_tokens, output_tokens, cost_usd)
-SELECT project_id, id, incident_id, loop_id, session_id, requested_at, (ARRAY['denied', 'unclear', 'failed'])[id % 3 + 1], '', true,
+SELECT project_id, id, incident_id, calls_digest, session_id, requested_at, (ARRAY['denied', 'unclear', 'failed'])[id % 3 + 1], '', true,
        'judge.example', 'small', '', repeat('What was asked. ', 100), 'denied', 'No progress.', '', 0, 0, 1, 700, 1500, 60, 0.001
 FROM detection_approval WHERE state <> 'open' AND id % 3 = 0
 """,
@@ -316,7 +316,7 @@ INSERT INTO detection_deliveryattempt
 SELECT project_id, id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_notification
 """,
     f"""
-INSERT INTO detection_alertsilence (public_id, project_id, loop_id, reason, starts_at, ends_at, caught_up_at, created_by, kinds,
+INSERT INTO detection_alertsilence (public_id, project_id, calls_digest, reason, starts_at, ends_at, caught_up_at, created_by, kinds,
     severities, tools, agents, backends, model_names)
 SELECT 'sil_' || n, {_PROJECT}, '', 'maintenance ' || n, now() - interval '1 hour' * n, now() + interval '1 hour' * (20 - n),
        CASE WHEN n > 20 THEN now() END, 'operator', '{{}}', '{{}}', '{{no_such_tool}}', '{{}}', '{{}}', '{{}}'

@@ -23,7 +23,7 @@ MUST_HTML_KB: Final = 250
 MUST_SCRIPT_KB: Final = 90
 PAGES: Final[Mapping[str, tuple[str, str]]] = {
     "Live": ("live", "details.range > summary"),
-    "Patterns": ("patterns", "details.range > summary"),
+    "Loops": ("loops", "details.range > summary"),
     "Incidents": ("incidents", "details.range > summary"),
     "Session of 10,000 calls": (f"sessions/{quote(history.LONG_RUN, safe='')}", "#session-strip a >> nth=2"),
 }

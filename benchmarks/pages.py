@@ -31,7 +31,7 @@ _RUN = quote(history.LONG_RUN, safe="")
 def run(stack: Stack) -> Iterator[Figure]:
     """Fill the database of the stack and request every list."""
     found = history.fill(stack)
-    for table in ("event", "session", "incident", "pattern"):
+    for table in ("event", "session", "incident", "loop"):
         yield Figure(f"{table}s in the database", found[table], "rows")
     yield from _bare(stack)
     yield from ask(stack.url, stack.session_cookie(), stack.headers)
@@ -100,7 +100,7 @@ def _deep(program: httpx.Client, path: str) -> str:
 def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
     largest: dict[str, int | str] = {"limit": 1, "sort": "-incidents"}
-    pattern = program.get("patterns", params=largest).json()["items"][0]["id"]
+    loop = program.get("loops", params=largest).json()["items"][0]["id"]
     alerts = ("destinations", "routes", "silences", "notifications")
     tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")
     states = ("running", "looping", "held", "stopped", "idle", "ended")
@@ -133,12 +133,12 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Incidents, completions": "filter-values/incidents?field=tool&text=s",
         "Incidents, page 41": f"incidents?q=&cursor={_deep(program, 'incidents')}",
         "Incident": f"incidents/{incident}",
-        "Patterns": "patterns",
-        "Patterns, all": "patterns?q=",
-        "Patterns, a kind and an agent, by cost": "patterns?q=detector:cycle+agent:coder&sort=-cost",
-        "Patterns, of a week": "patterns?q=&range=7d",
-        "Patterns, text that is nowhere": "patterns?q=%22no+such+text%22",
-        "Pattern": f"patterns/{pattern}",
+        "Loops": "loops",
+        "Loops, all": "loops?q=",
+        "Loops, a kind and an agent, by cost": "loops?q=detector:cycle+agent:coder&sort=-cost",
+        "Loops, of a week": "loops?q=&range=7d",
+        "Loops, text that is nowhere": "loops?q=%22no+such+text%22",
+        "Loop": f"loops/{loop}",
         "Approvals": "approvals",
         **{f"Statistics, {span}": f"statistics?range={span}" for span in ("24h", "30d", "365d")},
         "Statistics, a year of an agent": "statistics?range=365d&q=agent:coder",
@@ -169,9 +169,9 @@ def _lists(program: httpx.Client) -> dict[str, str]:
         "incidents, 500 of them": "incidents?limit=500",
         "incidents, text that is nowhere": "incidents?q=%22no+such+text%22",
         "incidents, not labelled and resolved": "incidents?label=none&status=resolved",
-        "patterns": "patterns",
-        "patterns, text that is nowhere": "patterns?q=%22no+such+text%22",
-        "patterns, 500 of them": "patterns?limit=500",
+        "loops": "loops",
+        "loops, text that is nowhere": "loops?q=%22no+such+text%22",
+        "loops, 500 of them": "loops?limit=500",
         "views": "views",
         "approvals": "approvals",
         "audit": "audit",

@@ -15,7 +15,7 @@ from detection.admin.versions import VersionedAdmin, VersionedForm
 from detection.models import Membership, Project, Role
 from detection.services import audit
 from detection.services.errors import Invalid
-from detection.services.incidents.pattern_triage import unassign_former_members
+from detection.services.incidents.loop_triage import unassign_former_members
 from detection.services.projects import members, projects
 from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
 

@@ -27,8 +27,8 @@ from detection.api.routes import (
     imports,
     incidents,
     integrations,
+    loops,
     message_templates,
-    patterns,
     policies,
     prices,
     projects,
@@ -90,7 +90,7 @@ _PATH_PARAMETERS = {
     "model": "Model, percent-encoded.",
     "notification_id": "Id of the notification.",
     "pattern": "Glob of tool names, percent-encoded.",
-    "pattern_id": "Id of the pattern.",
+    "loop_id": "Id of the loop.",
     "price_id": "Id of the price.",
     "remembered_id": "Id of the remembered decision.",
     "route_id": "Id of the route.",
@@ -168,7 +168,7 @@ api.add_router("", telemetry.router)
 api.add_router("", hooks.router)
 api.add_router("", sessions.router)
 api.add_router("", incidents.router)
-api.add_router("", patterns.router)
+api.add_router("", loops.router)
 api.add_router("", policies.router)
 api.add_router("", message_templates.router)
 api.add_router("", approvals.router)

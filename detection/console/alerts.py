@@ -15,7 +15,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import edits, pattern_text
+from detection.console import edits, loop_text
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.listing import Listing
 from detection.console.route_sentences import route_sentence
@@ -23,7 +23,7 @@ from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
 from detection.models import AlertSilence, DestinationKind, NotificationState, Role
 from detection.selectors import alerts as selector
-from detection.selectors import patterns
+from detection.selectors import loops
 from detection.selectors.lists import NOTIFICATIONS
 from detection.selectors.pages import BadCursor
 from detection.services.alerting import alert_routes, destinations, notifications, silences
@@ -79,7 +79,7 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         ]
     elif tab == "silences":
         active, over = selector.list_silences(project_id), selector.list_silences(project_id, ended=True)[:10]
-        urls = _pattern_urls(request, [*active, *over])
+        urls = _loop_urls(request, [*active, *over])
         context["silences"] = [(row, _conditions(row, urls), silences.silence_version(row)) for row in active]
         context["over"] = [(row, _conditions(row, urls)) for row in over]
         context["spans"] = SILENCE_SPANS
@@ -117,27 +117,27 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _pattern_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[int, str]:
-    """Return the pages of muted patterns by pattern; those without incidents have none. One query."""
-    found = {row.pattern.pk: row.pattern.public_id for row in rows if row.pattern}
+def _loop_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[int, str]:
+    """Return the pages of muted loops by loop; those without incidents have none. One query."""
+    found = {row.loop.pk: row.loop.public_id for row in rows if row.loop}
     return {
-        pk: reverse("console:pattern", args=[request.project.slug, found[pk]])
-        for pk in patterns.ids_with_incidents(found)
+        pk: reverse("console:loop", args=[request.project.slug, found[pk]])
+        for pk in loops.ids_with_incidents(found)
     }
 
 
-def _conditions(row: AlertSilence, pattern_urls: Mapping[int, str]) -> list[tuple[str, str, str]]:
+def _conditions(row: AlertSilence, loop_urls: Mapping[int, str]) -> list[tuple[str, str, str]]:
     """Return the conditions of a silence in words, with a link or an empty text; empty when it matches everything."""
     names = (
         ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"),
         ("backends", "backend"), ("model_names", "model"),
     )  # fmt: skip
     found = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
-    if row.loop_id:
-        found.append(("loop", row.loop_id, ""))
-    if row.pattern:
-        sentence = "".join(part.text for part in pattern_text.sentence(row.pattern))
-        found.append(("pattern", sentence, pattern_urls.get(row.pattern.pk, "")))
+    if row.calls_digest:
+        found.append(("loop", row.calls_digest, ""))
+    if row.loop:
+        sentence = "".join(part.text for part in loop_text.sentence(row.loop))
+        found.append(("loop", sentence, loop_urls.get(row.loop.pk, "")))
     return found
 
 
@@ -290,7 +290,7 @@ def _silence(request: ProjectRequest, _: str) -> None:
         actor_of(request),
         reason=text_of(request.POST, "reason"),
         ends_at=timezone.now() + timedelta(hours=int(hours)),
-        loop_id=text_of(request.POST, "loop"),
+        calls_digest=text_of(request.POST, "loop"),
         kinds=request.POST.getlist("kinds"),
         tools=words_of(request.POST, "tools"),
         agents=words_of(request.POST, "agents"),

@@ -20,11 +20,11 @@ from detection.console.recent_cache import RecentCache
 from detection.models import Membership, Role
 from detection.models.approvals import Decider
 from detection.selectors import approvals as selector
-from detection.selectors import dashboard, patterns, sessions
+from detection.selectors import dashboard, loops, sessions
 
 MAX_SHOWN = 10
 """Held calls in the panel of every page, the most urgent ones; Approvals has all."""
-HOT = frozenset(("approvals", "incidents", "patterns"))
+HOT = frozenset(("approvals", "incidents", "loops"))
 _COUNT_SECONDS = 1.0
 _counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(256)
 
@@ -48,12 +48,12 @@ def badges(project_id: int) -> dict[str, Badge]:
 
 
 def _counts(project_id: int) -> dict[str, int]:
-    counts, of_patterns = dashboard.navigation_counts(project_id), patterns.navigation_counts(project_id)
+    counts, of_loops = dashboard.navigation_counts(project_id), loops.navigation_counts(project_id)
     return {
         "live": counts.active_sessions,
         "approvals": selector.count_waiting(project_id),
-        "patterns": of_patterns.open,
-        "muted_patterns": of_patterns.muted_but_firing,
+        "loops": of_loops.open,
+        "muted_loops": of_loops.muted_but_firing,
         "incidents": counts.open_incidents,
     }
 

@@ -23,7 +23,7 @@ NAVIGATION = (
     (
         ("live", "Live", "live", "l"),
         ("approvals", "Approvals", "approvals", "q"),
-        ("patterns", "Patterns", "patterns", "p"),
+        ("loops", "Loops", "loops", "p"),
         ("incidents", "Incidents", "incidents", "i"),
     ),
     (
@@ -46,19 +46,19 @@ NAVIGATION = (
 COUNTED = {
     "live": "Sessions that are running, held, or looping with a call in the last 5 minutes",
     "approvals": "Held calls that wait for an answer",
-    "patterns": "Open patterns",
+    "loops": "Open loops",
     "incidents": "Open incidents",
 }
 """What the numbers of the entries count."""
 
-TAB_BAR = frozenset({"live", "incidents", "approvals", "patterns"})
+TAB_BAR = frozenset({"live", "incidents", "approvals", "loops"})
 """Sections in the bottom bar of narrow screens."""
 
 SECTION_OF = {
     "session": "live",
     "session_by_name": "live",
     "incident": "incidents",
-    "pattern": "patterns",
+    "loop": "loops",
     "policy": "policies",
     "message_templates": "policies",
     "suggestions": "policies",
@@ -76,7 +76,7 @@ SECTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """One line of the navigation; `muted` counts the patterns that are muted but firing."""
+    """One line of the navigation; `muted` counts the loops that are muted but firing."""
 
     name: str
     words: str
@@ -153,7 +153,7 @@ def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[li
                 reverse(f"console:{name}", args=[project.slug]),
                 name == section,
                 badges.get(name),
-                badges.get("muted_patterns") if name == "patterns" else None,
+                badges.get("muted_loops") if name == "loops" else None,
             )
             for name, words, icon, key in group
         ]

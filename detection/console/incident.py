@@ -53,7 +53,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
     parts = incident_text.sentence(incident, newest)
     context: dict[str, Any] = {
         "incident": incident,
-        "title": incident_text.title(incident, incident.pattern.program if incident.pattern else ""),
+        "title": incident_text.title(incident, incident.loop.program if incident.loop else ""),
         "status_chip": incident_text.STATUS_CHIPS[incident.status],
         "detector": detector_for(incident.kind),
         "parts": parts,
@@ -113,7 +113,7 @@ def _mute_url(request: ProjectRequest, incident: Incident) -> str:
     exact = {"tool": exceptions.exactly(incident.tool), "agent": exceptions.exactly(incident.agent)}
     # The form separates patterns by commas, so a name with a comma is left to the loop condition.
     fields = {name: value for name, value in exact.items() if value and "," not in value}
-    query = urlencode({"tab": "silences", **fields, "loop": incident.loop_id})
+    query = urlencode({"tab": "silences", **fields, "loop": incident.calls_digest})
     return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
 
 

@@ -73,7 +73,7 @@ ACTIVITY = {
     "labelled true_loop": "Labelled a loop",
     "labelled none": "Label removed",
 }
-"""Action of the activity of an incident or pattern for people."""
+"""Action of the activity of an incident or loop for people."""
 
 
 class HasKind(Protocol):

@@ -22,7 +22,7 @@ from detection.models.incidents import IncidentLabel
 from detection.selectors import approvals, bulk_actions, sessions
 from detection.selectors import incidents as selector
 from detection.selectors.incident_rows import IncidentRow
-from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS
+from detection.selectors.lists import INCIDENTS, NO_LIMITS, ONLY_LOOPS
 from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
@@ -80,7 +80,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "is_first_only": is_first_only,
         "first_url": listing.with_terms(*(() if is_first_only else (_FIRST,)), without=(_FIRST.field,)),
-        "costly_url": listing.url(q=f"{LOOPS} {_FIRST} {NO_LIMITS}", range="7d", sort="-cost"),
+        "costly_url": listing.url(q=f"{ONLY_LOOPS} {_FIRST} {NO_LIMITS}", range="7d", sort="-cost"),
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,
         "is_narrowed": listing.is_narrowed("is"),

@@ -1,4 +1,4 @@
-"""Actions on rows of the incident and pattern lists, selected or all matching, and undo."""
+"""Actions on rows of the incident and loop lists, selected or all matching, and undo."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from detection.console.access import ProjectRequest, actor_of, next_page
 from detection.console.listing import Listing
-from detection.models import BulkAction, Incident, Pattern
+from detection.models import BulkAction, Incident, Loop
 from detection.selectors.filters import ListQuery, ListSpec
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, ServiceError
@@ -61,14 +61,14 @@ class ListActions:
     matching
         Returns the row ids that a query selects: project id, query, newest row id, limit.
     triage
-        `incidents.triage` or `incidents.pattern_triage`, which have the same functions.
+        `incidents.triage` or `incidents.loop_triage`, which have the same functions.
     arguments
         Reads the arguments of an action: request, action, option.
     """
 
     spec: ListSpec
     noun: str
-    model: type[Incident | Pattern]
+    model: type[Incident | Loop]
     matching: Callable[[int, ListQuery, int, int], list[int]]
     triage: Triage
     arguments: Callable[[ProjectRequest, str, str], dict[str, Any]]

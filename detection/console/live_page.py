@@ -18,7 +18,7 @@ from detection.filtering import language
 from detection.models import Role, SessionState
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
-from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
+from detection.selectors.lists import INCIDENTS, ONLY_LOOPS, SESSIONS
 from detection.services.retention import removal
 from detection.services.sessions import actions as service
 from detection.services.sessions.session_names import find_session
@@ -93,7 +93,7 @@ def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
             INCIDENTS, incidents, *language.parse("blocked:>0"), range="24h", sort="-blocked"
         ),
         "spent_today": listing.url_in(
-            INCIDENTS, incidents, *language.parse(LOOPS), range="24h", sort="-cost"
+            INCIDENTS, incidents, *language.parse(ONLY_LOOPS), range="24h", sort="-cost"
         ),
     }
 

@@ -1,4 +1,4 @@
-"""Addresses of sessions, calls, incidents and patterns.
+"""Addresses of sessions, calls, incidents and loops.
 
 Session names come from clients and may contain characters that a path cannot.
 """
@@ -33,11 +33,11 @@ def incident_url(project: str, public_id: str) -> str:
     return f"/p/{project}/incidents/{public_id}"
 
 
-def pattern_url(project: str, public_id: str) -> str:
-    """Return a pattern's page."""
-    return f"/p/{project}/patterns/{public_id}"
+def loop_url(project: str, public_id: str) -> str:
+    """Return a loop's page."""
+    return f"/p/{project}/loops/{public_id}"
 
 
 def undo_url(project: str, ids: str) -> str:
-    """Return the address that undoes a change of these incidents or patterns, separated by spaces."""
-    return reverse(f"console:{'patterns' if ids.startswith('pat_') else 'incidents'}_act", args=[project])
+    """Return the address that undoes a change of these incidents or loops, separated by spaces."""
+    return reverse(f"console:{'loops' if ids.startswith('loop_') else 'incidents'}_act", args=[project])

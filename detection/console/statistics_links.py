@@ -13,7 +13,7 @@ from detection.console.listing import Listing
 from detection.filtering import language, time_ranges
 from detection.filtering.language import Term
 from detection.filtering.time_ranges import TimeRange
-from detection.selectors.lists import INCIDENTS, LOOPS, SESSIONS
+from detection.selectors.lists import INCIDENTS, ONLY_LOOPS, SESSIONS
 from detection.selectors.statistics import By, Numbers
 from detection.selectors.statistics_rows import Sessions
 
@@ -109,8 +109,8 @@ class Links:
             "recovered": self.incidents(numbers.recovered, "recovery:recovered", *terms),
             "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
             "frequent": self.incidents(numbers.incidents, "", *terms, sort="-count"),
-            "loop_calls": self.incidents(loops, LOOPS, *terms, sort="-count"),
-            "costly": self.incidents(loops, LOOPS, *terms, sort="-cost"),
+            "loop_calls": self.incidents(loops, ONLY_LOOPS, *terms, sort="-count"),
+            "costly": self.incidents(loops, ONLY_LOOPS, *terms, sort="-cost"),
         }
 
     def of_chart(self) -> dict[str, str]:

@@ -290,7 +290,7 @@ class Finding:
         The window that was counted over.
     confidence : float
         0 to 1.
-    loop_id : str
+    calls_digest : str
         Hex identity of the loop, the same at every call of its cycle.
     call_keys : tuple of str
         Hex keys of the calls in the loop.
@@ -316,7 +316,7 @@ class Finding:
     window_seconds: int | None = None
     window_calls: int | None = None
     confidence: float = 1.0
-    loop_id: str = ""
+    calls_digest: str = ""
     call_keys: tuple[str, ...] = ()
     seqs: tuple[int, ...] = ()
     first_seq: int = 0

@@ -167,7 +167,7 @@ def encoded(text: str) -> bytes:
         return text.encode("utf-8", "surrogatepass")
 
 
-def loop_identity(kind_family: str, keys: Iterable[str]) -> str:
+def digest_of_calls(kind_family: str, keys: Iterable[str]) -> str:
     """Return the hex identity of a loop. It needs no secret, because the call keys are keyed digests."""
     return hashlib.blake2b("|".join((kind_family, *keys)).encode(), digest_size=DIGEST_BYTES).hexdigest()
 

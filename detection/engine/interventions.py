@@ -12,14 +12,14 @@ from detection.engine.reactions import end_pauses, reset_counters, reset_loop
 Choice = Literal["skip", "allow_once", "raise"]
 
 
-def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> bool:
+def apply_choice(state: State, calls_digest: str, choice: Choice, by: int = 0) -> bool:
     """Apply an operator's choice about a loop.
 
     Parameters
     ----------
     state : State
         Changed in place.
-    loop_id : str
+    calls_digest : str
         The loop.
     choice : {"skip", "allow_once", "raise"}
         `skip` keeps the counters that `reset_after_detection` keeps, so that the same call needs an approval again.
@@ -33,34 +33,34 @@ def apply_choice(state: State, loop_id: str, choice: Choice, by: int = 0) -> boo
         Whether the loop was known.
     """
     for run in state.counted:
-        loop = run.loops.get(loop_id)
+        loop = run.loops.get(calls_digest)
         if loop is None:
             continue
         if choice != "skip":
-            reset_loop(run, loop_id)
+            reset_loop(run, calls_digest)
         if choice == "raise" and by > 0:
             for name in loop.keys if detector_for(loop.kind).is_exact else (loop.kind,):
                 run.allowances[name] = run.allowances.get(name, 0) + by
             drop_oldest(run.allowances, MAX_RECORDS)
-        reset_counters(run, loop_id, loop.reset)
+        reset_counters(run, calls_digest, loop.reset)
         return True
     return False
 
 
-def release(state: State, loop_id: str, since: int) -> None:
+def release(state: State, calls_digest: str, since: int) -> None:
     """Let the held calls of a loop run, from the sequence number `since` on, as one decision allows all of them."""
     for run in state.runs.values():
         for record in run.records:
-            held_for = record.reaction.loop_id if record.reaction is not None else ""
-            if record.seq >= since and record.decision == "hold" and held_for == loop_id:
+            held_for = record.reaction.calls_digest if record.reaction is not None else ""
+            if record.seq >= since and record.decision == "hold" and held_for == calls_digest:
                 record.reaction = None
 
 
-def close_hold(state: State, loop_id: str) -> None:
+def close_hold(state: State, calls_digest: str) -> None:
     """Reset what `reset_after_detection` names, because no call of this loop waits for a decision any more."""
     for run in state.counted:
-        if loop_id in run.loops:
-            reset_counters(run, loop_id, run.loops[loop_id].reset)
+        if calls_digest in run.loops:
+            reset_counters(run, calls_digest, run.loops[calls_digest].reset)
 
 
 def run_after_pause(state: State, seq: int) -> bool:

@@ -75,7 +75,7 @@ class KeptReaction(Kept):
         Whether the agent had a chance to change its approach before.
     kind, count, limit, window_seconds, window_calls, results, period, detail
         Of the finding; `detail` without the tool.
-    loop_id : str
+    calls_digest : str
         Of the loop that the call is held for; empty if it is not held.
     ending, pause_seconds, reuses
         Of the verdict.
@@ -93,7 +93,7 @@ class KeptReaction(Kept):
     results: str
     period: int
     detail: FindingDetail
-    loop_id: str = ""
+    calls_digest: str = ""
     ending: Ending | None = None
     pause_seconds: int = 0
     reuses: int | None = None
@@ -168,7 +168,7 @@ class Record:
 
 
 @dataclass(slots=True)
-class Loop:
+class LadderProgress:
     """How far a loop has climbed its escalation ladder.
 
     Attributes
@@ -242,7 +242,7 @@ class RunState:
     new_results: int = 0
     detections: int = 0
     epoch: int = 0
-    loops: dict[str, Loop] = field(default_factory=dict)
+    loops: dict[str, LadderProgress] = field(default_factory=dict)
     allowances: dict[str, int] = field(default_factory=dict)
     seen: RecentHashes = field(default_factory=RecentHashes)
     detectors: dict[str, Any] = field(default_factory=dict)

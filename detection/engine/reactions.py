@@ -13,7 +13,7 @@ from detection.engine.bounded import drop_oldest
 from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
 from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS, detector_for
 from detection.engine.fields import LADDERS
-from detection.engine.memory import MAX_LOOPS, Loop, RunState
+from detection.engine.memory import MAX_LOOPS, LadderProgress, RunState
 from detection.engine.policy import Policy
 
 DECISION_OF: dict[str, Decision] = {
@@ -141,10 +141,10 @@ def react(
         Costs the same whatever the length of the session.
     """
     values = policy.values
-    loop = run.loops.pop(finding.loop_id, None)
+    loop = run.loops.pop(finding.calls_digest, None)
     if loop is None:
-        loop = Loop(finding.kind, finding.call_keys[:_MAX_LOOP_KEYS])
-    run.loops[finding.loop_id] = loop
+        loop = LadderProgress(finding.kind, finding.call_keys[:_MAX_LOOP_KEYS])
+    run.loops[finding.calls_digest] = loop
     if len(run.loops) > MAX_LOOPS:
         drop_oldest(run.loops, MAX_LOOPS)
     ladder, warned = rungs(policy, finding.kind), warned or run.warned
@@ -184,14 +184,14 @@ def _rung(ladder: Sequence[str], level: int, finding: Finding) -> str:
     return "stop" if rung == "judge" and finding.detail.get("final") else rung
 
 
-def _level(run: RunState, loop: Loop, round_hash: int, *, by_session: bool) -> tuple[int, bool]:
+def _level(run: RunState, loop: LadderProgress, round_hash: int, *, by_session: bool) -> tuple[int, bool]:
     """Return the level of the ladder that a detection is on, and whether that is a further step: one for each round."""
     level, loops = (run.detections, run.loops.values()) if by_session else (loop.level, (loop,))
     has_stepped = bool(round_hash) and any(one.round == round_hash for one in loops)
     return max(0, level - has_stepped), not has_stepped
 
 
-def _pause(loop: Loop, at: float, first_seconds: int, *, is_step: bool) -> int:
+def _pause(loop: LadderProgress, at: float, first_seconds: int, *, is_step: bool) -> int:
     """Return how long the agent is to wait: twice as long as before, or as long as the other calls of the round."""
     if is_step or not loop.pause_ends:
         seconds = min(first_seconds << min(loop.delays, _MAX_DOUBLINGS), MAX_PAUSE_SECONDS)
@@ -213,7 +213,7 @@ def end_loops(run: RunState) -> None:
     run.loops = {name: loop for name, loop in run.loops.items() if detector_for(loop.kind).is_run_limit}
 
 
-def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any]) -> None:
+def _decay(run: RunState, loop: LadderProgress, finding: Finding, values: Mapping[str, Any]) -> None:
     """Let a ladder start over: long after the loop, or when the agent used its chance and made another call.
 
     A count alone does not tell that: it also falls as calls age, weigh less or have a new result. The calls since the
@@ -234,7 +234,7 @@ def _decay(run: RunState, loop: Loop, finding: Finding, values: Mapping[str, Any
 
 
 def _remind(
-    run: RunState, loop: Loop, finding: Finding, policy: Policy, level: int, warned: tuple[int, str]
+    run: RunState, loop: LadderProgress, finding: Finding, policy: Policy, level: int, warned: tuple[int, str]
 ) -> Reaction:
     """Warn again about a loop whose count has doubled, without a step: what is due waits for a call of the loop."""
     is_due = not policy.reads_plainly and finding.count >= _SAID_AGAIN * loop.count
@@ -245,7 +245,12 @@ def _remind(
 
 
 def _advise(
-    run: RunState, loop: Loop, finding: Finding, ladder: Sequence[str], gap: int, warned: tuple[int, str]
+    run: RunState,
+    loop: LadderProgress,
+    finding: Finding,
+    ladder: Sequence[str],
+    gap: int,
+    warned: tuple[int, str],
 ) -> Reaction:
     """React to an advisory finding: warn once, and again when the count has doubled."""
     if loop.count and finding.count < _SAID_AGAIN * loop.count and run.ordinal - loop.ordinal < finding.count:
@@ -259,17 +264,17 @@ def _advise(
 
 def _warn(run: RunState, finding: Finding, gap: int, warned: tuple[int, str]) -> bool:
     """Return whether to warn the agent: not if another detector has just warned about some of these calls."""
-    ordinal, loop_id = warned
-    latest = run.loops.get(loop_id)
+    ordinal, calls_digest = warned
+    latest = run.loops.get(calls_digest)
     if (
         gap > 1
         and run.ordinal - ordinal < gap
-        and loop_id != finding.loop_id
+        and calls_digest != finding.calls_digest
         and latest is not None
         and not set(latest.keys).isdisjoint(finding.call_keys)
     ):
         return False
-    run.warned = (run.ordinal, finding.loop_id)
+    run.warned = (run.ordinal, finding.calls_digest)
     return True
 
 
@@ -327,16 +332,16 @@ def reset_after(run: RunState, owner: RunState, reaction: Reaction, policy: Poli
         # A near limit is only announced to operators; nothing was detected yet.
         return
     values = policy.values
-    reset, loop_id = values["reset_after_detection"], reaction.finding.loop_id
-    if reaction.decision == "hold" and loop_id in owner.loops:
-        owner.loops[loop_id].reset = reset
+    reset, calls_digest = values["reset_after_detection"], reaction.finding.calls_digest
+    if reaction.decision == "hold" and calls_digest in owner.loops:
+        owner.loops[calls_digest].reset = reset
     elif reaction.decision == "stop" and values["clear_on_stop"]:
-        reset_counters(run, loop_id, "all")
+        reset_counters(run, calls_digest, "all")
     else:
-        reset_counters(owner, loop_id, reset)
+        reset_counters(owner, calls_digest, reset)
 
 
-def reset_counters(run: RunState, loop_id: str, reset: str) -> None:
+def reset_counters(run: RunState, calls_digest: str, reset: str) -> None:
     """Reset the counters of a loop (`loop`), those of all loops (`all`), or none."""
     if reset == "all":
         # What the run has used stays used: limits of the run are no loops.
@@ -344,12 +349,12 @@ def reset_counters(run: RunState, loop_id: str, reset: str) -> None:
         run.reset()
         run.detectors.update(limits)
     elif reset == "loop":
-        reset_loop(run, loop_id)
+        reset_loop(run, calls_digest)
 
 
-def reset_loop(run: RunState, loop_id: str) -> Loop | None:
+def reset_loop(run: RunState, calls_digest: str) -> LadderProgress | None:
     """Count a loop from zero again and let its ladder start over; return it, or None if it is unknown."""
-    loop = run.loops.pop(loop_id, None)
+    loop = run.loops.pop(calls_digest, None)
     if loop is None:
         return None
     run.discard(loop.keys)

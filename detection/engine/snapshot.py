@@ -16,7 +16,7 @@ import orjson
 
 from detection.engine.bounded import RecentHashes
 from detection.engine.detectors import DETECTORS
-from detection.engine.memory import Kept, KeptReaction, Loop, Record, RunState, State
+from detection.engine.memory import Kept, KeptReaction, LadderProgress, Record, RunState, State
 
 # Counts the forms of the state; a state of another version is rebuilt from its events.
 VERSION = 15
@@ -31,7 +31,7 @@ _KEPT_TYPES = tuple((one.kind, one.own_type) for one in DETECTORS if issubclass(
 _SHAPES: dict[type, tuple[Callable[[object], Any], list[Any]]] = {}
 # Records and loops are stored as their fields, in order, and so is whatever is `Kept`.
 _RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
-_LOOP_FIELDS = attrgetter(*(one.name for one in fields(Loop)))
+_LOOP_FIELDS = attrgetter(*(one.name for one in fields(LadderProgress)))
 
 
 class SnapshotVersionError(ValueError):
@@ -154,7 +154,7 @@ def _run(packed: list[Any]) -> RunState:
         new_results=new_results,
         detections=detections,
         epoch=epoch,
-        loops={name: Loop(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
+        loops={name: LadderProgress(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
         allowances=allowances,
         seen=_unpack(seen),
         detectors=detectors,

@@ -9,7 +9,7 @@ import detection.models.gateway_traffic
 import detection.models.imports
 import detection.models.incidents
 import detection.models.keys
-import detection.models.patterns
+import detection.models.loops
 import detection.models.projects
 import detection.models.saved_views
 import detection.models.tenants
@@ -756,7 +756,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Pattern', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='patterns', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.patterns.new_pattern_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=detection.models.loops.new_loop_id, editable=False, max_length=32)),
                 ('key', models.CharField(help_text='Digest of kind, tool, program, results and detail.', max_length=32)),
                 ('kind', models.CharField(max_length=16)),
                 ('tool', models.CharField(blank=True, help_text='Empty for loops of several tools.', max_length=128)),

@@ -40,9 +40,9 @@ from detection.models.invitations import Invitation
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
+from detection.models.loops import Loop, LoopActivity, LoopStatus
 from detection.models.message_templates import MessageTemplate
 from detection.models.operations import BeatProcess, BriefRecord, FailedSignIns, PartHeartbeat
-from detection.models.patterns import Pattern, PatternActivity, PatternState
 from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
@@ -107,6 +107,9 @@ __all__ = [
     "JudgeOutcome",
     "KeyScope",
     "LimitNotice",
+    "Loop",
+    "LoopActivity",
+    "LoopStatus",
     "Membership",
     "MessageRole",
     "MessageTemplate",
@@ -117,9 +120,6 @@ __all__ = [
     "OutboxState",
     "Override",
     "PartHeartbeat",
-    "Pattern",
-    "PatternActivity",
-    "PatternState",
     "Project",
     "QuarantinedEvent",
     "ReadMessages",

@@ -38,7 +38,7 @@ class AlertFacts(TypedDict):
     """
 
     id: str
-    loop_id: str
+    calls_digest: str
     kind: str
     tool: str
     agent: str
@@ -55,7 +55,7 @@ class AlertFacts(TypedDict):
     cells: list[list[str]]
     note: str
     group: NotRequired[str]
-    pattern_id: NotRequired[str]
+    loop_id: NotRequired[str]
     window_seconds: NotRequired[float | None]
     window_calls: NotRequired[int | None]
     confidence: NotRequired[float]

@@ -213,25 +213,27 @@ class AlertSilence(Matchers, TenantModel):
     """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
     After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of
-    a pattern is a silence with `pattern`; see `services.alerting.mutes`.
+    a loop is a silence with `loop`; see `services.alerting.mutes`.
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
     public_id = models.CharField(max_length=32, default=new_silence_id, editable=False)
-    loop_id = models.CharField(max_length=32, blank=True, default="", help_text="Only loops of these calls.")
-    pattern = TenantForeignKey(
-        "detection.Pattern",
+    calls_digest = models.CharField(
+        max_length=32, blank=True, default="", help_text="Only loops of these calls."
+    )
+    loop = TenantForeignKey(
+        "detection.Loop",
         null=True,
         blank=True,
         on_delete=models.CASCADE,
         db_index=False,
         related_name="silences",
-        help_text="Only this pattern, which is muted.",
+        help_text="Only this loop, which is muted.",
     )
     baseline = models.IntegerField(
         null=True,
         blank=True,
-        help_text="Of a pattern that is muted until it gets worse: "
+        help_text="Of a loop that is muted until it gets worse: "
         "more incidents than this in 24 hours end the silence.",
     )
     reason = models.CharField(max_length=300)
@@ -255,9 +257,9 @@ class AlertSilence(Matchers, TenantModel):
                 fields=("ends_at",), name="silence_to_catch_up", condition=models.Q(caught_up_at=None)
             ),
             models.Index(
-                fields=("pattern", "-ends_at"),
-                name="silence_of_pattern",
-                condition=models.Q(pattern__isnull=False),
+                fields=("loop", "-ends_at"),
+                name="silence_of_loop",
+                condition=models.Q(loop__isnull=False),
             ),
         )
 

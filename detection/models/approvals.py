@@ -102,7 +102,7 @@ class Approval(TenantModel):
     tool = models.CharField(max_length=128)
     agent = models.CharField(max_length=128, blank=True, default="")
     run = models.CharField(max_length=256, blank=True, default="")
-    loop_id = models.CharField(max_length=32)
+    calls_digest = models.CharField(max_length=32)
     kind = models.CharField(max_length=16)
     count = models.IntegerField()
     limit = models.IntegerField()
@@ -129,7 +129,7 @@ class Approval(TenantModel):
         constraints = (
             models.UniqueConstraint(fields=("project", "public_id"), name="approval_id"),
             models.UniqueConstraint(
-                fields=("project", "session", "loop_id"),
+                fields=("project", "session", "calls_digest"),
                 name="one_open_approval_per_loop",
                 condition=models.Q(state="open"),
             ),

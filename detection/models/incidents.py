@@ -103,11 +103,12 @@ class Incident(TenantModel):
         "says nothing about it; the evidence names the sessions.",
     )
 
-    loop_id = models.CharField(
-        max_length=32, help_text="Identity of the loop: the same calls in other sessions have the same."
+    calls_digest = models.CharField(
+        max_length=32,
+        help_text="Digest of the detector and the calls: the same calls in other sessions have the same.",
     )
-    pattern = TenantForeignKey(
-        "detection.Pattern",
+    loop = TenantForeignKey(
+        "detection.Loop",
         null=True,
         on_delete=models.SET_NULL,
         db_index=False,
@@ -199,12 +200,12 @@ class Incident(TenantModel):
         constraints = (
             models.UniqueConstraint(fields=("project", "public_id"), name="incident_id"),
             models.UniqueConstraint(
-                fields=("project", "session", "loop_id"),
+                fields=("project", "session", "calls_digest"),
                 name="one_active_incident_per_loop",
                 condition=models.Q(ended_at__isnull=True, is_of_family=False),
             ),
             models.UniqueConstraint(
-                fields=("project", "session_name", "loop_id"),
+                fields=("project", "session_name", "calls_digest"),
                 name="one_active_incident_of_family",
                 condition=models.Q(ended_at__isnull=True, is_of_family=True),
             ),
@@ -218,7 +219,7 @@ class Incident(TenantModel):
         indexes = (
             models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
-            models.Index(fields=("project", "loop_id"), name="incident_by_loop"),
+            models.Index(fields=("project", "calls_digest"), name="incident_by_calls"),
             models.Index(fields=("group_id",), name="incident_by_group", include=("project", "cost_usd")),
             # The first incident of each loop.
             models.Index(
@@ -231,14 +232,14 @@ class Incident(TenantModel):
                 name="incident_counting_no_call",
                 condition=models.Q(calls_blocked__gt=0, counted_calls=0),
             ),
-            models.Index(fields=("pattern", "-last_seen_at", "-id"), name="incident_of_pattern"),
+            models.Index(fields=("loop", "-last_seen_at", "-id"), name="incident_in_loop"),
             models.Index(
-                fields=("project", "status", "pattern"),
+                fields=("project", "status", "loop"),
                 name="incident_at_work",
                 condition=models.Q(status__in=("open", "acknowledged", "snoozed")),
             ),
             models.Index(fields=("project", "-id"), name="incident_labelled", condition=~models.Q(label="")),
-            models.Index(fields=("id",), name="incident_without_pattern", condition=models.Q(pattern=None)),
+            models.Index(fields=("id",), name="incident_without_loop", condition=models.Q(loop=None)),
             models.Index(
                 fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")
             ),
@@ -312,13 +313,13 @@ class IncidentActivity(TenantModel):
         db_index=False,
         help_text="The action on many rows that it is a part of.",
     )
-    pattern_change = TenantForeignKey(
-        "PatternActivity",
+    loop_change = TenantForeignKey(
+        "LoopActivity",
         null=True,
         on_delete=models.SET_NULL,
         related_name="incident_activity",
         db_index=False,
-        help_text="The action on the pattern that it is a part of.",
+        help_text="The action on the loop that it is a part of.",
     )
 
     class Meta:
@@ -330,7 +331,7 @@ class IncidentActivity(TenantModel):
                 models.Index(
                     fields=(name,), name=f"activity_{name}", condition=models.Q((f"{name}__isnull", False))
                 )
-                for name in ("along_with", "bulk_action", "pattern_change")
+                for name in ("along_with", "bulk_action", "loop_change")
             ),
             models.Index(
                 fields=("incident", "-id"),

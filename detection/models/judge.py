@@ -36,7 +36,7 @@ class JudgeCall(TenantModel):
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="judge_calls")
     approval = TenantForeignKey(Approval, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
     incident = TenantForeignKey(Incident, null=True, on_delete=models.SET_NULL, related_name="judge_calls")
-    loop_id = models.CharField(max_length=32)
+    calls_digest = models.CharField(max_length=32)
     session_id = models.BigIntegerField()
     at = models.DateTimeField(db_default=Now())
     outcome = models.CharField(max_length=8, choices=JudgeOutcome.choices)
@@ -77,7 +77,7 @@ class JudgeCall(TenantModel):
         )
         indexes = (
             models.Index(fields=("project", "-at"), name="judge_call_newest"),
-            models.Index(fields=("session_id", "loop_id"), name="judge_call_of_loop"),
+            models.Index(fields=("session_id", "calls_digest"), name="judge_call_of_loop"),
         )
 
     def __str__(self) -> str:

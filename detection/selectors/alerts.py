@@ -121,10 +121,10 @@ def list_silences(
 ) -> list[WithAnnotations[AlertSilence, SuppressedCount]]:
     """List active and planned silences, or the last fifty ended, with newest suppressed events as `shown_events`.
 
-    Mutes have their patterns.
+    Mutes have their loops.
     """
     now = timezone.now()
-    rows = AlertSilence.objects.filter(project_id=project_id).select_related("pattern")
+    rows = AlertSilence.objects.filter(project_id=project_id).select_related("loop")
     rows = rows.annotate(suppressed_count=Count("suppressed_events"))
     rows = rows.filter(ends_at__lte=now) if ended else rows.filter(ends_at__gt=now)
     rows = rows.order_by("-ends_at", "-id")

@@ -31,18 +31,17 @@ class IncidentRow:
     backend: Annotated[str, Shown("LLM backend.", filter="backend")]
     model: Annotated[str, Shown("Model.", filter="model")]
     is_demo: Annotated[bool, Shown("Whether the demo created it.", filter="demo")]
-    loop_id: Annotated[str, Shown(
-        "Identity of the loop. Incidents of the same calls in other sessions share it.", name="loop", filter="loop",
-        help="Identity of the loop: the same calls in other sessions", completes=False,
+    calls_digest: Annotated[str, Shown(
+        "Digest of the loop's calls. Incidents of the same calls in other sessions share it.", filter="calls_digest",
+        help="Digest of the calls: the same calls in other sessions", completes=False,
     )]
     group_id: Annotated[str, Shown(
         "Id of the first incident about the same calls. Incidents of several detectors share it.", name="group",
         filter="group", help="Group: the incidents of one loop in one session", completes=False,
     )]
-    pattern_id: Annotated[str | None, Shown(
-        "Id of the pattern: the same loop in other sessions, whatever the arguments. Null for a few seconds after an "
-        "update from a version without patterns.", column="pattern__public_id", filter="pattern",
-        help="Id of the pattern: the same loop in other sessions", completes=False,
+    loop_id: Annotated[str | None, Shown(
+        "Id of the loop, which has the same loop in other sessions, whatever the arguments.", column="loop__public_id",
+        filter="loop", help="Id of the loop, which other sessions have, too", completes=False,
     )]
     kind: Annotated[str, Shown("Detector.")]
     tool: Annotated[str, Shown(
@@ -99,7 +98,7 @@ class IncidentRow:
         "When the loop ended, or the incident by the label `false_alarm`, whichever came first.", show=shown_end,
     )]
     resolved_at: Annotated[datetime | None, Shown("When it was resolved.")]
-    program: Annotated[str | None, Shown(column="pattern__program")]
+    program: Annotated[str | None, Shown(column="loop__program")]
     labelled_at: datetime | None
     # fmt: on
 

@@ -105,11 +105,11 @@ def matching_keys(project_id: int, query: ListQuery, up_to: int, limit: int) -> 
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:
-    """Return an incident of this project, with its session, its pattern and the person who acknowledged it."""
+    """Return an incident of this project, with its session, its loop and the person who acknowledged it."""
     if "\x00" in public_id:
         return None
     return (
-        Incident.objects.select_related("session", "acknowledged_by", "pattern")
+        Incident.objects.select_related("session", "acknowledged_by", "loop")
         .filter(project_id=project_id, public_id=public_id)
         .first()
     )
@@ -206,7 +206,7 @@ def last_loop(incident: Incident) -> Incident | None:
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
     """List the same loop in other sessions of the project, the latest incident of each, those seen last first."""
-    rows = Incident.objects.filter(project_id=incident.project_id, loop_id=incident.loop_id)
+    rows = Incident.objects.filter(project_id=incident.project_id, calls_digest=incident.calls_digest)
     others = rows.exclude(session_name=incident.session_name).order_by("-last_seen_at", "-id")
     latest: dict[str, IncidentRow] = {}
     for row in _fetch(others, limit * MAX_READ_PER_NEIGHBOUR):

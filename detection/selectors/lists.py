@@ -18,9 +18,9 @@ from detection.models import (
     JudgeCall,
     JudgeLabel,
     JudgeOutcome,
+    LoopStatus,
     Notification,
     NotificationItem,
-    PatternState,
     Session,
     SessionState,
     SessionTool,
@@ -29,8 +29,8 @@ from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReaso
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.selectors.filters import FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
+from detection.selectors.loop_status import has_state, is_muted_but_firing
 from detection.selectors.pages import SortKey
-from detection.selectors.pattern_state import has_state, is_muted_but_firing
 from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
 from detection.selectors.row_fields import filters_of, sorts_of
 from detection.selectors.session_rows import SessionRow
@@ -83,7 +83,7 @@ def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
     return Q(pk__in=rows.values("incident"))
 
 
-LOOPS: Final = "-label:false_alarm"
+ONLY_LOOPS: Final = "-label:false_alarm"
 """The filter of the incidents that sums of calls and money in loops add, see `IS_LOOP`."""
 NO_LIMITS: Final = f"-detector:{','.join(sorted(RUN_LIMITS))}"
 """Without spent budgets, whose cost is that of all calls beyond the limit."""
@@ -356,19 +356,19 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-_NOT_OF_PATTERNS = ("is", "pattern", "group", "first", "label", "reason", "reaction", "recovery", "judge")
+_NOT_OF_LOOPS = ("is", "loop", "group", "first", "label", "reason", "reaction", "recovery", "judge")
 
-PATTERNS: Final = ListSpec(
-    name="patterns",
-    words="patterns",
+LOOPS: Final = ListSpec(
+    name="loops",
+    words="loops",
     model=Incident,
     fields=(
         FilterField(
             name="is",
             type="choice",
-            help="State of the pattern",
+            help="State of the loop",
             choices=(
-                *(FieldChoice(state.value, state.label, partial(has_state, state)) for state in PatternState),
+                *(FieldChoice(state.value, state.label, partial(has_state, state)) for state in LoopStatus),
                 FieldChoice("muted_but_firing", "Muted but firing", is_muted_but_firing),
             ),
         ),
@@ -376,11 +376,11 @@ PATTERNS: Final = ListSpec(
             name="owner",
             type="text",
             help="Who it is assigned to",
-            column="pattern__assignee__username",
+            column="loop__assignee__username",
             completes=False,
         ),
-        flag_field("assigned", "Whether it is assigned to someone", Q(pattern__assignee__isnull=False)),
-        *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_PATTERNS),
+        flag_field("assigned", "Whether it is assigned to someone", Q(loop__assignee__isnull=False)),
+        *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_LOOPS),
     ),
     search=INCIDENTS.search,
     time=INCIDENTS.time,
@@ -394,15 +394,15 @@ PATTERNS: Final = ListSpec(
         SortKey("sessions", "sessions", "number"),
         SortKey("blocked", "blocked", "number"),
         SortKey("cost", "cost", "number"),
-        SortKey("tool", "pattern_tool", "text"),
-        SortKey("owner", "pattern_owner", "text"),
+        SortKey("tool", "loop_tool", "text"),
+        SortKey("owner", "loop_owner", "text"),
     ),
     default_text="is:open",
     example="detector:cycle agent:browser assigned:no",
 )
-"""Rows are groups of incidents: fields that are not the pattern's own select the incidents that are counted."""
+"""Rows are groups of incidents: fields that are not the loop's own select the incidents that are counted."""
 
 LISTS: Final = {
-    spec.name: spec for spec in (SESSIONS, PATTERNS, INCIDENTS, APPROVALS, AUDIT, NOTIFICATIONS, STATISTICS)
+    spec.name: spec for spec in (SESSIONS, LOOPS, INCIDENTS, APPROVALS, AUDIT, NOTIFICATIONS, STATISTICS)
 }
 """All of them by name."""

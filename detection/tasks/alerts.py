@@ -9,7 +9,7 @@ from __future__ import annotations
 from celery.signals import worker_init, worker_shutting_down
 
 from detection.services.alerting import delivery, reminders
-from detection.services.incidents import bulk_actions, pattern_changes
+from detection.services.incidents import bulk_actions, loop_changes
 from detection.services.maintenance import hourly_counts
 from detection.tasks.periodic import Periodic
 
@@ -26,7 +26,7 @@ def _start(**_: object) -> None:
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
         Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
         Periodic("bulk_actions", ACTION_PERIOD_SECONDS, bulk_actions.carry_out_waiting),
-        Periodic("pattern_changes", ACTION_PERIOD_SECONDS, pattern_changes.carry_out_waiting),
+        Periodic("loop_changes", ACTION_PERIOD_SECONDS, loop_changes.carry_out_waiting),
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
     ]
     for thread in _threads:

@@ -20,7 +20,7 @@ from detection.console import listing as listings
 from detection.console.icons import ICONS
 from detection.console.integration_words import integration_words
 from detection.console.listing import Listing
-from detection.console.patterns import Trend
+from detection.console.loops import Trend
 from detection.console.session_map import Area, SessionMap
 from detection.console.statistics_links import Link
 from detection.console.timeline import Timeline
@@ -85,7 +85,7 @@ def with_code(text: object) -> SafeString:
 
 @register.simple_tag(takes_context=True)
 def activity(context: RequestContext, action: str) -> str:
-    """Return an action of an incident's activity in words; a pattern has no incident."""
+    """Return an action of an incident's activity in words; a loop has no incident."""
     incident = context.get("incident")
     if incident and not incident.was_guarded and action in ("reacted", "reacted_also"):
         return "The guard would have reacted"
@@ -333,7 +333,7 @@ def sentence(parts: Sequence[incident_text.Part]) -> SafeString:
 
 @register.simple_tag
 def trend_bars(trend: Trend) -> SafeString:
-    """Write the bars of a pattern's row."""
+    """Write the bars of a loop's row."""
     return format_html(
         '<svg class="trend" width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="img" aria-label="{2}">'
         '<title>{2}</title><path class="base" d="M0 {1}h{0}" /><path d="{3}" /></svg>',
@@ -365,9 +365,9 @@ def session_url(project: Any, name: str) -> str:
 
 
 @register.simple_tag
-def pattern_url(project: Any, public_id: str) -> str:
-    """Return the permalink of a pattern."""
-    return permalinks.pattern_url(project.slug, public_id)
+def loop_url(project: Any, public_id: str) -> str:
+    """Return the permalink of a loop."""
+    return permalinks.loop_url(project.slug, public_id)
 
 
 @register.simple_tag
@@ -378,7 +378,7 @@ def incident_url(project: Any, public_id: str) -> str:
 
 @register.simple_tag
 def undo_url(project: Any, ids: str) -> str:
-    """Return where a change of these incidents or patterns is undone."""
+    """Return where a change of these incidents or loops is undone."""
     return permalinks.undo_url(project.slug, ids)
 
 

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from detection.models import Incident, Session
 from detection.selectors.incident_rows import IncidentRow
-from detection.selectors.patterns import PatternRow
+from detection.selectors.loops import LoopRow
 from detection.selectors.row_fields import document_of
 from detection.selectors.session_rows import SessionRow
 
@@ -40,11 +40,11 @@ def incident_document(row: IncidentRow | Incident, project: str) -> dict[str, ob
     }
 
 
-def pattern_link(project: str, public_id: str) -> str:
-    """Return the address of a pattern in the console."""
-    return f"{settings.PUBLIC_URL}/p/{project}/patterns/{public_id}"
+def loop_link(project: str, public_id: str) -> str:
+    """Return the address of a loop in the console."""
+    return f"{settings.PUBLIC_URL}/p/{project}/loops/{public_id}"
 
 
-def pattern_document(row: PatternRow, project: str) -> dict[str, object]:
-    """Return a pattern as lists, exports and actions show it."""
-    return {**document_of(row), "links": {"pattern": pattern_link(project, row.public_id)}}
+def loop_document(row: LoopRow, project: str) -> dict[str, object]:
+    """Return a loop as lists, exports and actions show it."""
+    return {**document_of(row), "links": {"loop": loop_link(project, row.public_id)}}

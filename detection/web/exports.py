@@ -11,16 +11,16 @@ import orjson
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 
-from detection.selectors import alerts, approvals, audit, incidents, patterns, sessions, statistics
+from detection.selectors import alerts, approvals, audit, incidents, loops, sessions, statistics
 from detection.selectors.filters import ListQuery
 from detection.selectors.incident_rows import IncidentRow
+from detection.selectors.loops import LoopRow
 from detection.selectors.pages import Page, all_rows
-from detection.selectors.patterns import PatternRow
 from detection.selectors.prices import known_cost
 from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
 from detection.selectors.row_fields import document_of, shown_fields
 from detection.selectors.session_rows import SessionRow
-from detection.web.documents import incident_document, pattern_document, session_document
+from detection.web.documents import incident_document, loop_document, session_document
 
 SCHEMA_VERSION: Final = "1"
 MAX_ROWS: Final = 100_000
@@ -41,7 +41,7 @@ def _with_known_cost(
 ) -> Callable[[Any, str], dict[str, object]]:
     """Return the document without a cost that nobody reported; one that counts elsewhere is zero."""
 
-    def of(row: IncidentRow | PatternRow, project: str) -> dict[str, object]:
+    def of(row: IncidentRow | LoopRow, project: str) -> dict[str, object]:
         unknown = {} if row.cost_usd or row.cost_note else {"cost_usd": None}
         return document(row, project) | unknown
 
@@ -76,9 +76,7 @@ EXPORTED_LISTS: Final = {
     "incidents": ExportedList(
         incidents.list_incidents, _columns(IncidentRow), _with_known_cost(incident_document)
     ),
-    "patterns": ExportedList(
-        patterns.list_patterns, _columns(PatternRow), _with_known_cost(pattern_document)
-    ),
+    "loops": ExportedList(loops.list_loops, _columns(LoopRow), _with_known_cost(loop_document)),
     "approvals": ExportedList(
         approvals.list_approvals, _columns(ApprovalRow), lambda row, _: document_of(row, ApprovalRow)
     ),

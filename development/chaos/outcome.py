@@ -51,7 +51,7 @@ _TABLES = {
             JOIN detection_project p ON p.id = q.project_id WHERE p.slug = %s""",
 }
 _DIFFERS = frozenset(
-    ("id", "key", "loop", "group", "pattern_id", "links", "message", "incident", "request_id", "window_seconds",
+    ("id", "key", "loop", "group", "loop_id", "links", "message", "incident", "request_id", "window_seconds",
      "deadline", "trend", "decided_by", "by", "summary")
 )  # fmt: skip
 """Ids, keyed digests and times, and sentences that contain them."""
@@ -110,7 +110,7 @@ def read_outcome(
         parts["API sessions"] = _documents(sessions)
         parts["API incidents"] = _documents(_all(client, "/incidents"))
         parts["API approvals"] = _documents(_all(client, "/approvals"))
-        parts["API patterns"] = _documents(_all(client, "/patterns"))
+        parts["API loops"] = _documents(_all(client, "/loops"))
         for name in sorted(one["session"] for one in sessions):
             parts[f"API calls of {name}"] = _documents(_all(client, f"/sessions/{name}/calls"))
     parts["verdicts"] = Counter(answers.verdicts.items())

@@ -63,7 +63,7 @@ def make_records(receiver: Receiver, **text: str) -> tuple[World, dict[str, Any]
         ask(world.project, text.get("session", "asking"), 10 + number, tool=tool, backend="asking", model="m")
     approval = Approval.objects.get(project=world.project)
     JudgeCall.objects.create(
-        project=world.project, approval=approval, incident=approval.incident, loop_id=approval.loop_id,
+        project=world.project, approval=approval, incident=approval.incident, calls_digest=approval.calls_digest,
         session_id=approval.session_id, outcome="denied", response=text.get("tool", "no"), model="judge-1",
     )  # fmt: skip
     upstream = settings.GATEWAY_UPSTREAMS[0]

@@ -118,12 +118,12 @@ def judged(api, project):
     """The id of an approval that the judge denied."""
     approval = Approval.objects.create(
         project=project, session=Session.objects.create(project=project, external_id="judged"), decider="judge",
-        seq=1, call_id="c", tool="t", loop_id="a", kind="budget", count=6, limit=6, state="decided", decision="stop",
+        seq=1, call_id="c", tool="t", calls_digest="a", kind="budget", count=6, limit=6, state="decided", decision="stop",
         requested_at=timezone.now(), deadline=timezone.now(), unattended="stop", decided_by="judge",
         decided_at=timezone.now(),
     )  # fmt: skip
     JudgeCall.objects.create(
-        project=project, approval=approval, loop_id="a", session_id=approval.session_id, outcome="denied", reason="No.",
+        project=project, approval=approval, calls_digest="a", session_id=approval.session_id, outcome="denied", reason="No.",
     )  # fmt: skip
     return approval.public_id
 

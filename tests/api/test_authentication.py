@@ -58,11 +58,11 @@ BODIES = {
     ("POST", "/incidents/{incident_id}/exceptions"): {"option": "session:off"},
     ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
     ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
-    ("POST", "/patterns/bulk"): {"ids": ["{pattern_id}"], "action": "acknowledge"},
-    ("POST", "/patterns/{pattern_id}/assign"): {"assignee": ""},
-    ("POST", "/patterns/{pattern_id}/comment"): {"note": "seen"},
-    ("POST", "/patterns/{pattern_id}/mute"): {"until_worse": True},
-    ("POST", "/patterns/{pattern_id}/label"): {"label": "false_alarm"},
+    ("POST", "/loops/bulk"): {"ids": ["{loop_id}"], "action": "acknowledge"},
+    ("POST", "/loops/{loop_id}/assign"): {"assignee": ""},
+    ("POST", "/loops/{loop_id}/comment"): {"note": "seen"},
+    ("POST", "/loops/{loop_id}/mute"): {"until_worse": True},
+    ("POST", "/loops/{loop_id}/label"): {"label": "false_alarm"},
     ("PUT", "/overrides"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}"): {"values": {"max_repeats": 6}},
     ("PUT", "/overrides/{backend}/{model}"): {"values": {"max_repeats": 6}},
@@ -98,7 +98,7 @@ REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/incidents/{incident_id}/exceptions/undo"),
-    ("POST", "/patterns/{pattern_id}/undo"),
+    ("POST", "/loops/{loop_id}/undo"),
     ("POST", "/suggestions/{suggestion_id}/undo"),
     ("POST", "/sessions/{session}/revoke-exemption"),
 }
@@ -165,7 +165,7 @@ def _made(api, address):
     found = {
         "session": "s-1",
         "incident_id": api.get("/incidents").json()["items"][0]["id"],
-        "pattern_id": api.get("/patterns").json()["items"][0]["id"],
+        "loop_id": api.get("/loops").json()["items"][0]["id"],
         "agent": "triage",
         "backend": "openai",
         "model": "gpt-5",
@@ -201,7 +201,10 @@ def _approvals(api):
     remembered = api.get("/approvals/remembered").json()["items"][0]
     approval = Approval.objects.get(public_id=first["id"])
     approval.judge_calls.create(
-        project=approval.project, session_id=approval.session_id, loop_id=approval.loop_id, outcome="denied"
+        project=approval.project,
+        session_id=approval.session_id,
+        calls_digest=approval.calls_digest,
+        outcome="denied",
     )
     return {"approval_id": first["id"], "remembered_id": remembered["id"]}
 

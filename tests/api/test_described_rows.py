@@ -27,7 +27,7 @@ from detection.selectors import row_fields
 from detection.selectors.filters import list_query
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.lists import LISTS
-from detection.selectors.patterns import PatternRow
+from detection.selectors.loops import LoopRow
 from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
 from detection.selectors.row_fields import Shown
 from detection.selectors.session_rows import SessionRow
@@ -41,7 +41,7 @@ pytestmark = pytest.mark.django_db
 KINDS = {
     "sessions": (SessionRow, "SessionSchema", ["links"]),
     "incidents": (IncidentRow, "IncidentSchema", ["links"]),
-    "patterns": (PatternRow, "PatternSchema", ["links"]),
+    "loops": (LoopRow, "LoopSchema", ["links"]),
     "approvals": (ApprovalRow, "ApprovalSchema", ["rendered"]),
     "notifications": (NotificationRow, "NotificationSchema", []),
     "audit": (AuditRow, "AuditEntrySchema", []),
@@ -97,7 +97,7 @@ def test_an_added_field_of_each_type_is_in_documents_files_schema_filters_and_or
     values = {"session_name": "s-1", "calls_in_loop": 7, "cost_usd": 2, "status": "open"}
     row = make_incident(project, kind="cycle", **values)
     make_incident(
-        project, kind="repeat", loop_id="other", **values | {"session_name": "", "calls_in_loop": 3}
+        project, kind="repeat", calls_digest="other", **values | {"session_name": "", "calls_in_loop": 3}
     )
     columns = row_fields.columns_of(LongerRow).values()
     read = LongerRow(*Incident.objects.filter(pk=row.pk).values_list(*columns)[0])
@@ -156,7 +156,7 @@ def rows(api, project):
     now = timezone.now()
     Approval.objects.create(
         project=project, session=session, incident=session.incidents.first(), seq=1, call_id="c", call_key="k", tool="t",
-        loop_id="l", kind="repeat", count=3, limit=3, summary="Repeated.", deadline=now + timedelta(hours=1),
+        calls_digest="l", kind="repeat", count=3, limit=3, summary="Repeated.", deadline=now + timedelta(hours=1),
     )  # fmt: skip
     destination = AlertDestination.objects.create(project=project, name="hook", kind="webhook", address="a")
     Notification.objects.create(
@@ -224,10 +224,10 @@ def test_the_api_and_files_have_the_described_fields_in_order(name, rows):
     head, first, *_ = csv.reader(io.StringIO(files(rows, name, "csv", query)))
     assert head == key + names
     assert len(first) == len(head)
-    if name == "patterns":  # values of several parts are JSON
+    if name == "loops":  # values of several parts are JSON
         assert len(json.loads(first[head.index("trend")])) == 24
     line = files(rows, name, "jsonl", query).partition("\n")[0]
     assert [*json.loads(line)] == key + names + [one for one in more if one == "links"]
     assert [*ninja_api.get_openapi_schema()["components"]["schemas"][schema]["properties"]] == names + more
-    if name not in ("patterns", "statistics"):
+    if name not in ("loops", "statistics"):
         assert {one.name for one in row_fields.filters_of(row)} <= {one.name for one in LISTS[name].fields}

@@ -123,7 +123,7 @@ def test_no_cell_of_a_csv_is_a_formula(api, start):
 def test_a_long_export_is_complete(api, incident):
     row = Incident.objects.get()
     Incident.objects.bulk_create(
-        Incident(project_id=row.project_id, session_name=f"s-{n}", loop_id=f"{n}", kind="repeat", tool="t", count=4, limit=4,
+        Incident(project_id=row.project_id, session_name=f"s-{n}", calls_digest=f"{n}", kind="repeat", tool="t", count=4, limit=4,
                  decision="stop", first_seq=1, last_seq=4)
         for n in range(CHUNK_ROWS + 20)
     )  # fmt: skip

@@ -92,7 +92,7 @@ def test_the_judge_s_rulings_are_counted_for_people_and_machines(api, project, c
     for outcome, latency in (("accepted", 200), ("denied", 400), ("denied", 600)):
         JudgeCall.objects.create(
             project=project,
-            loop_id="a",
+            calls_digest="a",
             session_id=1,
             outcome=outcome,
             latency_ms=latency,

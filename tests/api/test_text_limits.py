@@ -80,7 +80,7 @@ def test_the_documented_maximum_is_stored_whole(api, form, letter):
     call = Event.objects.get(session=session, type="call")
     for name in ("tool", "call_id", "cwd", "round", "run", "backend"):
         assert getattr(call, name) == texts[name]
-    for path in ("/sessions", f"/sessions/{texts['session']}", "/incidents", "/patterns", "/statistics"):
+    for path in ("/sessions", f"/sessions/{texts['session']}", "/incidents", "/loops", "/statistics"):
         assert api.get(path).status_code == 200
 
 

@@ -41,7 +41,7 @@ def project(transactional_db, settings):
     for number, kind in enumerate(("repeat", "cycle", "repeat", "stagnation", "outcome")):
         evidence = {"reactions": {"warn": {"recovered": number, "went_on": 1}, "block": {"recovered": 2}}}
         make_incident(
-            project, kind=kind, loop_id=str(number), session_name=f"s-{number}", recovered=number % 2 == 0,
+            project, kind=kind, calls_digest=str(number), session_name=f"s-{number}", recovered=number % 2 == 0,
             label="true_loop" if number < 3 else "false_alarm", evidence=evidence, cost_usd=number,
         )  # fmt: skip
     with receiving() as receiver:
@@ -50,10 +50,10 @@ def project(transactional_db, settings):
         make_route(project, hook, name="everything", tools=["search_*"], quiet_from=None)
         notifications.send_test(project.pk, hook.public_id, ANA)
         ends_at = timezone.now() + timedelta(hours=3)
-        outbox.record_incident_event(make_incident(project, loop_id="told"), "opened")
+        outbox.record_incident_event(make_incident(project, calls_digest="told"), "opened")
         delivery.run(5)
         silences.create_silence(project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"])
-        outbox.record_incident_event(make_incident(project, loop_id="hidden"), "opened")
+        outbox.record_incident_event(make_incident(project, calls_digest="hidden"), "opened")
         delivery.run(5)
     return project
 

@@ -58,7 +58,7 @@ def test_rows_are_walked_selected_and_opened(site, world, page):
     page.wait_for_url("**/incidents/inc_*")
 
 
-@pytest.mark.parametrize("name", ["incidents", "patterns"])
+@pytest.mark.parametrize("name", ["incidents", "loops"])
 def test_selected_rows_stay_while_new_ones_arrive_and_come_in_afterwards(site, world, page, name):
     page.goto(f"{site.url}{world.base}/{name}")
     tab = page.locator("#list-tabs a", has_text="Open")
@@ -108,7 +108,7 @@ def test_one_key_leads_to_muting_the_loop(site, world, page):
     page.keyboard.type("known")  # the reason has the focus
     page.get_by_role("button", name="Create silence").click()
     page.wait_for_selector("text=Silence created")
-    assert AlertSilence.objects.get().loop_id == world.incident.loop_id
+    assert AlertSilence.objects.get().calls_digest == world.incident.calls_digest
 
 
 def test_a_menu_that_a_key_opened_is_used_with_the_arrows(site, world, page):

@@ -13,10 +13,10 @@ from django.contrib.auth import get_user_model
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from detection.models import Pattern, Session
+from detection.models import Loop, Session
 from detection.services.audit import SYSTEM
 from detection.services.events.event_records import EventRecord
-from detection.services.incidents import pattern_triage
+from detection.services.incidents import loop_triage
 from detection.services.ingestion.ingest import ingest
 from detection.services.retention import retention
 from detection.services.sessions import actions as service
@@ -200,16 +200,16 @@ def test_an_open_session_page_follows_its_session(live, project, site):
 
 def test_an_open_pattern_page_follows_its_incidents_and_leaves_what_is_typed(live, project, site):
     loop(project, "one", calls=4)
-    pattern = Pattern.objects.get()
-    pattern_triage.resolve(project.pk, pattern.public_id, SYSTEM)
-    live.goto(f"{site.url}/p/support/patterns/{pattern.public_id}")
-    expect(live.locator("#pattern-state")).to_have_text("Resolved")
+    row = Loop.objects.get()
+    loop_triage.resolve(project.pk, row.public_id, SYSTEM)
+    live.goto(f"{site.url}/p/support/loops/{row.public_id}")
+    expect(live.locator("#loop-state")).to_have_text("Resolved")
     live.get_by_label("Comment").fill("half a sentence")
     live.wait_for_timeout(500)
     loop(project, "two", calls=4)
-    expect(live.locator("#pattern-state")).to_have_text("Open", timeout=5000)
-    expect(live.locator("#pattern-facts")).to_contain_text("1 open")
-    expect(live.locator("#pattern-banners")).to_contain_text("1 incident is open again")
+    expect(live.locator("#loop-state")).to_have_text("Open", timeout=5000)
+    expect(live.locator("#loop-facts")).to_contain_text("1 open")
+    expect(live.locator("#loop-banners")).to_contain_text("1 incident is open again")
     expect(live.get_by_role("button", name="Acknowledge")).to_be_visible()
     expect(live.get_by_label("Comment")).to_have_value("half a sentence")
 

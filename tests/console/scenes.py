@@ -13,7 +13,7 @@ from django.test import Client
 from django.utils import timezone
 
 from detection.engine.scopes import Scope
-from detection.models import Attempt, Incident, Pattern, Project, Role, Session, TranscriptImport, WhatIf
+from detection.models import Attempt, Incident, Loop, Project, Role, Session, TranscriptImport, WhatIf
 from detection.services.audit import SYSTEM
 from detection.services.events.event_records import EventRecord
 from detection.services.gateway import backends, prices
@@ -222,10 +222,10 @@ def add_gateway(world: World, **text: str) -> None:
     store_traffic(counts)
 
 
-def pattern_of(incident: Incident) -> Pattern:
-    """Return the pattern of an incident."""
-    assert incident.pattern is not None
-    return incident.pattern
+def loop_of(incident: Incident) -> Loop:
+    """Return the loop of an incident."""
+    assert incident.loop is not None
+    return incident.loop
 
 
 def screens(world: World) -> dict[str, str]:
@@ -242,8 +242,8 @@ def screens(world: World) -> dict[str, str]:
         "session settings": f"{session}{more}tab=settings",
         "incidents": f"{base}/incidents?q=",
         "incident": f"{base}/incidents/{world.incident.public_id}",
-        "patterns": f"{base}/patterns?q=",
-        "pattern": f"{base}/patterns/{pattern_of(world.incident).public_id}",
+        "loops": f"{base}/loops?q=",
+        "loop": f"{base}/loops/{loop_of(world.incident).public_id}",
         "policies": f"{base}/policies",
         "policies of a model": f"{base}/policies?scope=model:openai/gpt-5",
         "tool rule": f"{base}/policies/tool-rule?pattern=get_*",

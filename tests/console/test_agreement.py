@@ -16,12 +16,12 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Incident, Pattern, Session
+from detection.models import Approval, Incident, Loop, Session
 from detection.models.session_state import SessionState
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import ServiceError
-from detection.services.incidents import pattern_triage, triage
+from detection.services.incidents import loop_triage, triage
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from detection.services.retention import retention
@@ -44,7 +44,7 @@ class Chance:
     def act(self):
         often = (self.repeat, self.alternate, self.triage) * 2
         once = (
-            self.pattern,
+            self.loop,
             self.work,
             self.mode,
             self.decide,
@@ -95,14 +95,14 @@ class Chance:
             }
             triage.ACTIONS[name](self.project.pk, incident.public_id, BY, **more.get(name, {}))
 
-    def pattern(self):
-        for pattern in Pattern.objects.order_by("?")[:1]:
-            name = self.random.choice([*pattern_triage.ACTIONS])
+    def loop(self):
+        for loop in Loop.objects.order_by("?")[:1]:
+            name = self.random.choice([*loop_triage.ACTIONS])
             more: dict[str, Any] = {
                 "mute": {"until_worse": True},
                 "label": {"value": self.random.choice(("false_alarm", ""))},
             }
-            pattern_triage.ACTIONS[name](self.project.pk, pattern.public_id, BY, **more.get(name, {}))
+            loop_triage.ACTIONS[name](self.project.pk, loop.public_id, BY, **more.get(name, {}))
 
     def stop(self):
         self.api.post(f"/sessions/{self.random.choice(SESSIONS)}/stop", {"reason": "enough"})
@@ -170,13 +170,13 @@ def check(world, api):
         "resolved",
         "not_a_loop",
     )
-    patterns = {state: len(listed(api, "/patterns", state=state)) for state in states}
+    loops = {state: len(listed(api, "/loops", state=state)) for state in states}
     idle_since = (timezone.now() - timedelta(minutes=5)).isoformat()
     looping = listed(api, "/sessions", state="looping")
     quiet_loops = sum(one["last_event_at"] < idle_since for one in looping)
     badges = {
-        "patterns": patterns["open"],
-        "muted_patterns": patterns["muted_but_firing"],
+        "loops": loops["open"],
+        "muted_loops": loops["muted_but_firing"],
         "live": sum(sessions[state] for state in ("running", "looping", "held")) - quiet_loops,
         "incidents": incidents["open"],
         "approvals": len(waiting),
@@ -196,12 +196,10 @@ def check(world, api):
     assert tabs["all"] == sum(incidents.values()) == len(listed(api, "/incidents"))
     assert tabs["of_them_not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
 
-    tabs = tabs_of(world.client.get(f"{world.base}/patterns").content.decode())
+    tabs = tabs_of(world.client.get(f"{world.base}/loops").content.decode())
     rare = {"snoozed", "muted_but_firing"}  # shown only while there is something in them
-    assert {name: tabs.get(name, 0 if name in rare else None) for name in states} == patterns
-    assert (
-        tabs["all"] == len(listed(api, "/patterns")) == sum(patterns.values()) - patterns["muted_but_firing"]
-    )
+    assert {name: tabs.get(name, 0 if name in rare else None) for name in states} == loops
+    assert tabs["all"] == len(listed(api, "/loops")) == sum(loops.values()) - loops["muted_but_firing"]
 
     approvals = world.client.get(f"{world.base}/approvals").content.decode()
     assert len(set(re.findall(r'id="(apr_\w+)"', approvals))) == len(waiting)
@@ -243,7 +241,7 @@ def check_money(world, api):
     """Compare every sum of what loops cost with the rows of the list that it leads to."""
     page = {
         part: world.client.get(f"{world.base}/{part}").content.decode()
-        for part in ("live", "patterns?q=", "statistics", "statistics?by=tool", "statistics?by=model")
+        for part in ("live", "loops?q=", "statistics", "statistics?by=tool", "statistics?by=model")
     }
 
     def listed_at(url):
@@ -264,7 +262,7 @@ def check_money(world, api):
         assert all(money_of(shown) == listed_at(url) for url, shown in links), (part, links)
         if part != "live":
             assert sum(money_of(shown) for _, shown in links) == spent, part
-    assert sum(row["cost_usd"] for row in listed(api, "/patterns")) == spent
+    assert sum(row["cost_usd"] for row in listed(api, "/loops")) == spent
     for by in ("kind", "tool", "model", "backend", "day"):
         found = api.get("/statistics", by=by).json()
         assert found["total"]["loop_cost_usd"] == sum(row["loop_cost_usd"] for row in found["items"]) == spent

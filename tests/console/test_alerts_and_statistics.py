@@ -17,14 +17,14 @@ from django.utils import timezone
 
 from detection.console.formatting import visible
 from detection.engine.scopes import PROJECT
-from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Pattern, Project, Role
+from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Loop, Project, Role
 from detection.models.alert_facts import AlertFacts
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
-from detection.services.incidents import pattern_triage
+from detection.services.incidents import loop_triage
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
-from detection.services.tracking import patterns
+from detection.services.tracking import loops
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident, make_route
 from tests.support.http_receiver import Reply
@@ -230,9 +230,9 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
     found = {}
     for tool in names:
         make_incident(world.project, tool=tool, agent=NASTY)
-        patterns.assign_missing()
-        found[tool] = Pattern.objects.get(project=world.project, tool=tool)
-        pattern_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+        loops.assign_missing()
+        found[tool] = Loop.objects.get(project=world.project, tool=tool)
+        loop_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     page = f"{url(world, 'alerts')}?tab=silences"
 
     def shown():
@@ -240,8 +240,8 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
             told = world.client.get(page)
         assert "all alerts" not in text(told)
         assert "<script>alert" not in told.content.decode()
-        for tool, pattern in found.items():
-            link = url(world, "pattern", pattern.public_id)
+        for tool, row in found.items():
+            link = url(world, "loop", row.public_id)
             (words,) = re.findall(rf'href="{link}"\s*>([^<]*)</a>', told.content.decode())
             assert html.unescape(words).startswith(visible(tool))
         return len(queries)
@@ -251,18 +251,18 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
     for place in range(3):
         tool = f"tool_{place}"
         make_incident(world.project, tool=tool)
-        patterns.assign_missing()
-        found[tool] = Pattern.objects.get(project=world.project, tool=tool)
-        pattern_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+        loops.assign_missing()
+        found[tool] = Loop.objects.get(project=world.project, tool=tool)
+        loop_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     assert shown() == first
-    pattern_triage.unmute(world.project.pk, found["read_file"].public_id, SYSTEM)
+    loop_triage.unmute(world.project.pk, found["read_file"].public_id, SYSTEM)
     shown()
     gone = found.pop("tool_0")
     gone.incidents.all().delete()
     shown()
     told = world.client.get(page)
-    assert url(world, "pattern", gone.public_id) not in told.content.decode()
-    assert "pattern: tool_0" in text(told)
+    assert url(world, "loop", gone.public_id) not in told.content.decode()
+    assert "loop: tool_0" in text(told)
 
 
 def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, hook):
@@ -389,11 +389,11 @@ def muted(world, incident, **changes):
 @pytest.mark.parametrize("tool", ["search_web", "a*b?[c]", "one, two", NASTY[:60], "ein · 工具"])
 def test_an_incident_is_muted_from_its_page_and_shows_it(world, hook, tool):
     make_route(world.project, hook)
-    incident = make_incident(world.project, tool=tool, agent="res*", loop_id="l00p", ended_at=None)
-    other = make_incident(world.project, tool="a_b_c", agent="research", loop_id="l00p2", ended_at=None)
+    incident = make_incident(world.project, tool=tool, agent="res*", calls_digest="l00p", ended_at=None)
+    other = make_incident(world.project, tool="a_b_c", agent="research", calls_digest="l00p2", ended_at=None)
     assert muted(world, incident).status_code == 302
     silence = AlertSilence.objects.get()
-    assert (silence.loop_id, silence.ends_at > timezone.now()) == ("l00p", True)
+    assert (silence.calls_digest, silence.ends_at > timezone.now()) == ("l00p", True)
     for one in (incident, other):
         outbox.record_incident_event(one, "opened")
     routing.route_pending()
@@ -406,7 +406,7 @@ def test_a_rejected_mute_keeps_its_form(world):
     told = muted(world, world.incident, reason=" ").content.decode()
     assert "<code>reason</code> must have" in told
     kept = form_of(told)
-    assert (kept["loop"], kept["tools"]) == (world.incident.loop_id, world.incident.tool)
+    assert (kept["loop"], kept["tools"]) == (world.incident.calls_digest, world.incident.tool)
     wider = muted(world, world.incident, reason=" ", loop="").content.decode()
     assert "loop" not in form_of(wider)
 

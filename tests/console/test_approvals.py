@@ -206,7 +206,7 @@ def test_a_ruling_is_labelled_on_its_incident(as_member, project, held):
         project=project,
         approval=held,
         incident=held.incident,
-        loop_id="a",
+        calls_digest="a",
         session_id=held.session_id,
         outcome="accepted",
     )

@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import BulkAction, Incident, IncidentActivity, Pattern, PatternActivity
-from detection.services.incidents import bulk_actions, pattern_changes
+from detection.models import BulkAction, Incident, IncidentActivity, Loop, LoopActivity
+from detection.services.incidents import bulk_actions, loop_changes
 from tests.console.scenes import loop, make_world, text
 from tests.support.alerts import make_incident
 from tests.support.shared_rows import shared_rows
@@ -21,8 +21,8 @@ def shared_world(django_db_setup, django_db_blocker):
         world = make_world()
         Incident.objects.all().delete()
         for number in range(60):
-            make_incident(world.project, kind="cycle", loop_id=f"c-{number}", tool="bash", status="open")
-        make_incident(world.project, kind="repeat", loop_id="other", tool="bash", status="open")
+            make_incident(world.project, kind="cycle", calls_digest=f"c-{number}", tool="bash", status="open")
+        make_incident(world.project, kind="repeat", calls_digest="other", tool="bash", status="open")
         yield world
 
 
@@ -33,7 +33,7 @@ def long_enough(monkeypatch):
 
 
 def labels():
-    return dict(Incident.objects.order_by("pk").values_list("loop_id", "label"))
+    return dict(Incident.objects.order_by("pk").values_list("calls_digest", "label"))
 
 
 def all_that_match(world, name="incidents", query="q=detector:cycle", action="label:false_alarm"):
@@ -52,9 +52,9 @@ def undo(world, page, name="incidents"):
 
 def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
     group = {"session": world.session, "group_id": "inc_one"}
-    Incident.objects.filter(loop_id="c-7").update(**group)
-    make_incident(world.project, kind="repeat", loop_id="related", status="open", ended_at=None, **group)
-    one = Incident.objects.get(loop_id="c-7")
+    Incident.objects.filter(calls_digest="c-7").update(**group)
+    make_incident(world.project, kind="repeat", calls_digest="related", status="open", ended_at=None, **group)
+    one = Incident.objects.get(calls_digest="c-7")
     assert "all 60 that match" in text(world.client.get(f"{world.base}/incidents?q=detector:cycle"))
     done = all_that_match(world)
     assert "61 incidents labelled, 1 about the same calls." in text(done)
@@ -100,21 +100,21 @@ def test_patterns_without_open_incidents_are_not_acknowledged(world, number):
     for one in range(number):
         loop(world.project, f"run-{one}", tool=f"tool-{one}", calls=4)
     Incident.objects.filter(session_name="run-0").update(status="ended", ended_at=timezone.now())
-    ids = [*Pattern.objects.filter(incidents__isnull=False).values_list("public_id", flat=True)]
+    ids = [*Loop.objects.filter(incidents__isnull=False).values_list("public_id", flat=True)]
     for action, count in (("acknowledge", number - 1), ("resolve", number)):
         form = {"action": action, "ids": ids}
-        said = text(world.client.post(f"{world.base}/patterns/act", form, follow=True))
+        said = text(world.client.post(f"{world.base}/loops/act", form, follow=True))
         unchanged = f", {number - count} unchanged" if count < number else ""
-        assert f"{count} patterns {action.removesuffix('e')}ed{unchanged}." in said
-        again = text(world.client.post(f"{world.base}/patterns/act", form, follow=True))
-        assert f"0 patterns {action.removesuffix('e')}ed, {number} unchanged." in again
+        assert f"{count} loops {action.removesuffix('e')}ed{unchanged}." in said
+        again = text(world.client.post(f"{world.base}/loops/act", form, follow=True))
+        assert f"0 loops {action.removesuffix('e')}ed, {number} unchanged." in again
 
 
 def test_an_undo_counts_what_it_restores_along_with_another_row(world):
     """Both rows are of one loop, so undoing the first restores the second, too."""
     group = {"session": world.session, "group_id": "inc_one"}
-    make_incident(world.project, kind="cycle", loop_id="related", tool="bash", status="open", **group)
-    Incident.objects.filter(loop_id="c-7").update(**group)
+    make_incident(world.project, kind="cycle", calls_digest="related", tool="bash", status="open", **group)
+    Incident.objects.filter(calls_digest="c-7").update(**group)
     done = all_that_match(world)
     assert "61 incidents labelled." in text(done)
     again = text(undo(world, done))
@@ -134,7 +134,7 @@ def test_a_worker_continues_with_progress_and_undo_and_refuses_a_second_submissi
     assert "1 of 60 incidents labelled." in text(first)
     assert '<progress max="60" value="1"' in re.sub(r"\s+", " ", first.content.decode())
     assert "Another action on these rows is still running." in text(all_that_match(world))
-    make_incident(world.project, kind="cycle", loop_id="late", tool="bash", status="open")
+    make_incident(world.project, kind="cycle", calls_digest="late", tool="bash", status="open")
     BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
     assert bulk_actions.carry_out_waiting() == 1
     assert bulk_actions.carry_out_waiting() == 0
@@ -180,30 +180,30 @@ def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
     for number in range(3):
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     query = "q=is:open tool:tool_*"
-    keys = [*Pattern.objects.filter(tool__startswith="tool_").order_by("pk")]
-    done = all_that_match(world, "patterns", query, "label:false_alarm")
+    keys = [*Loop.objects.filter(tool__startswith="tool_").order_by("pk")]
+    done = all_that_match(world, "loops", query, "label:false_alarm")
     since = keys[0]
     world.client.post(
-        f"{world.base}/patterns/act", {"action": "label", "label": "true_loop", "ids": since.public_id}
+        f"{world.base}/loops/act", {"action": "label", "label": "true_loop", "ids": since.public_id}
     )
     # The process that carried it out had not counted the last row when an undo ended it.
     BulkAction.objects.update(
         done=len(keys) - 1, finished_at=BulkAction.objects.get().created_at, claimed_until=None
     )
-    page = text(undo(world, done, "patterns"))
-    assert f"{len(keys) - 1} patterns restored." in page
-    assert [Pattern.objects.get(pk=one.pk).label for one in keys] == ["true_loop"] + [""] * (len(keys) - 1)
+    page = text(undo(world, done, "loops"))
+    assert f"{len(keys) - 1} loops restored." in page
+    assert [Loop.objects.get(pk=one.pk).label for one in keys] == ["true_loop"] + [""] * (len(keys) - 1)
 
 
 def test_all_patterns_that_match_are_resolved_and_restored(world):
     for number in range(51):  # one more than a page has
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
-    keys = Pattern.objects.filter(tool__startswith="tool_").count()
+    keys = Loop.objects.filter(tool__startswith="tool_").count()
     assert keys > 50
-    assert f"all {keys} that match" in text(world.client.get(f"{world.base}/patterns?q=is:open tool:tool_*"))
-    done = all_that_match(world, "patterns", "q=is:open tool:tool_*", "resolve")
-    assert f"{keys} patterns resolved." in text(done)
-    while pattern_changes.carry_out_waiting():
+    assert f"all {keys} that match" in text(world.client.get(f"{world.base}/loops?q=is:open tool:tool_*"))
+    done = all_that_match(world, "loops", "q=is:open tool:tool_*", "resolve")
+    assert f"{keys} loops resolved." in text(done)
+    while loop_changes.carry_out_waiting():
         pass
     own = Incident.objects.filter(tool__startswith="tool_")
     assert set(own.values_list("status", flat=True)) == {"resolved"}
@@ -211,9 +211,9 @@ def test_all_patterns_that_match_are_resolved_and_restored(world):
     # Only the time since its end counts: a worker may have changed the first row long before the last one.
     earlier = timezone.now() - timedelta(minutes=20)
     BulkAction.objects.update(created_at=earlier)
-    PatternActivity.objects.update(at=earlier + timedelta(minutes=1))
-    assert f"{keys} patterns restored." in text(undo(world, done, "patterns"))
-    while pattern_changes.carry_out_waiting():
+    LoopActivity.objects.update(at=earlier + timedelta(minutes=1))
+    assert f"{keys} loops restored." in text(undo(world, done, "loops"))
+    while loop_changes.carry_out_waiting():
         pass
     assert not own.filter(status="resolved").exists()
 
@@ -221,7 +221,7 @@ def test_all_patterns_that_match_are_resolved_and_restored(world):
 def test_a_note_that_names_an_action_does_not_belong_to_it(world, monkeypatch):
     monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
     all_that_match(world)
-    other = Incident.objects.get(loop_id="other")
+    other = Incident.objects.get(calls_digest="other")
     note = f"as with {BulkAction.objects.get().public_id}"
     for action in (
         {"action": "comment", "note": note},
@@ -246,18 +246,18 @@ def test_what_the_person_did_to_a_pattern_before_the_action_reached_it_is_not_un
     for number in range(3):
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
-    all_that_match(world, "patterns", "q=is:open tool:tool_*", "label:false_alarm")
+    all_that_match(world, "loops", "q=is:open tool:tool_*", "label:false_alarm")
     row = BulkAction.objects.get()
     assert row.done == 1
-    last = Pattern.objects.get(pk=row.targets[-1])
+    last = Loop.objects.get(pk=row.targets[-1])
     form = {"action": "label:false_alarm", "ids": last.public_id}
-    world.client.post(f"{world.base}/patterns/act", form)
+    world.client.post(f"{world.base}/loops/act", form)
     BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
     while bulk_actions.carry_out_waiting():
         pass
     assert BulkAction.objects.get().changed == row.total - 1
-    undo(world, world.client.get(f"{world.base}/patterns?q="), "patterns")
+    undo(world, world.client.get(f"{world.base}/loops?q="), "loops")
     while bulk_actions.carry_out_waiting():
         pass
-    labelled = Pattern.objects.filter(pk__in=row.targets).exclude(label="")
+    labelled = Loop.objects.filter(pk__in=row.targets).exclude(label="")
     assert [*labelled.values_list("pk", flat=True)] == [last.pk]

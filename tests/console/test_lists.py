@@ -20,8 +20,8 @@ from detection.models import (
     Approval,
     AuditEntry,
     Incident,
+    Loop,
     Notification,
-    Pattern,
     Role,
     SavedView,
     Session,
@@ -31,7 +31,7 @@ from detection.services import audit
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
-from detection.services.tracking import patterns
+from detection.services.tracking import loops
 from detection.web.exports import EXPORTED_LISTS
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident
@@ -95,7 +95,7 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
     assert "“soon” is not a time range." in shown(world, range="soon")
-    for screen in ("incidents", "live", "patterns", "statistics", "audit"):
+    for screen in ("incidents", "live", "loops", "statistics", "audit"):
         page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
         assert "The filter could not be read" in page, screen
         assert 'class="kpis"' not in page
@@ -157,7 +157,7 @@ def test_each_value_in_a_row_adds_its_term_to_the_filter(world):
     Notification.objects.create(
         project=world.project, destination=destination, route_name="all: loud", due_at=timezone.now()
     )
-    for name in ("live", "patterns", "incidents", "approvals", "audit", "alerts"):
+    for name in ("live", "loops", "incidents", "approvals", "audit", "alerts"):
         check_terms(world, name)
 
 
@@ -212,7 +212,7 @@ def test_one_row_per_loop_has_the_cost_of_the_loop_and_is_sorted_by_it(world):
         ids = [f"inc_{session}{number}" for number in range(len(costs))]
         for public_id, cost in zip(ids, costs, strict=True):
             make_incident(
-                world.project, public_id=public_id, group_id=ids[0], loop_id=public_id, kind="repeat",
+                world.project, public_id=public_id, group_id=ids[0], calls_digest=public_id, kind="repeat",
                 tool="bash", status="open", session_name=session, cost_usd=cost,
             )  # fmt: skip
     Incident.objects.filter(session_name__in=("s-1", "second")).delete()
@@ -224,7 +224,9 @@ def test_one_row_per_loop_has_the_cost_of_the_loop_and_is_sorted_by_it(world):
     assert "first%3Ayes" in costly
     assert "sort=-cost" in costly
     # The calls beyond a spent budget are no loop.
-    make_incident(world.project, kind="budget", loop_id="b", session_name="spent", cost_usd=99, status="open")
+    make_incident(
+        world.project, kind="budget", calls_digest="b", session_name="spent", cost_usd=99, status="open"
+    )
     assert rows(unescape(world.client.get(unescape(costly)).content.decode())) == ["dear", "single", "cheap"]
     file = world.client.get(f"{world.base}/export/incidents?q=first:yes&sort=-cost&format=jsonl").getvalue()
     assert [json.loads(line)["cost_usd"] for line in file.splitlines()] == [7, 6, 4]
@@ -331,7 +333,7 @@ def test_a_cost_that_nobody_reported_is_empty_in_files_as_it_is_in_lists(world):
     Session.objects.filter(external_id="paid").update(cost_usd=2, token_count=900)
     for name, column, known in (
         ("incidents", "session", {"paid": float(paid.cost_usd), "shared": 0.0}),
-        ("patterns", "tool", {"grep": float(paid.cost_usd)}),
+        ("loops", "tool", {"grep": float(paid.cost_usd)}),
         ("sessions", "session", {"paid": 2.0}),
     ):
         lines, table = (
@@ -354,8 +356,8 @@ def test_a_cost_that_nobody_reported_is_empty_in_files_as_it_is_in_lists(world):
         ("audit", "actor", "actor"),
         ("audit", "action", "action"),
         ("audit", "subject", "subject"),
-        ("patterns", "tool", "tool"),
-        ("patterns", "owner", "assignee"),
+        ("loops", "tool", "tool"),
+        ("loops", "owner", "assignee"),
     ],
 )
 def test_the_header_of_a_column_sorts_all_pages_by_it(world, monkeypatch, page, column, field):
@@ -365,7 +367,7 @@ def test_the_header_of_a_column_sorts_all_pages_by_it(world, monkeypatch, page, 
         held = loop(world.project, f"held-{number}", tool=f"tool-{number % 3}", agent=agent, calls=6)
         audit.record(Actor(agent or "ben"), f"test.{number % 2}", str(held), project_id=world.project.pk)
     decisions.decide(world.project.pk, Approval.objects.latest("pk").public_id, "skip", Actor("ben"))
-    Pattern.objects.filter(tool="tool-1").update(assignee=world.user)
+    Loop.objects.filter(tool="tool-1").update(assignee=world.user)
     for wanted in (column, f"-{column}"):
         shown_page = shown(world, page, q="", sort=wanted)
         opposite = f"-{column}" if wanted == column else column
@@ -442,15 +444,13 @@ def test_the_audit_begins_with_what_people_did_and_shows_the_rest_on_request(wor
 
 
 @pytest.mark.parametrize(
-    "name", ["live", "patterns", "incidents", "approvals", "audit", "alerts?tab=notifications"]
+    "name", ["live", "loops", "incidents", "approvals", "audit", "alerts?tab=notifications"]
 )
 @pytest.mark.parametrize("ends", ["range=7x", "from=2026-01-02T00:00&to=2026-01-01T00:00"])
 def test_a_range_that_cannot_be_read_is_not_taken_for_an_empty_list(world, name, ends):
     shown = world.client.get(f"{world.base}/{name}{'&' if '?' in name else '?'}q=&{ends}").content.decode()
     assert "The time range could not be read" in shown
-    assert not re.search(
-        r"No (loops so far|patterns so far|sessions|approvals yet|changes|notifications)<", shown
-    )
+    assert not re.search(r"No (loops so far|xx so far|sessions|approvals yet|changes|notifications)<", shown)
 
 
 def test_incidents_of_a_shell_are_told_apart_by_their_programs(world):
@@ -462,7 +462,7 @@ def test_incidents_of_a_shell_are_told_apart_by_their_programs(world):
             tool="Bash",
             arguments='{"command": "kubectl rollout status api"}',
         )
-    patterns.assign_missing()
+    loops.assign_missing()
     listed = text(world.client.get(f"{world.base}/incidents?q=session:deploying"))
     assert "Repeated call: Bash (kubectl rollout)" in listed
     incident = Incident.objects.get(session_name="deploying", kind="repeat")

@@ -110,7 +110,7 @@ def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monk
             "evidence": {"reactions": {"block": {"recovered": 1}}},
             "confidence": 0.5,
         }
-        make_incident(world.project, kind="cycle", loop_id=str(number), **fields)
+        make_incident(world.project, kind="cycle", calls_digest=str(number), **fields)
     metrics = world.client.get("/metrics").content.decode()
     project = f'project="{world.project.slug}"'
     assert f'loopguard_incidents_by_recovery{{kind="cycle",{project},recovered="true"}} 4.0' in metrics

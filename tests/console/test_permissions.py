@@ -6,7 +6,7 @@ from django.urls import reverse
 
 from detection.console.urls import urlpatterns
 from detection.models import AlertDestination, AlertRoute, Notification, Role
-from tests.console.scenes import make_world, pattern_of, what_if_of
+from tests.console.scenes import loop_of, make_world, what_if_of
 from tests.support.projects import make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -25,8 +25,10 @@ RIGHTS = {
     "session_call": (READ, None),
     "session_act": (None, OPERATE),
     "session": (READ, None),
+    "loops": (READ, None),
+    "loops_act": (None, OPERATE),
+    "loop": (READ, None),
     "patterns": (READ, None),
-    "patterns_act": (None, OPERATE),
     "pattern": (READ, None),
     "incidents": (READ, None),
     "incidents_act": (None, OPERATE),
@@ -123,7 +125,7 @@ def addresses(world):
         "export_list": ["incidents"],
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
-        "pattern": [pattern_of(world.incident).public_id],
+        **dict.fromkeys(("loop", "pattern"), [loop_of(world.incident).public_id]),
         "create_exception": [world.incident.public_id],
         "undo_exception": [world.incident.public_id],
         "connect_guide": ["codex"],

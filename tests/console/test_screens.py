@@ -55,7 +55,7 @@ def test_every_screen_opens_in_an_empty_project():
     client.force_login(make_member(project))
     for name in (
         "live",
-        "patterns",
+        "loops",
         "incidents",
         "policies",
         "policies/history",
@@ -424,9 +424,9 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     # Markup between two words leaves a space before a comma or a point.
     assert "Cycle edit_file → read_file , repeated 4 times" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
-    # However the cycle began, the incident and its pattern have one name for it.
+    # However the cycle began, the incident and its loop have one name for it.
     assert "Cycle of calls: edit_file → read_file" in shown
-    assert "edit_file → read_file" in text(world.client.get(f"{world.base}/patterns"))
+    assert "edit_file → read_file" in text(world.client.get(f"{world.base}/loops"))
     assert "last one repeats. After a warning, the agent can change course: the next reaction" in shown
     assert "comes 3 calls later at the earliest." in shown
     # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.

@@ -209,7 +209,7 @@ def test_a_session_of_many_loops_lists_the_newest_and_leads_to_all(world, long_r
         first = 12_001 + 100 * number
         make_incident(
             world.project, session=long_run, session_name="long", kind="repeat", tool=f"tool-{number}", count=4,
-            limit=4, first_seq=first, last_seq=first + 10, loop_id=f"many-{number}",
+            limit=4, first_seq=first, last_seq=first + 10, calls_digest=f"many-{number}",
         )  # fmt: skip
     page = show(world).content.decode()
     listed = re.search(r'id="session-loops".*?</table>', page, re.DOTALL)[0]

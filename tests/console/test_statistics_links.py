@@ -54,7 +54,7 @@ def shared_world(django_db_setup, django_db_blocker):
         ):
             JudgeCall.objects.create(
                 project=world.project, incident=incident, session_id=incident.session_id,
-                loop_id=incident.loop_id, outcome=outcome, label=label,
+                calls_digest=incident.calls_digest, outcome=outcome, label=label,
             )  # fmt: skip
         count_calls()
         yield world
@@ -144,13 +144,13 @@ def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(
 
 
 def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):
-    page = world.client.get(f"{world.base}/patterns?q=").content.decode()
+    page = world.client.get(f"{world.base}/loops?q=").content.decode()
     links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>([\d,]+)<', page)
     counts = [int(words) for url, words in links if "sort=session" not in url]
     assert counts == [rows_of(world, url) for url, _ in links if "sort=session" not in url]
     assert sum(counts) == Incident.objects.count()
-    pattern = Incident.objects.filter(agent="coder").first().pattern
-    page = world.client.get(f"{world.base}/patterns/{pattern.public_id}").content.decode()
+    loop = Incident.objects.filter(agent="coder").first().loop
+    page = world.client.get(f"{world.base}/loops/{loop.public_id}").content.decode()
     links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>\s*([\d,]+)( open)?\s*<', page)
     assert len(links) >= 3
     for url, words, _ in links:

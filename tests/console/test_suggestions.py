@@ -27,7 +27,7 @@ def test_the_empty_page_tells_how_many_labels_are_missing(world):
     shown = text(world.client.get(page))
     assert "2 incidents of the last 90 days are labelled." in shown
     assert "2 labelled, 3 more needed" in shown
-    for place in ("policies", "patterns"):
+    for place in ("policies", "loops"):
         assert f'href="{page}"' in text(world.client.get(f"{world.base}/{place}"))
 
 

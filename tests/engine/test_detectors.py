@@ -120,7 +120,7 @@ class TestCycle:
         first = [one.step("t", {"k": k}, k) for k in "ababab"][-1]
         second = [other.step("t", {"k": k}, k) for k in "bababa"][-1]
 
-        assert first.finding.loop_id == second.finding.loop_id
+        assert first.finding.calls_digest == second.finding.calls_digest
         assert first.finding.period == 2
 
     def test_it_walks_its_ladder_with_gaps(self):

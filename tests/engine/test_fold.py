@@ -206,7 +206,7 @@ def test_after_allow_once_the_loop_is_counted_from_the_start():
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
     assert held.decision == "hold"
 
-    assert interventions.apply_choice(player.state, held.finding.loop_id, "allow_once")
+    assert interventions.apply_choice(player.state, held.finding.calls_digest, "allow_once")
 
     assert [player.call("t", {}).verdict.decision for _ in range(4)] == ["allow"] * 3 + ["hold"]
 
@@ -214,7 +214,7 @@ def test_after_allow_once_the_loop_is_counted_from_the_start():
 def test_a_raised_limit_holds_for_that_loop_alone():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    interventions.apply_choice(player.state, held.finding.loop_id, "raise", by=2)
+    interventions.apply_choice(player.state, held.finding.calls_digest, "raise", by=2)
 
     assert [player.call("t", {}).verdict.decision for _ in range(6)] == ["allow"] * 5 + ["hold"]
     assert [player.call("u", {}).verdict.decision for _ in range(4)][-1] == "hold"
@@ -223,7 +223,7 @@ def test_a_raised_limit_holds_for_that_loop_alone():
 def test_a_skipped_call_needs_an_approval_again():
     player = Player(mode="ask")
     held = [player.call("t", {}) for _ in range(4)][-1].verdict
-    interventions.apply_choice(player.state, held.finding.loop_id, "skip")
+    interventions.apply_choice(player.state, held.finding.calls_digest, "skip")
 
     assert player.call("t", {}).verdict.decision == "hold"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from detection.engine.identity import Keyer, canonical, loop_identity, smallest_rotation
+from detection.engine.identity import Keyer, canonical, digest_of_calls, smallest_rotation
 
 KEYER = Keyer(b"secret")
 
@@ -94,7 +94,7 @@ def test_a_cycle_has_one_identity_wherever_one_looks():
     assert smallest_rotation(["b", "a"]) == smallest_rotation(["a", "b"])
     assert smallest_rotation(["c", "a", "b"]) == ("a", "b", "c")
     assert smallest_rotation(["a", "c", "b"]) != smallest_rotation(["a", "b", "c"])
-    assert loop_identity("cycle", "ab") != loop_identity("repeat", "ab")
+    assert digest_of_calls("cycle", "ab") != digest_of_calls("repeat", "ab")
 
 
 @pytest.mark.parametrize("before", range(0, 70, 3))

@@ -12,8 +12,8 @@ from detection.engine.calls import Call, Finding, FindingDetail, Result
 from detection.engine.detectors import DETECTORS, detector_for
 from detection.engine.detectors.base import NAMES_ONLY, identical, placeholders
 from detection.engine.identity import Keyer
+from detection.engine.loop_identity import ANY_ARGUMENTS, identify
 from detection.engine.messages import TEMPLATES, describe, message
-from detection.engine.pattern_identity import ANY_ARGUMENTS, identify
 from detection.engine.policy import SESSION, ToolRule, resolve
 from detection.engine.tool_classes import TOOL_CLASSES
 

@@ -322,7 +322,7 @@ def test_trouble_of_a_provider_is_one_pattern_in_every_session():
     for topic in ("cats", "dogs"):
         player = Player()
         steps = [player.step("search", {"q": f"{topic} {n}"}, TROUBLES[0], is_error=True) for n in range(3)]
-        loops.add(steps[-1].finding.loop_id)
+        loops.add(steps[-1].finding.calls_digest)
     assert len(loops) == 1
 
 
@@ -336,7 +336,7 @@ def test_a_time_out_among_rate_limits_is_the_same_loop():
         found += player.answer(error, is_error=True).verdict.findings
 
     assert {(one.kind, one.detail["trouble"]) for one in found} == {("outage", "rate limit")}
-    assert len({one.loop_id for one in found}) == 1
+    assert len({one.calls_digest for one in found}) == 1
 
 
 def test_what_a_shell_reports_is_no_trouble_of_a_provider():

@@ -127,7 +127,7 @@ def test_findings_are_sane(run, preset):
             assert finding.count >= 1
             assert finding.limit >= 1
             assert 0 < finding.confidence <= 1
-            assert len(finding.loop_id) == 32
+            assert len(finding.calls_digest) == 32
             assert 1 <= len(finding.seqs) <= 50
             assert list(finding.seqs) == sorted(finding.seqs)
             assert finding.first_seq <= finding.seqs[-1] <= latest
@@ -147,7 +147,7 @@ def test_the_name_of_a_cycle_does_not_depend_on_where_it_is_entered(lap, turn):
         ]
         policy = resolve([(SERVER, {"repeat_enabled": False, "stagnation_enabled": False})])
         return {
-            finding.loop_id
+            finding.calls_digest
             for step in play(run, policy)
             for finding in step.verdict.findings
             if finding.kind == "cycle"

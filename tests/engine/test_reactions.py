@@ -227,7 +227,7 @@ def test_a_full_reset_forgets_every_counter():
     decisions(player, 3, "u")
     held = player.call("t", {}).verdict
     assert held.decision == "hold"
-    interventions.apply_choice(player.state, held.finding.loop_id, "skip")
+    interventions.apply_choice(player.state, held.finding.calls_digest, "skip")
 
     assert player.call("u", {}).verdict.decision == "allow"
 
@@ -237,8 +237,8 @@ def test_a_held_call_stays_on_hold_until_it_is_answered(choice):
     player = Player("interactive")
     held = [player.call("t", {}) for _ in range(7)][3:]
     assert [one.verdict.decision for one in held] == ["hold"] * 4
-    assert len({one.verdict.finding.loop_id for one in held}) == 1
-    interventions.apply_choice(player.state, held[0].verdict.finding.loop_id, choice, by=2)
+    assert len({one.verdict.finding.calls_digest for one in held}) == 1
+    interventions.apply_choice(player.state, held[0].verdict.finding.calls_digest, choice, by=2)
 
     free = 5 if choice == "raise" else 3
     assert decisions(player, free + 2) == ["allow"] * free + ["hold"] * 2

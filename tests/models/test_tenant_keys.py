@@ -81,8 +81,8 @@ def test_every_key_of_a_project_s_rows_begins_with_the_project():
         ("CREATE TABLE x (project_id int, a int)", "x has no project_id"),  # a row could belong to none
         ("CREATE TABLE x (project_id int NOT NULL, id int PRIMARY KEY)", "x_pkey of x begins with id"),
         (
-            "CREATE UNIQUE INDEX x ON detection_incident (loop_id, project_id) WHERE is_demo",
-            "x of detection_incident begins with loop_id",
+            "CREATE UNIQUE INDEX x ON detection_incident (calls_digest, project_id) WHERE is_demo",
+            "x of detection_incident begins with calls_digest",
         ),
         (
             (
@@ -111,16 +111,16 @@ def test_a_row_cannot_belong_to_a_row_of_another_project():
         )
         (first,), (second,) = cursor.fetchall()
         cursor.execute(
-            "INSERT INTO detection_pattern (project_id, public_id, key, kind, tool, program, results, detail, label)"
-            " VALUES (%s, 'pat_1', 'k', 'repeat', '', '', '', '', '') RETURNING id",
+            "INSERT INTO detection_loop (project_id, public_id, key, kind, tool, program, results, detail, label)"
+            " VALUES (%s, 'loop_1', 'k', 'repeat', '', '', '', '', '') RETURNING id",
             [first],
         )
-        (pattern,) = cursor.fetchone()
+        (loop,) = cursor.fetchone()
         change = (
-            "INSERT INTO detection_patternactivity (project_id, pattern_id, actor, action, note, before, last_incident,"
+            "INSERT INTO detection_loopactivity (project_id, loop_id, actor, action, note, before, last_incident,"
             " done_up_to, changed) VALUES (%s, %s, 'ana', 'mute', '', '{}', 0, 0, 0)"
         )
-        cursor.execute(change, [first, pattern])
+        cursor.execute(change, [first, loop])
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         with pytest.raises(Exception, match="foreign key"):
-            cursor.execute(change, [second, pattern])
+            cursor.execute(change, [second, loop])

@@ -97,7 +97,7 @@ def test_what_django_sends_for_a_row_names_its_project():
     project = Project.objects.create(slug="sea")
     session = Session.objects.create(project=project, external_id="s")
     incident = Incident.objects.create(
-        project=project, session=session, session_name="s", loop_id="l", kind="repeat", tool="t", count=4, limit=4,
+        project=project, session=session, session_name="s", calls_digest="l", kind="repeat", tool="t", count=4, limit=4,
         decision="block", first_seq=1, last_seq=8,
     )  # fmt: skip
     sent = []

@@ -16,7 +16,7 @@ from typing import Any
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import Record, RunState
 from detection.engine.policy_settings import PolicySettings
 
@@ -61,7 +61,7 @@ class Burst(BaseDetector):
             kind=self.kind,
             count=count,
             limit=limit,
-            loop_id=loop_identity(self.kind, (record.tool,)),
+            calls_digest=digest_of_calls(self.kind, (record.tool,)),
             call_keys=(record.key,),
             seqs=tuple(own["seqs"]),
             first_seq=own["seqs"][0],

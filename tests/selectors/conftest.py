@@ -33,7 +33,7 @@ def incident(project):
     def make(session=None, **fields):
         values = {
             "project": project, "session": session, "session_name": session.external_id if session else "gone",
-            "loop_id": f"{next(_numbers)}", "kind": "repeat", "tool": "search_web", "count": 4, "limit": 4, "decision": "stop",
+            "calls_digest": f"{next(_numbers)}", "kind": "repeat", "tool": "search_web", "count": 4, "limit": 4, "decision": "stop",
             "first_seq": 1, "last_seq": 4,
         }  # fmt: skip
         return Incident.objects.create(**(values | fields))

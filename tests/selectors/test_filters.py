@@ -117,7 +117,7 @@ def test_completions_are_of_the_project_and_begin_with_the_text_first(project, i
     session = Session.objects.create(project=project, external_id="s", last_tool="bash")
     SessionTool.objects.create(session=session, tool="grep", calls=1)
     assert complete(SESSIONS, Session.objects.filter(project=project), "tool", "") == ["bash", "grep"]
-    assert complete(INCIDENTS, rows, "is", "") == complete(INCIDENTS, rows, "pattern", "") == []
+    assert complete(INCIDENTS, rows, "is", "") == complete(INCIDENTS, rows, "loop", "") == []
 
 
 def test_typed_parameters_are_exact():

@@ -91,12 +91,12 @@ def test_among_many_incidents_the_open_ones_are_counted_exactly(project, inciden
 
 def test_neighbours_are_the_same_loop_in_other_sessions(project, session, incident):
     here, there = session("s-1"), session("s-2")
-    one = incident(here, loop_id="abc")
-    incident(here, loop_id="abc", status="ended", ended_at=timezone.now())
-    incident(there, loop_id="abc", status="ended", ended_at=timezone.now())
-    two = incident(there, loop_id="abc")
-    incident(session("s-3"), loop_id="other")
-    incident(project=make_project(), loop_id="abc")
+    one = incident(here, calls_digest="abc")
+    incident(here, calls_digest="abc", status="ended", ended_at=timezone.now())
+    incident(there, calls_digest="abc", status="ended", ended_at=timezone.now())
+    two = incident(there, calls_digest="abc")
+    incident(session("s-3"), calls_digest="other")
+    incident(project=make_project(), calls_digest="abc")
     assert [row.public_id for row in neighbours(one)] == [two.public_id]
 
 

@@ -24,7 +24,7 @@ from detection.models import (
     Approval,
     AuditEntry,
     Incident,
-    Pattern,
+    Loop,
     Project,
     RememberedDecision,
     Session,
@@ -37,7 +37,7 @@ from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.exceptions import exceptions
 from detection.services.gateway import backends, prices
-from detection.services.incidents import bulk_actions, pattern_triage, triage
+from detection.services.incidents import bulk_actions, loop_triage, triage
 from detection.services.ingestion import import_files, run_import, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
@@ -46,7 +46,7 @@ from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
 from detection.services.retention import erasure, removal, retention
 from detection.services.sessions import actions, quarantine
-from detection.services.tracking import patterns
+from detection.services.tracking import loops
 from detection.services.what_if import changes, what_ifs
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
@@ -57,8 +57,8 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
-    "pattern_activity.record",  # is the entry
-    "alerting.mutes.mute",  # parts of `pattern_triage`
+    "loop_activity.record",  # is the entry
+    "alerting.mutes.mute",  # parts of `loop_triage`
     "alerting.mutes.unmute",
     "alerting.silences.extend_again",
     "sessions.actions.stop_locked",  # part of `stop` and of a decision
@@ -92,10 +92,10 @@ class World:
     def incident(self, **fields):
         return make_incident(self.project, **fields).public_id
 
-    def pattern(self):
+    def loop(self):
         self.incident(status="open", ended_at=None)
-        patterns.assign_missing()
-        return Pattern.objects.get().public_id
+        loops.assign_missing()
+        return Loop.objects.get().public_id
 
     def all_acknowledged(self, public_id):
         keys = [Incident.objects.get(public_id=public_id).pk]
@@ -103,7 +103,7 @@ class World:
 
     def left(self):
         person = make_member(self.project)
-        pattern_triage.assign(self.pk, self.pattern(), ANA, person.username)
+        loop_triage.assign(self.pk, self.loop(), ANA, person.username)
         person.memberships.all().delete()
 
     def session(self):
@@ -125,7 +125,7 @@ class World:
 
     def done(self, function, *arguments, **more):
         """Do something first and hand back what to undo."""
-        public_id = self.pattern() if function.__module__ == pattern_triage.__name__ else self.incident()
+        public_id = self.loop() if function.__module__ == loop_triage.__name__ else self.incident()
         function(self.pk, public_id, ANA, *arguments, **more)
         return public_id
 
@@ -178,7 +178,10 @@ class World:
     def ruling(self):
         approval = Approval.objects.get(public_id=self.approval())
         approval.judge_calls.create(
-            project=self.project, session_id=approval.session_id, loop_id=approval.loop_id, outcome="denied"
+            project=self.project,
+            session_id=approval.session_id,
+            calls_digest=approval.calls_digest,
+            outcome="denied",
         )
         return approval.public_id
 
@@ -286,22 +289,22 @@ def _changes(w):
         "incidents.bulk_actions.undo": (
             lambda: w.all_acknowledged(w.incident()), lambda b: bulk_actions.undo(w.pk, b.public_id, ANA, seconds=1)
         ),
-        "incidents.pattern_triage.assign": (w.pattern, lambda p: pattern_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
-        "incidents.pattern_triage.comment": (w.pattern, lambda p: pattern_triage.comment(w.pk, p, ANA, "x")),
-        "incidents.pattern_triage.mute": (w.pattern, lambda p: pattern_triage.mute(w.pk, p, ANA, until_worse=True)),
-        "incidents.pattern_triage.unmute": (
-            lambda: w.done(pattern_triage.mute, until_worse=True), lambda p: pattern_triage.unmute(w.pk, p, ANA)
+        "incidents.loop_triage.assign": (w.loop, lambda p: loop_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
+        "incidents.loop_triage.comment": (w.loop, lambda p: loop_triage.comment(w.pk, p, ANA, "x")),
+        "incidents.loop_triage.mute": (w.loop, lambda p: loop_triage.mute(w.pk, p, ANA, until_worse=True)),
+        "incidents.loop_triage.unmute": (
+            lambda: w.done(loop_triage.mute, until_worse=True), lambda p: loop_triage.unmute(w.pk, p, ANA)
         ),
-        "incidents.pattern_triage.acknowledge": (w.pattern, lambda p: pattern_triage.acknowledge(w.pk, p, ANA)),
-        "incidents.pattern_triage.resolve": (w.pattern, lambda p: pattern_triage.resolve(w.pk, p, ANA)),
-        "incidents.pattern_triage.label": (w.pattern, lambda p: pattern_triage.label(w.pk, p, ANA, "false_alarm")),
-        "incidents.pattern_triage.undo": (
-            lambda: w.done(pattern_triage.resolve), lambda p: pattern_triage.undo(w.pk, p, ANA)
+        "incidents.loop_triage.acknowledge": (w.loop, lambda p: loop_triage.acknowledge(w.pk, p, ANA)),
+        "incidents.loop_triage.resolve": (w.loop, lambda p: loop_triage.resolve(w.pk, p, ANA)),
+        "incidents.loop_triage.label": (w.loop, lambda p: loop_triage.label(w.pk, p, ANA, "false_alarm")),
+        "incidents.loop_triage.undo": (
+            lambda: w.done(loop_triage.resolve), lambda p: loop_triage.undo(w.pk, p, ANA)
         ),
-        "incidents.pattern_triage.unassign_former_members": (
-            w.left, lambda _: pattern_triage.unassign_former_members(w.pk, ANA)
+        "incidents.loop_triage.unassign_former_members": (
+            w.left, lambda _: loop_triage.unassign_former_members(w.pk, ANA)
         ),
-        "incidents.pattern_triage.bulk": (w.pattern, lambda p: pattern_triage.bulk(w.pk, [p], "resolve", ANA)),
+        "incidents.loop_triage.bulk": (w.loop, lambda p: loop_triage.bulk(w.pk, [p], "resolve", ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),

@@ -18,7 +18,7 @@ ANA = Actor("ana")
 def make_incident(project: Project, **fields: Any) -> Incident:
     """An incident as detection would leave it, without a session."""
     values: dict[str, Any] = {
-        "session_name": "s-1", "agent": "triage", "backend": "openai", "model": "gpt-5", "loop_id": "abc", "kind": "repeat",
+        "session_name": "s-1", "agent": "triage", "backend": "openai", "model": "gpt-5", "calls_digest": "abc", "kind": "repeat",
         "tool": "search_web", "count": 4, "limit": 4, "window_seconds": 120, "decision": "block", "rung": "block", "first_seq": 1,
         "last_seq": 4, "ended_at": timezone.now(),
     }  # fmt: skip

@@ -44,10 +44,10 @@ def make_long_run(project: Project, calls: int) -> Session:
     }
     make_incident(
         project, **where, kind="repeat", tool="search_web", count=300, limit=4, first_seq=8001, last_seq=8599,
-        first_call_number=4001, last_call_number=4300, loop_id="l",
+        first_call_number=4001, last_call_number=4300, calls_digest="l",
     )  # fmt: skip
     make_incident(
         project, **where, kind="budget", tool="", count=5000, limit=1000, first_seq=10_001, last_seq=2 * calls,
-        first_call_number=5001, last_call_number=calls, loop_id="b",
+        first_call_number=5001, last_call_number=calls, calls_digest="b",
     )  # fmt: skip
     return session

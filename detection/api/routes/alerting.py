@@ -268,9 +268,9 @@ def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> Http
 )
 def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> HttpResponse:
     """Silence matching alerts until a given time."""
-    values = _values(body, "loop")
+    values = _values(body, "calls_digest")
     row = silences.create_silence(
-        request.principal.project_id, actor_of(request), loop_id=body.loop, **values
+        request.principal.project_id, actor_of(request), calls_digest=body.calls_digest, **values
     )
     return json_response(document_of(row, SilenceSchema), 201)
 

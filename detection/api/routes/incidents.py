@@ -42,7 +42,7 @@ from detection.web.documents import incident_document
 router = Router(tags=["incidents"])
 
 
-_PARAMETERS = {"status": "is", "pattern_id": "pattern", "kind": "detector"} | {
+_PARAMETERS = {"status": "is", "loop_id": "loop", "kind": "detector"} | {
     name: name for name in ("tool", "agent", "backend", "model", "label", "session")
 }
 """Typed parameters and the fields of the filter language that they select values of."""
@@ -106,7 +106,7 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
     summary="Get an incident",
 )
 def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """Return an incident with evidence, settings when it was opened, activity, and incidents of the same pattern."""
+    """Return an incident with evidence, settings when it was opened, activity, and incidents of the same loop."""
     incident, slug = _incident(request, incident_id), request.principal.project_slug
     document = incident_document(incident, slug)
     document["evidence"] = incident.evidence

@@ -144,7 +144,7 @@ class RouteRequestSchema(MatchersSchema):
         ["opened", "escalated", "ended", "approval.requested"],
         description="Types of alert events that match. An empty list matches every type.",
     )
-    group_by: list[Literal["session", "loop", "pattern", "kind", "tool", "agent", "model"]] = Field(
+    group_by: list[Literal["session", "loop", "kind", "tool", "agent", "model"]] = Field(
         ["session", "loop"],
         description="Alert events with equal values in these fields share a notification.",
     )
@@ -216,8 +216,8 @@ class SilenceRequestSchema(MatchersSchema):
     )
     ends_at: Timestamp = Field(description="End, at most 90 days ahead.")
     starts_at: Timestamp | None = Field(None, description="Start. Now by default.")
-    loop: Annotated[str, StringConstraints(max_length=32), Shown(column="loop_id")] = Field(
-        "", description="Id of a pattern. Only its alerts are silenced."
+    calls_digest: Annotated[str, StringConstraints(max_length=32)] = Field(
+        "", description="Digest of calls. Only alerts about them are silenced."
     )
 
 
@@ -225,8 +225,8 @@ class SilenceSchema(SilenceRequestSchema):
     """A stored silence."""
 
     id: Annotated[str, PUBLIC_ID] = Field(description="Id of the silence.")
-    pattern: Annotated[str | None, Shown(column="pattern__public_id")] = Field(
-        description="Id of the muted pattern, whose alerts alone are silenced. Null if the silence is not a mute."
+    loop: Annotated[str | None, Shown(column="loop__public_id")] = Field(
+        description="Id of the muted loop, whose alerts alone are silenced. Null if the silence is not a mute."
     )
     created_by: str = Field(description="Who created it.")
     suppressed_count: Annotated[int, Shown(show=lambda row: getattr(row, "suppressed_count", 0))] = Field(

@@ -47,7 +47,7 @@ class IncidentFiltersSchema(FilterQuerySchema):
         "", description="Label. `none` selects incidents without one."
     )
     session: ShortText = Field("", description="Your name for the session.")
-    pattern_id: ShortText = Field("", description="Id of the pattern.")
+    loop_id: ShortText = Field("", description="Id of the loop.")
 
 
 class IncidentQuerySchema(IncidentFiltersSchema, PageQuerySchema):

@@ -11,7 +11,7 @@ from pydantic import StringConstraints
 from detection.api.schemas.common import FilterText, ShortText, StrictSchema
 from detection.selectors.row_fields import PUBLIC_ID
 
-ListName = Literal["sessions", "patterns", "incidents", "approvals", "audit", "notifications", "statistics"]
+ListName = Literal["sessions", "loops", "incidents", "approvals", "audit", "notifications", "statistics"]
 ViewName = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 _NAME = "Name, 1 to 80 printable characters. Unique in the list."
 _RANGE = "Time range, as in `7d` or `2026-11-01T00:00Z/2026-11-08T00:00Z`. Empty for the list's default."
@@ -21,7 +21,7 @@ class ViewQuerySchema(Schema):
     """Which views are listed."""
 
     list: Literal[
-        "", "sessions", "patterns", "incidents", "approvals", "audit", "notifications", "statistics"
+        "", "sessions", "loops", "incidents", "approvals", "audit", "notifications", "statistics"
     ] = Field("", description="Only the views of this list.")
 
 

@@ -142,7 +142,7 @@ class BaseDetector:
         Placeholders: `$tool`, `$count`, `$limit`, `$span` (" in 12 s" or nothing), `$period`, `$result` ("error" or
         "result"), `$identical` ("identical", or "any" where only tools were compared) and the finding's details.
     recurrence : str
-        A pattern of such incidents in one sentence for people, without the full stop. Placeholders: `$tool`,
+        A loop of such incidents in one sentence for people, without the full stop. Placeholders: `$tool`,
         `$identical` and `$detail` (the trouble of a provider, or the unit of a budget). Text between asterisks is
         emphasised.
     message : str

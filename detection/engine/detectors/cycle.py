@@ -41,7 +41,7 @@ from detection.engine.detectors.base import (
 from detection.engine.dispatching import inner
 from detection.engine.errors import PolicyError
 from detection.engine.field import ladder, number, switch
-from detection.engine.identity import loop_identity, smallest_rotation
+from detection.engine.identity import digest_of_calls, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 
@@ -200,7 +200,7 @@ def _judge(run: RunState, record: Record, policy: PolicySettings, length: int, s
         count=laps,
         limit=limit,
         confidence=1.0 if results in ("equal", "errors") else LIKELY,
-        loop_id=loop_identity("cycle", keys),
+        calls_digest=digest_of_calls("cycle", keys),
         call_keys=keys,
         seqs=evidence(calls),
         first_seq=calls[0].seq,

@@ -26,7 +26,7 @@ from typing import TypedDict
 from detection.engine.calls import Finding, Message
 from detection.engine.detectors.base import QUIET, SURE, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import choice, ladder, number, switch
-from detection.engine.identity import Keyer, loop_identity
+from detection.engine.identity import Keyer, digest_of_calls
 from detection.engine.memory import RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.text_repetition import Repetition, longest_repetition
@@ -116,13 +116,13 @@ class Degenerate(BaseDetector):
         own["words"] = own.get("words", 0) + found.words
         seqs = own["seqs"] = [*own.get("seqs", ()), message.seq][-_MAX_SEQS:]
         first = own.setdefault("first", message.seq)
-        identity = loop_identity(self.kind, (self.kind,))
+        identity = digest_of_calls(self.kind, (self.kind,))
         finding = Finding(
             kind=self.kind,
             count=own["words"],
             limit=limit,
             confidence=SURE,
-            loop_id=identity,
+            calls_digest=identity,
             call_keys=(identity,),
             seqs=tuple(seqs),
             first_seq=first,

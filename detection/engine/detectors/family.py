@@ -39,7 +39,7 @@ from detection.engine.detectors.base import (
 )
 from detection.engine.family import Repeats
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
@@ -193,7 +193,7 @@ class FamilyRepeat(BaseDetector):
             count=known.count,
             limit=limit,
             confidence=SURE,
-            loop_id=loop_identity(self.kind, subject),
+            calls_digest=digest_of_calls(self.kind, subject),
             call_keys=(record.key,),
             seqs=evidence(calls),
             first_seq=calls[0].seq,

@@ -35,7 +35,7 @@ from detection.engine.detectors.base import (
 )
 from detection.engine.family import MAX_HANDOFFS, Stretch
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
-from detection.engine.identity import loop_identity, smallest_rotation
+from detection.engine.identity import digest_of_calls, smallest_rotation
 from detection.engine.memory import Record, RunState, bounded_name
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
@@ -183,7 +183,7 @@ class Handoff(BaseDetector):
             count=laps,
             limit=limit,
             confidence=SURE,
-            loop_id=loop_identity(self.kind, agents),
+            calls_digest=digest_of_calls(self.kind, agents),
             call_keys=(record.key,),
             seqs=tuple(seqs),
             first_seq=seqs[0],

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypedDict
 from detection.engine.calls import Finding, ObservedCall, ObservedUsage
 from detection.engine.detectors.base import BaseDetector, ExampleCall, Reading, detail, evidence
 from detection.engine.field import Field, number
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import Record, RunState
 from detection.engine.policy_settings import PolicySettings
 
@@ -169,7 +169,7 @@ class LimitDetector(BaseDetector):
             kind=self.kind,
             count=int(amount),
             limit=_allowed(limit, unit),
-            loop_id=loop_identity(self.kind, (unit, "" if is_spent else "notice")),
+            calls_digest=digest_of_calls(self.kind, (unit, "" if is_spent else "notice")),
             call_keys=(record.key,),
             seqs=evidence(recent),
             first_seq=recent[0].seq,

@@ -4,7 +4,7 @@
 
 Counts errors of one tool in a row that report a rate limit, a time-out or an outage, whatever the arguments. Such
 errors are not the agent's loop: neither `outcome` nor `stagnation` counts them while this detector is on. It warns, and
-never blocks or stops, whatever the ladder. Incidents of one tool and one kind of trouble are one pattern, so an outage
+never blocks or stops, whatever the ladder. Incidents of one tool and one kind of trouble are one loop, so an outage
 that hits many sessions is shown as one. Any other result ends the series. The results of one model response count once.
 
 - **False alarms:** tools that pass on the errors of the programs they run. Tools of the class `fallible`, such as a
@@ -31,7 +31,7 @@ from detection.engine.detectors.base import (
     detail,
 )
 from detection.engine.field import ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
@@ -138,7 +138,7 @@ class Outage(BaseDetector):
             count=count,
             limit=limit,
             confidence=SURE,
-            loop_id=loop_identity("outage", (record.tool, trouble)),
+            calls_digest=digest_of_calls("outage", (record.tool, trouble)),
             call_keys=tuple(series["keys"]),
             seqs=tuple(series["seqs"]),
             first_seq=series["seqs"][0],

@@ -49,7 +49,7 @@ from detection.engine.detectors.base import (
     is_within_repeats,
 )
 from detection.engine.field import choice, ladder, number, ratio, switch
-from detection.engine.identity import encoded, loop_identity
+from detection.engine.identity import digest_of_calls, encoded
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome, normalise
@@ -459,7 +459,7 @@ def _judge(
         count=int(count),
         limit=limit,
         confidence=SURE if failed else LIKELY,
-        loop_id=loop_identity("outcome", (name, result)),
+        calls_digest=digest_of_calls("outcome", (name, result)),
         call_keys=tuple(keys),
         seqs=evidence(calls),
         first_seq=series["first"],
@@ -511,7 +511,7 @@ def _literal(
         limit=limit,
         window_calls=values["window_calls"],
         confidence=LIKELY,
-        loop_id=loop_identity("outcome", (record.tool,)),
+        calls_digest=digest_of_calls("outcome", (record.tool,)),
         call_keys=(record.key,),
         seqs=seqs,
         first_seq=seqs[0],

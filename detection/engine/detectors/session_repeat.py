@@ -36,7 +36,7 @@ from detection.engine.detectors.base import (
     detail,
 )
 from detection.engine.field import ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import EMPTY, ERROR, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
@@ -199,7 +199,7 @@ class SessionRepeat(BaseDetector):
             count=count,
             limit=limit,
             confidence=SURE,
-            loop_id=loop_identity(self.kind, (record.key,)),
+            calls_digest=digest_of_calls(self.kind, (record.key,)),
             call_keys=(record.key,),
             seqs=tuple(seqs),
             first_seq=seqs[0],

@@ -34,7 +34,7 @@ from detection.engine.detectors.base import (
     evidence,
 )
 from detection.engine.field import choice, ladder, number, ratio, switch
-from detection.engine.identity import loop_identity, parse
+from detection.engine.identity import digest_of_calls, parse
 from detection.engine.memory import EMPTY, ERROR, OK, PENDING, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.similarity import literal_similarity, sketch_similarity
@@ -143,7 +143,7 @@ class Similar(BaseDetector):
             limit=limit,
             window_calls=window,
             confidence=POSSIBLE,
-            loop_id=loop_identity("similar", (record.tool,)),
+            calls_digest=digest_of_calls("similar", (record.tool,)),
             call_keys=keys,
             seqs=evidence(calls),
             first_seq=calls[0].seq,

@@ -32,7 +32,7 @@ from detection.engine.calls import Finding, FindingDetail, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.detectors.limits import limit_templates
 from detection.engine.field import NOT_OF_TOOLS, ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.spawning import prompts_of
@@ -198,7 +198,7 @@ class Spawns(BaseDetector):
             kind=self.kind,
             count=count,
             limit=limit,
-            loop_id=loop_identity(self.kind, (name,)),
+            calls_digest=digest_of_calls(self.kind, (name,)),
             call_keys=(record.key,),
             seqs=(record.seq,),
             first_seq=record.seq,

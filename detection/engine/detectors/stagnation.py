@@ -44,7 +44,7 @@ from detection.engine.detectors.base import (
     is_within_repeats,
 )
 from detection.engine.field import ladder, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import ERROR, OK, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome
@@ -329,7 +329,7 @@ def _sweep(
         count=count,
         limit=limit,
         confidence=POSSIBLE,
-        loop_id=loop_identity("sweep", (record.tool,)),
+        calls_digest=digest_of_calls("sweep", (record.tool,)),
         call_keys=tuple(sweep["keys"]),
         seqs=tuple(sweep["seqs"]),
         first_seq=sweep["seqs"][0],
@@ -360,7 +360,7 @@ def _pass(
         count=found.number,
         limit=limit,
         confidence=POSSIBLE,
-        loop_id=loop_identity("pass", (record.tool, f"{window[0]:x}")),
+        calls_digest=digest_of_calls("pass", (record.tool, f"{window[0]:x}")),
         call_keys=found.keys,
         seqs=found.seqs,
         first_seq=found.seqs[0],
@@ -382,7 +382,7 @@ def _judge(
         return Reading(int(count), limit)
     keys, rounded = tuple(own["keys"]), int(count + 0.5)
     # The identity stays the same when further calls join the loop.
-    loop_id = own.setdefault("loop", loop_identity("stagnation", sorted(keys)))
+    calls_digest = own.setdefault("loop", digest_of_calls("stagnation", sorted(keys)))
     # Results may arrive in another order than their calls.
     seqs = tuple(sorted(own["seqs"]))
     finding = Finding(
@@ -390,7 +390,7 @@ def _judge(
         count=rounded,
         limit=limit,
         confidence=LIKELY if run.results else POSSIBLE,
-        loop_id=loop_id,
+        calls_digest=calls_digest,
         call_keys=keys,
         seqs=seqs,
         first_seq=seqs[0],

@@ -31,7 +31,7 @@ from detection.engine.bounded import drop_oldest
 from detection.engine.calls import Finding, ObservedCall
 from detection.engine.detectors.base import QUIET, BaseDetector, Example, ExampleCall, Reading, detail
 from detection.engine.field import NOT_OF_TOOLS, number, switch
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import BLOCKING, MAX_RECORDS, PENDING, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 
@@ -204,7 +204,7 @@ class Stalled(BaseDetector):
             kind=self.kind,
             count=int(seconds),
             limit=limit,
-            loop_id=loop_identity(self.kind, name),
+            calls_digest=digest_of_calls(self.kind, name),
             call_keys=(record.key,),
             seqs=(record.seq,),
             first_seq=record.seq,

@@ -38,7 +38,7 @@ from detection.engine.detectors.base import (
     forget_all,
 )
 from detection.engine.field import ladder, number, ratio, switch
-from detection.engine.identity import Keyer, encoded, loop_identity
+from detection.engine.identity import Keyer, digest_of_calls, encoded
 from detection.engine.memory import RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import normalise
@@ -221,13 +221,13 @@ class Talk(BaseDetector):
         if count < limit:
             return Reading(count, limit)
         # A text that varies stays one loop as long as it is repeated: its first event names it.
-        identity = loop_identity(self.kind, (unit, str(seqs[0])))
+        identity = digest_of_calls(self.kind, (unit, str(seqs[0])))
         finding = Finding(
             kind=self.kind,
             count=count,
             limit=limit,
             confidence=SURE,
-            loop_id=identity,
+            calls_digest=identity,
             call_keys=(identity,),
             seqs=tuple(seqs),
             first_seq=seqs[0],

@@ -41,9 +41,9 @@ def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
     strip, cells = _strip_of(incident.session)
     return {
         "id": incident.public_id,
-        "loop_id": incident.loop_id,
+        "calls_digest": incident.calls_digest,
         "group": incident.group_id,
-        "pattern_id": _pattern_of(incident),
+        "loop_id": _loop_of(incident),
         "kind": incident.kind,
         "tool": incident.tool,
         "agent": incident.agent,
@@ -74,8 +74,8 @@ def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
     }
 
 
-def _pattern_of(incident: Incident | None) -> str:
-    return incident.pattern.public_id if incident is not None and incident.pattern is not None else ""
+def _loop_of(incident: Incident | None) -> str:
+    return incident.loop.public_id if incident is not None and incident.loop is not None else ""
 
 
 def limit_notice_facts(session: Session, notice: LimitNotice) -> AlertFacts:
@@ -83,7 +83,7 @@ def limit_notice_facts(session: Session, notice: LimitNotice) -> AlertFacts:
     strip, cells = _strip_of(session)
     return {
         "id": "",
-        "loop_id": "",
+        "calls_digest": "",
         "kind": notice.kind,
         "tool": notice.tool,
         "agent": session.agent,
@@ -111,9 +111,9 @@ def approval_facts(approval: Approval, session: Session) -> AlertFacts:
     strip, cells = _strip_of(session)
     return {
         "id": approval.incident.public_id if approval.incident else "",
-        "loop_id": approval.loop_id,
+        "calls_digest": approval.calls_digest,
         "group": approval.incident.group_id if approval.incident else "",
-        "pattern_id": _pattern_of(approval.incident),
+        "loop_id": _loop_of(approval.incident),
         "kind": approval.kind,
         "tool": approval.tool,
         "agent": approval.agent,

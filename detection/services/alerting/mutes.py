@@ -1,6 +1,6 @@
-"""Mutes of patterns: silences that end at a time or when the pattern gets worse.
+"""Mutes of loops: silences that end at a time or when the loop gets worse.
 
-A pattern gets worse when more incidents of it open within 24 hours than in the 24 hours before it was muted (at least
+A loop gets worse when more incidents of it open within 24 hours than in the 24 hours before it was muted (at least
 one). Incidents from before the mute do not count, so that a mute does not end with the next incident.
 """
 
@@ -13,8 +13,8 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import AlertSilence, Incident, Pattern
-from detection.services import audit, pattern_activity
+from detection.models import AlertSilence, Incident, Loop
+from detection.services import audit, loop_activity
 from detection.services.alerting import silences
 from detection.services.audit import Actor
 from detection.services.errors import Invalid
@@ -23,10 +23,8 @@ WINDOW: Final = timedelta(hours=24)
 MAX_DUE = 500
 
 
-def mute(
-    pattern: Pattern, actor: Actor, *, until: datetime | None, until_worse: bool, reason: str
-) -> AlertSilence:
-    """Mute a pattern whose row is locked; a mute that is active ends.
+def mute(loop: Loop, actor: Actor, *, until: datetime | None, until_worse: bool, reason: str) -> AlertSilence:
+    """Mute a loop whose row is locked; a mute that is active ends.
 
     Parameters
     ----------
@@ -44,39 +42,39 @@ def mute(
         raise Invalid("`until`, `hours` or `until_worse` is required.", field="until")
     if until is not None and not now < until <= now + silences.MAX_SILENCE:
         raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
-    unmute(pattern, actor)
+    unmute(loop, actor)
     words = "Muted until it gets worse" if until_worse else "Muted"
     return silences.create_silence(
-        pattern.project_id,
+        loop.project_id,
         actor,
         reason=reason.strip() or words,
         ends_at=until or now + silences.MAX_SILENCE,
-        pattern=pattern,
-        baseline=max(1, _opened_between(pattern.project_id, pattern.pk, now - WINDOW, now))
+        loop=loop,
+        baseline=max(1, _opened_between(loop.project_id, loop.pk, now - WINDOW, now))
         if until_worse
         else None,
     )
 
 
-def active(project_id: int, pattern_ids: Iterable[int]) -> dict[int, AlertSilence]:
-    """Return the active mutes by pattern; one query."""
+def active(project_id: int, loop_ids: Iterable[int]) -> dict[int, AlertSilence]:
+    """Return the active mutes by loop; one query."""
     now = timezone.now()
-    rows = AlertSilence.objects.filter(project_id=project_id, pattern__in=pattern_ids)
+    rows = AlertSilence.objects.filter(project_id=project_id, loop__in=loop_ids)
     rows = rows.filter(starts_at__lte=now, ends_at__gt=now).order_by("ends_at")
-    return {row.pattern_id: row for row in rows if row.pattern_id}
+    return {row.loop_id: row for row in rows if row.loop_id}
 
 
-def unmute(pattern: Pattern, actor: Actor) -> AlertSilence | None:
-    """End the active mute of a pattern whose row is locked; return it, or None if there is none."""
-    silence = active(pattern.project_id, [pattern.pk]).get(pattern.pk)
-    return silence and silences.end_silence(pattern.project_id, silence.public_id, actor)
+def unmute(loop: Loop, actor: Actor) -> AlertSilence | None:
+    """End the active mute of a loop whose row is locked; return it, or None if there is none."""
+    silence = active(loop.project_id, [loop.pk]).get(loop.pk)
+    return silence and silences.end_silence(loop.project_id, silence.public_id, actor)
 
 
-def _opened_between(project_id: int, pattern_id: int, after: datetime, until: datetime) -> int:
+def _opened_between(project_id: int, loop_id: int, after: datetime, until: datetime) -> int:
     # The first condition has the index: an incident was last seen after it was opened.
     return Incident.objects.filter(
         project_id=project_id,
-        pattern=pattern_id,
+        loop=loop_id,
         last_seen_at__gt=after,
         opened_at__gt=after,
         opened_at__lte=until,
@@ -84,44 +82,44 @@ def _opened_between(project_id: int, pattern_id: int, after: datetime, until: da
 
 
 def is_worse(silence: AlertSilence, now: datetime) -> bool:
-    """Return whether a muted pattern has become worse by a time; one query by index."""
-    if silence.baseline is None or silence.pattern_id is None:
+    """Return whether a muted loop has become worse by a time; one query by index."""
+    if silence.baseline is None or silence.loop_id is None:
         return False
     since = max(silence.starts_at, now - WINDOW)
-    return _opened_between(silence.project_id, silence.pattern_id, since, now) > silence.baseline
+    return _opened_between(silence.project_id, silence.loop_id, since, now) > silence.baseline
 
 
 def end_if_worse(silence: AlertSilence) -> bool:
-    """End the mute of a pattern that has become worse; returns whether it is over. Costs nothing for other silences."""
+    """End the mute of a loop that has become worse; returns whether it is over. Costs nothing for other silences."""
     if not is_worse(silence, timezone.now()):
         return False
     with transaction.atomic():
-        rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
+        rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("loop")
         current = rows.get(project_id=silence.project_id, pk=silence.pk)
         now = timezone.now()
-        if current.ends_at <= now or current.pattern is None:
+        if current.ends_at <= now or current.loop is None:
             return True
         note = f"more than {current.baseline} new incident{'' if current.baseline == 1 else 's'} in 24 hours"
         current.ends_at = now
         current.save(update_fields=["ends_at"])
-        pattern_activity.record(current.pattern, audit.SYSTEM, "mute_ended", note)
+        loop_activity.record(current.loop, audit.SYSTEM, "mute_ended", note)
     return True
 
 
 def wake_due() -> int:
-    """End the mutes of patterns that got worse; returns how many. One query by a small index if there are none."""
+    """End the mutes of loops that got worse; returns how many. One query by a small index if there are none."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(
-        pattern__isnull=False, baseline__isnull=False, starts_at__lte=now, ends_at__gt=now
+        loop__isnull=False, baseline__isnull=False, starts_at__lte=now, ends_at__gt=now
     )
     return sum(end_if_worse(silence) for silence in rows.order_by("pk")[:MAX_DUE])
 
 
 def note_end(silence: AlertSilence) -> None:
-    """Note in the activity of its pattern that a mute has ended by its time, unless another end is noted."""
-    if silence.pattern is None:
+    """Note in the activity of its loop that a mute has ended by its time, unless another end is noted."""
+    if silence.loop is None:
         return
-    entries = silence.pattern.activity.filter(action__in=("muted", "unmuted", "mute_ended"))
+    entries = silence.loop.activity.filter(action__in=("muted", "unmuted", "mute_ended"))
     last = entries.order_by("-at", "-id").values_list("action", flat=True).first()
     if last == "muted":
-        pattern_activity.record(silence.pattern, audit.SYSTEM, "mute_ended", "the time ran out")
+        loop_activity.record(silence.loop, audit.SYSTEM, "mute_ended", "the time ran out")

@@ -85,7 +85,7 @@ def _remind_by(enabled: EnabledRoute, silences: list[AlertSilence], events: dict
         )
         reminded = 0
         for incident in (
-            due.select_related("session", "pattern").order_by("notified_at", "pk").iterator(MAX_AT_ONCE)
+            due.select_related("session", "loop").order_by("notified_at", "pk").iterator(MAX_AT_ONCE)
         ):
             if reminded == MAX_AT_ONCE:
                 break
@@ -120,7 +120,7 @@ def catch_up() -> int:
         ends_at__lte=now, caught_up_at=None
     )
     late: list[AlertEvent] = []
-    for silence in ended.select_related("pattern").order_by("ends_at")[:MAX_AT_ONCE]:
+    for silence in ended.select_related("loop").order_by("ends_at")[:MAX_AT_ONCE]:
         late += _late_events(silence)
         mutes.note_end(silence)
         silence.caught_up_at = now
@@ -140,7 +140,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
     note = f"Suppressed until now by the silence “{silence.reason}”."
     events = [
         _late_event(silence, incident, AlertEventType.OPENED, event_facts.incident_facts(incident, note))
-        for incident in incidents.select_related("session", "pattern").order_by("-opened_at")[:MAX_AT_ONCE]
+        for incident in incidents.select_related("session", "loop").order_by("-opened_at")[:MAX_AT_ONCE]
     ]
     requested = suppressed.filter(type=AlertEventType.APPROVAL_REQUESTED)
     approvals = Approval.objects.filter(
@@ -156,7 +156,7 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
             AlertEventType.APPROVAL_REQUESTED,
             event_facts.approval_facts(approval, approval.session),
         )
-        for approval in approvals.select_related("session", "incident__pattern")
+        for approval in approvals.select_related("session", "incident__loop")
     ]
     return events
 

@@ -317,7 +317,7 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
         approval = {
             **facts["approval"],
             **{name: named[name] for name in _APPROVAL_FIELDS},
-            "loop": facts["loop_id"],
+            "calls_digest": facts["calls_digest"],
             "url": url,
         }
         return {
@@ -331,10 +331,8 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
             "incident": None,
             "judge": {**facts["judge"], "session": facts["session"], "url": url},
         }
-    incident = {
-        name: value for name, value in facts.items() if name not in ("unit", "note", "loop_id", "cells")
-    }
-    return {**shown, "incident": {**incident, "loop": facts["loop_id"], "url": url}}
+    incident = {name: value for name, value in facts.items() if name not in ("unit", "note", "cells")}
+    return {**shown, "incident": {**incident, "url": url}}
 
 
 def test_payload(public_id: str, project: str, destination: str, now: datetime) -> str:

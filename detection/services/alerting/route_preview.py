@@ -155,7 +155,7 @@ class _Simulation:
     def _is_silenced(self, event: AlertEvent) -> bool:
         """Return what routing has decided, which no route changes, or would decide now on an event that waits for it.
 
-        At most one query per mute that ends when its pattern gets worse.
+        At most one query per mute that ends when its loop gets worse.
         """
         if event.state != OutboxState.PENDING:
             return event.state == OutboxState.SILENCED

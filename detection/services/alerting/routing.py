@@ -36,7 +36,7 @@ from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 log = structlog.get_logger(__name__)
 
 BATCH_EVENTS = 200
-GROUP_FIELDS = ("session", "loop", "pattern", "kind", "tool", "agent", "model")
+GROUP_FIELDS = ("session", "loop", "kind", "tool", "agent", "model")
 FLAPPING_COUNT, FLAPPING_WINDOW, FLAPPING_WAIT = 5, timedelta(minutes=10), timedelta(minutes=10)
 """A group with five notifications within ten minutes is flapping; its further events wait for ten minutes."""
 APPROVAL_WAIT_SHARE = 0.25
@@ -158,15 +158,15 @@ def route_matches(route: AlertRoute, event_type: str, facts: AlertFacts) -> bool
 def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
     """Return the silences that are active at a time, the one that ends last first."""
     active = AlertSilence.objects.filter(project_id=project_id, starts_at__lte=now, ends_at__gt=now)
-    return list(active.select_related("pattern").order_by("-ends_at"))
+    return list(active.select_related("loop").order_by("-ends_at"))
 
 
 def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> AlertSilence | None:
     """Return the first silence that suppresses an event with these facts."""
     for silence in silences:
-        is_loop = not silence.loop_id or silence.loop_id == facts["loop_id"]
-        is_pattern = silence.pattern is None or silence.pattern.public_id == facts.get("pattern_id")
-        if is_loop and is_pattern and matches(silence, facts):
+        is_of_calls = not silence.calls_digest or silence.calls_digest == facts["calls_digest"]
+        is_of_loop = silence.loop is None or silence.loop.public_id == facts.get("loop_id")
+        if is_of_calls and is_of_loop and matches(silence, facts):
             return silence
     return None
 
@@ -176,8 +176,7 @@ def group_key(route: AlertRoute, facts: AlertFacts) -> str:
     # Related incidents, which are about the same calls, count as one loop.
     named = {
         **facts,
-        "loop": facts.get("group") or facts["loop_id"],
-        "pattern": facts.get("pattern_id") or facts["loop_id"],
+        "loop": facts.get("loop_id") or facts["calls_digest"],
         "model": f"{facts['backend']}/{facts['model']}",
     }
     text = "\x00".join([str(route.pk), *(f"{field}={named[field]}" for field in sorted(route.group_by))])

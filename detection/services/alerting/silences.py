@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import AlertSilence, Pattern
-from detection.services import audit, pattern_activity
+from detection.models import AlertSilence, Loop
+from detection.services import audit, loop_activity
 from detection.services.alerting.matchers import MATCHERS, check_list
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, found
@@ -28,8 +28,8 @@ def create_silence(
     reason: str,
     ends_at: datetime,
     starts_at: datetime | None = None,
-    loop_id: str = "",
-    pattern: Pattern | None = None,
+    calls_digest: str = "",
+    loop: Loop | None = None,
     baseline: int | None = None,
     **matchers: Any,
 ) -> AlertSilence:
@@ -41,8 +41,8 @@ def create_silence(
         After `starts_at`, at most 90 days ahead.
     starts_at
         None for now; a later time for planned maintenance.
-    loop_id, pattern
-        Only alert events of these calls, or of this pattern.
+    calls_digest, loop
+        Only alert events of these calls, or of this loop.
     baseline
         See `AlertSilence`; validated by the caller.
     matchers
@@ -71,8 +71,8 @@ def create_silence(
         reason=reason.strip(),
         starts_at=starts_at,
         ends_at=ends_at,
-        loop_id=loop_id.strip()[:32],
-        pattern=pattern,
+        calls_digest=calls_digest.strip()[:32],
+        loop=loop,
         baseline=baseline,
         created_by=actor.name[:150],
     )
@@ -86,8 +86,8 @@ def create_silence(
 def silence_as_dict(row: AlertSilence) -> dict[str, object]:
     """Return the columns of a silence as JSON values."""
     return {
-        **{name: getattr(row, name) for name in (*MATCHERS, "reason", "loop_id", "created_by")},
-        **({"pattern": row.pattern.public_id, "baseline": row.baseline} if row.pattern else {}),
+        **{name: getattr(row, name) for name in (*MATCHERS, "reason", "calls_digest", "created_by")},
+        **({"loop": row.loop.public_id, "baseline": row.baseline} if row.loop else {}),
         "starts_at": row.starts_at.isoformat(),
         "ends_at": row.ends_at.isoformat(),
     }
@@ -107,7 +107,7 @@ def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str |
     ChangedMeanwhile
         When it is active, and no longer the one with this `version`, as `silence_version` gave it.
     """
-    rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("pattern")
+    rows = AlertSilence.objects.select_for_update(of=("self",)).select_related("loop")
     row = found(rows.filter(project_id=project_id, public_id=public_id).first())
     now = timezone.now()
     if row.ends_at > now:
@@ -124,9 +124,9 @@ def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str |
             before=before,
             after=silence_as_dict(row),
         )
-        if row.pattern is not None:
+        if row.loop is not None:
             ended = {"ends_at": before["ends_at"], "silence": row.public_id}
-            pattern_activity.record(row.pattern, actor, "unmuted", before=ended)
+            loop_activity.record(row.loop, actor, "unmuted", before=ended)
     return row
 
 

@@ -110,7 +110,7 @@ def decide(
     with _locked(approval.session_key, actor) as locked:
         # Read again under the lock: another person may have decided meanwhile.
         containment.settle(locked)
-        current = locked.approvals.open.get(approval.loop_id)
+        current = locked.approvals.open.get(approval.calls_digest)
         if current is not None and current.public_id == public_id:
             approval = current
             if choice == Choice.STOP:

@@ -135,7 +135,7 @@ def _apply(approval: Approval, call: JudgeCall) -> None:
     with locked_session(approval.session_key) as locked:
         if call.outcome == JudgeOutcome.OBEYED:
             outbox.record_judge_disabled(locked.session, approval, call)
-        current = locked.approvals.open.get(approval.loop_id)
+        current = locked.approvals.open.get(approval.calls_digest)
         if current is None or current.public_id != approval.public_id:
             call.rounds_granted = 0
             call.error = call.error or "too_late"

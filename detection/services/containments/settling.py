@@ -134,7 +134,7 @@ def _is_unsettled(found: ProjectContainments, session: Session, held: Iterable[A
         rule = found.covering(Caller.of(session, family, agent=approval.agent), approval.tool)
         if rule is not None and rule.reaction != ContainmentReaction.HOLD:
             return True
-        if approval.kind == CONTAINMENT and (rule is None or rule.public_id != approval.loop_id):
+        if approval.kind == CONTAINMENT and (rule is None or rule.public_id != approval.calls_digest):
             return True
     if session.stopped_by_kind != StoppedByKind.CONTAINMENT:
         return False

@@ -1,4 +1,4 @@
-"""Carries out an action of a person on many incidents or patterns: row by row, resumable, with progress and undo.
+"""Carries out an action of a person on many incidents or loops: row by row, resumable, with progress and undo.
 
 A request carries out as much as fits into its time, usually all. A worker continues with the rest, and after a crash.
 """
@@ -14,11 +14,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from detection.models import BulkAction, Incident, Pattern
+from detection.models import BulkAction, Incident, Loop
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
-from detection.services.incidents import pattern_triage, triage
+from detection.services.incidents import loop_triage, triage
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -31,10 +31,10 @@ UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
 _TIMES: Final = ("until",)
 _SWEEPING: Final = ("acknowledge", "resolve", "label")
-_MODELS: Final[dict[str, type[Incident | Pattern]]] = {"incidents": Incident, "patterns": Pattern}
+_MODELS: Final[dict[str, type[Incident | Loop]]] = {"incidents": Incident, "loops": Loop}
 _ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
-    "patterns": {name: action for name, action in pattern_triage.ACTIONS.items() if name != "undo"},
+    "loops": {name: action for name, action in loop_triage.ACTIONS.items() if name != "undo"},
 }
 
 
@@ -208,7 +208,7 @@ def _is_untouched(row: BulkAction, code: str, pk: int) -> bool:
 
 def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
     """Return the rows that an action has changed."""
-    of = "pattern" if row.list == "patterns" else "incident"
+    of = "loop" if row.list == "loops" else "incident"
     return frozenset(_touched(row).filter(**{f"{of}__in": keys}))
 
 
@@ -222,8 +222,8 @@ def _count(row: BulkAction) -> None:
 
 def _touched(row: BulkAction) -> QuerySet[Any, int]:
     """Return the rows that an action has changed."""
-    if row.list == "patterns":
-        return row.pattern_activity.values_list("pattern", flat=True)
+    if row.list == "loops":
+        return row.loop_activity.values_list("loop", flat=True)
     return row.incident_activity.values_list("incident", flat=True)
 
 
@@ -236,11 +236,11 @@ def _undo_one(row: BulkAction, reverted: BulkAction, public_id: str, actor: Acto
     if row.list == "incidents":
         triage.undo(row.project_id, public_id, actor, of={"bulk_action_id": reverted.pk})
         return
-    changes = reverted.pattern_activity.filter(pattern__public_id=public_id)
+    changes = reverted.loop_activity.filter(loop__public_id=public_id)
     change = changes.order_by("-at", "-id").first()
     if change is None:
-        raise Conflict("The pattern was not changed.", code="nothing_to_undo")
-    pattern_triage.undo(row.project_id, public_id, actor, seconds=0.0, of=change.pk)
+        raise Conflict("The loop was not changed.", code="nothing_to_undo")
+    loop_triage.undo(row.project_id, public_id, actor, seconds=0.0, of=change.pk)
 
 
 def _plain(value: Any) -> Any:

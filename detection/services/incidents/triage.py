@@ -88,7 +88,7 @@ def _change(
     incident.save(update_fields=changed)
     IncidentActivity.objects.create(
         incident=incident, actor=actor.name, action=action, note=note[:1000], before=before, along_with=along_with,
-        bulk_action_id=actor.bulk_action_id, pattern_change_id=actor.pattern_change_id,
+        bulk_action_id=actor.bulk_action_id, loop_change_id=actor.loop_change_id,
     )  # fmt: skip
     audit.record(
         actor,
@@ -264,7 +264,7 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: Mapping[str, int]
     Parameters
     ----------
     of
-        Undo only if the change is a part of this action, however old it is: `bulk_action_id` or `pattern_change_id`.
+        Undo only if the change is a part of this action, however old it is: `bulk_action_id` or `loop_change_id`.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def _has_successor(incident: Incident) -> bool:
     """Whether the loop continued and has another incident by now."""
     rows = Incident.objects.filter(
         project_id=incident.project_id,
-        loop_id=incident.loop_id,
+        calls_digest=incident.calls_digest,
         ended_at=None,
         is_of_family=incident.is_of_family,
     )

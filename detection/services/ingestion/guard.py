@@ -419,7 +419,7 @@ def _verdict_of_step(folding: Folding, event: EventRecord, step: Step, policy: P
         by_shape = folding.templates.for_shapes(said, found, policy, verdict.pause_seconds)
     if verdict.decision == "stop" and locked.session.is_refused and "stop" not in folding.templates.by_rung:
         message = stopped_message(locked.session)
-    incident = locked.incidents.incident_of(found.loop_id) if found else None
+    incident = locked.incidents.incident_of(found.calls_digest) if found else None
     tool = event.tool or (step.cell.tool if step.cell else "")
     return StoredVerdict(
         message=message,
@@ -458,20 +458,20 @@ def _held(
     waiting = locked.approvals.join(event, finding)
     if waiting is not None:
         return response.with_approval(waiting)
-    decided = locked.approvals.take_for_retry(finding.loop_id, event.call_key)
+    decided = locked.approvals.take_for_retry(finding.calls_digest, event.call_key)
     if decided is not None:
         folding.replace_decision(event, step, decided.decision, decided.message)
-        interventions.close_hold(locked.tracker, finding.loop_id)
+        interventions.close_hold(locked.tracker, finding.calls_digest)
         return response.with_approval(decided)
     decider = choose_decider(step.verdict.rung, locked.session, finding, policy)
     if not decider:
         text = messages.message("stop", finding, policy, folding.templates.by_rung)
         by_shape = folding.templates.for_shapes("stop", finding, policy)
         folding.replace_decision(event, step, "stop", text)
-        interventions.close_hold(locked.tracker, finding.loop_id)
+        interventions.close_hold(locked.tracker, finding.calls_digest)
         verdict = replace(response.verdict, message=text, message_by_shape=by_shape)
         return replace(response, decision="stop", verdict=verdict)
-    incident = locked.incidents.incident_of(finding.loop_id)
+    incident = locked.incidents.incident_of(finding.calls_digest)
     approval = locked.approvals.request(event, finding, policy, incident, decider=decider)
     return response.with_approval(approval)
 

@@ -116,7 +116,7 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
     if not is_overrulable(finding):
         return "not_overrulable"
     calls = JudgeCall.objects.filter(
-        project_id=session.project_id, session_id=session.pk, loop_id=finding.loop_id
+        project_id=session.project_id, session_id=session.pk, calls_digest=finding.calls_digest
     )
     accepted = calls.filter(outcome=JudgeOutcome.ACCEPTED).count()
     if not detector_for(finding.kind).is_run_limit and accepted >= policy.values["budget_max_extensions"]:
@@ -170,7 +170,7 @@ def consult(approval: Approval, policy: Policy, max_rounds: int) -> JudgeCall:
         project=project,
         approval=approval,
         incident_id=approval.incident_id,
-        loop_id=approval.loop_id,
+        calls_digest=approval.calls_digest,
         session_id=session.pk,
         at=clock.now(),
         outcome=JudgeOutcome.SKIPPED,

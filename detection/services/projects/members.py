@@ -8,7 +8,7 @@ from detection.models import Membership, Project, Role
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, found
-from detection.services.incidents.pattern_triage import unassign_former_members
+from detection.services.incidents.loop_triage import unassign_former_members
 
 
 def checked_role(role: str) -> str:
@@ -60,7 +60,7 @@ def change_role(project_id: int, user_id: int, role: str, actor: Actor) -> Membe
 
 @transaction.atomic
 def remove_member(project_id: int, user_id: int, actor: Actor) -> Membership:
-    """Remove a member, or let one leave. Keys that the person created stay valid, patterns are left without owner.
+    """Remove a member, or let one leave. Keys that the person created stay valid, loops are left without owner.
 
     Raises
     ------

@@ -36,9 +36,9 @@ from detection.models import (
     Event,
     Incident,
     JudgeCall,
+    Loop,
     Notification,
     NotificationItem,
-    Pattern,
     Project,
     RememberedDecision,
     Session,
@@ -312,7 +312,7 @@ class _ErasureWork:
                 project_id, name
             )
             about = [*incidents.values_list("public_id", flat=True)]
-            loop_ids = [*incidents.values_list("loop_id", flat=True).distinct()]
+            calls_digests = [*incidents.values_list("calls_digest", flat=True).distinct()]
             erased_mentions.clear_reasons(project_id, about)
             rows = Session.objects.filter(project_id=project_id).select_for_update()
             session = rows.filter(pk=session_id).first() if session_id is not None else None
@@ -327,7 +327,7 @@ class _ErasureWork:
                 ).count()
                 removal.delete_sessions(session.project_id, [session.pk])
             removed += self._erase_incidents(name, about)
-            about += erased_mentions.clear_silences(project_id, loop_ids)
+            about += erased_mentions.clear_silences(project_id, calls_digests)
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
             # One that runs may hold the name in memory, and would write it later.
             named = (
@@ -346,12 +346,12 @@ class _ErasureWork:
     def _erase_incidents(self, name: str, about: list[str]) -> Counter[str]:
         """Remove the incidents of sessions of this name that have no row any more, with what was sent about them.
 
-        Adds to `about` the patterns of which none is left, with their mutes.
+        Adds to `about` the loops of which none is left, with their mutes.
         """
         project_id = self._row.project_id
         incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)
         incidents |= _of_families(project_id, name)
-        patterns = [*incidents.exclude(pattern=None).values_list("pattern_id", flat=True).distinct()]
+        loops = [*incidents.exclude(loop=None).values_list("loop_id", flat=True).distinct()]
         events = AlertEvent.objects.filter(
             Q(incident__in=incidents) | Q(facts__session=name), project_id=project_id
         )
@@ -368,10 +368,10 @@ class _ErasureWork:
             incidents=incidents.count(),
         )
         incidents.delete()
-        left = Incident.objects.filter(project_id=project_id, pattern_id=OuterRef("pk"))
-        empty = Pattern.objects.filter(Q(pk__in=patterns) & ~Exists(left), project_id=project_id)
+        left = Incident.objects.filter(project_id=project_id, loop_id=OuterRef("pk"))
+        empty = Loop.objects.filter(Q(pk__in=loops) & ~Exists(left), project_id=project_id)
         about += empty.values_list("public_id", flat=True)
-        about += AlertSilence.objects.filter(project_id=project_id, pattern__in=empty).values_list(
+        about += AlertSilence.objects.filter(project_id=project_id, loop__in=empty).values_list(
             "public_id", flat=True
         )
         empty.delete()

@@ -239,7 +239,7 @@ class Folding:
         finding = step.verdict.finding
         if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
             # A call that has run already opens no approval.
-            interventions.close_hold(locked.tracker, finding.loop_id)
+            interventions.close_hold(locked.tracker, finding.calls_digest)
         return step
 
     def _block_normally(self, verdict: Verdict, policy: Policy) -> None:

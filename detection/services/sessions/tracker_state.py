@@ -140,7 +140,7 @@ def _observe(state: State, event: EventRecord, policy: Policy, keyer: Keyer) -> 
     if event.type == EventType.CALL:
         if event.decision == "hold" and step.verdict.finding is not None:
             # What became of its approval is not stored with the call; most are closed by now.
-            interventions.close_hold(state, step.verdict.finding.loop_id)
+            interventions.close_hold(state, step.verdict.finding.calls_digest)
         if event.decision == "allow" and step.verdict.ending == "delay":
             interventions.run_after_pause(state, event.seq)
     return step

@@ -1,1 +1,1 @@
-"""Incidents, patterns and approvals as a folded session writes them, under its lock."""
+"""Incidents, loops and approvals as a folded session writes them, under its lock."""

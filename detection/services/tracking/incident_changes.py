@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 from operator import itemgetter
 
 from detection.engine.detectors import detector_for
-from detection.engine.pattern_identity import cycle_name
+from detection.engine.loop_identity import cycle_name
 from detection.models import (
     AlertEvent,
     Event,
@@ -25,7 +25,7 @@ from detection.models.evidence import EvidenceCall, EvidenceMessage
 from detection.models.sessions import cost_with
 from detection.services import audit
 from detection.services.alerting import outbox
-from detection.services.tracking import patterns
+from detection.services.tracking import loops
 from detection.stream.hints import Hint
 
 EVIDENCE_CALLS = 24
@@ -131,7 +131,7 @@ class IncidentChanges:
         self._add_costs(up_to_seq)
         new = [incident for incident in self._touched.values() if self.is_new(incident)]
         if new:
-            patterns.assign(new)
+            loops.assign(new)
         # In the order in which they changed: a loop's incident has ended before its next one opens.
         for incident in self._touched.values():
             if self.is_new(incident):

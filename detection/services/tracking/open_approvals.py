@@ -78,7 +78,7 @@ def new_approval(
         tool=event.tool,
         agent=event.agent,
         run=event.run,
-        loop_id=finding.loop_id,
+        calls_digest=finding.calls_digest,
         kind=finding.kind,
         count=finding.count,
         limit=finding.limit,
@@ -115,7 +115,7 @@ class OpenApprovals:
         """The open approvals by loop."""
         if self._open is None:
             rows = Approval.objects.filter(session=self.session, state=ApprovalState.OPEN)
-            self._open = {row.loop_id: row for row in rows}
+            self._open = {row.calls_digest: row for row in rows}
         return self._open
 
     @property
@@ -134,7 +134,7 @@ class OpenApprovals:
 
         One decision is for all calls that wait for it, also where they came with one request.
         """
-        known = self.open.get(finding.loop_id)
+        known = self.open.get(finding.calls_digest)
         if known is not None:
             known.held_calls += 1
             known.count = max(known.count, finding.count)
@@ -164,7 +164,7 @@ class OpenApprovals:
         """
         approval = new_approval(self.session, event, finding, policy, decider, incident)
         self._await_retry(approval, event)
-        self.open[finding.loop_id] = approval
+        self.open[finding.calls_digest] = approval
         self._new.append(approval)
         note = f"Decided by: {approval.get_decider_display().lower()}"
         self._activity.append((approval, SYSTEM.name, "approval_requested", note))
@@ -198,7 +198,7 @@ class OpenApprovals:
             tool=event.tool,
             agent=event.agent,
             run=event.run,
-            loop_id=containment_id,
+            calls_digest=containment_id,
             kind=CONTAINMENT,
             count=0,
             limit=0,
@@ -229,9 +229,11 @@ class OpenApprovals:
                 return approval
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
-    def take_for_retry(self, loop_id: str, call_key: str, *, takes_allowed: bool = False) -> Approval | None:
+    def take_for_retry(self, calls_digest: str, call_key: str, *, takes_allowed: bool = False) -> Approval | None:
         """Return, once for each held call, the closed approval whose decision applies when it is made again."""
-        rows = Approval.objects.filter(session=self.session, loop_id=loop_id, retry_keys__contains=[call_key])
+        rows = Approval.objects.filter(
+            session=self.session, calls_digest=calls_digest, retry_keys__contains=[call_key]
+        )
         approval = rows.exclude(state=ApprovalState.OPEN).order_by("-id").first()
         if approval is None:
             return None
@@ -287,7 +289,7 @@ class OpenApprovals:
             self.session, outcome.decision, is_guarded=True, call_number=self.session.call_count,
             at=approval.decided_at, by=approval.kind, reason=outcome.message,
         )  # fmt: skip
-        self.open.pop(approval.loop_id, None)
+        self.open.pop(approval.calls_digest, None)
         self._note_change(approval)
         if outcome.decision == "allow":
             self.session.blocked_count = max(0, self.session.blocked_count - approval.held_calls)

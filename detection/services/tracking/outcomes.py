@@ -132,7 +132,7 @@ def apply_outcome(
         None if it was written by another version and will be rebuilt; the session then forgets this outcome.
     """
     if state is not None and outcome.decision == "allow":
-        interventions.release(state, approval.loop_id, approval.seq)
+        interventions.release(state, approval.calls_digest, approval.seq)
     if outcome.choice == Choice.DISABLE:
         session.policy_values = {**session.policy_values, "enabled": False}
     elif outcome.choice == Choice.RAISE:
@@ -141,12 +141,12 @@ def apply_outcome(
         interventions.exempt(state, approval.tool)
     elif state is not None and outcome.choice:
         interventions.apply_choice(
-            state, approval.loop_id, "skip" if outcome.choice == Choice.SKIP else "allow_once"
+            state, approval.calls_digest, "skip" if outcome.choice == Choice.SKIP else "allow_once"
         )
     if state is not None and outcome.granted_rounds:
         _grant(approval, outcome.granted_rounds, state)
     if state is not None:
-        interventions.close_hold(state, approval.loop_id)
+        interventions.close_hold(state, approval.calls_digest)
 
 
 def _raise_limit(approval: Approval, raise_by: int, session: Session, state: State | None) -> None:
@@ -157,7 +157,7 @@ def _raise_limit(approval: Approval, raise_by: int, session: Session, state: Sta
         _override(session, setting, max(limit, detector.setting_of(approval.count, approval.unit)) + raise_by)
     elif detector.is_run_limit and state is not None:
         interventions.grant_rounds(state, raise_by)
-    elif state is None or not interventions.apply_choice(state, approval.loop_id, "raise", raise_by):
+    elif state is None or not interventions.apply_choice(state, approval.calls_digest, "raise", raise_by):
         # The loop was reset when it was detected; only the limit of the session can be raised.
         _override(session, setting, limit + raise_by)
 
@@ -172,4 +172,4 @@ def _grant(approval: Approval, rounds: int, state: State) -> None:
     if detector_for(approval.kind).is_run_limit:
         interventions.grant_rounds(state, rounds)
     else:
-        interventions.apply_choice(state, approval.loop_id, "raise", rounds)
+        interventions.apply_choice(state, approval.calls_digest, "raise", rounds)

@@ -105,12 +105,12 @@ class IncidentTracker:
             rows = Incident.objects.filter(session=self.session, ended_at=None, is_of_family=False).order_by(
                 "pk"
             )
-            self._active = {row.loop_id: row for row in rows}
+            self._active = {row.calls_digest: row for row in rows}
         return self._active
 
-    def incident_of(self, loop_id: str) -> Incident | None:
+    def incident_of(self, calls_digest: str) -> Incident | None:
         """Return the active incident of a loop that was found in the session or, in this transaction, in its family."""
-        return self._of_family.get(loop_id) or self.active.get(loop_id)
+        return self._of_family.get(calls_digest) or self.active.get(calls_digest)
 
     def reload(self) -> None:
         """Read the incidents again: a person changed one in this transaction. Other changes must be saved already."""
@@ -187,12 +187,12 @@ class IncidentTracker:
         self._now = session.evaluated_seq, at
         about = EventRecord(type="", agent=session.agent, backend=session.backend, model=session.model)
         for finding in findings:
-            if finding.loop_id not in self.active:
+            if finding.calls_digest not in self.active:
                 tool = str(finding.detail["tool"])
                 incident = self._open(
                     finding.seqs[-1], tool, finding, policy, about, self._group_of(finding, [])
                 )
-                self.active[finding.loop_id] = incident
+                self.active[finding.calls_digest] = incident
                 self._found(incident, finding.seqs[-1], finding, Step())
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> Incident | None:
@@ -205,10 +205,10 @@ class IncidentTracker:
             if self.family_top is not None and detector_for(finding.kind).spans_family:
                 self._found_in_family(self.family_top, seq, tool, finding, step, policy, event)
                 continue
-            incident = self.active.get(finding.loop_id)
+            incident = self.active.get(finding.calls_digest)
             if incident is None:
                 incident = self._open(seq, tool, finding, policy, event, self._group_of(finding, in_step))
-                self.active[finding.loop_id] = incident
+                self.active[finding.calls_digest] = incident
             else:
                 self._found_again(incident, seq)
             self._found(incident, seq, finding, step)
@@ -217,7 +217,7 @@ class IncidentTracker:
             self._note_progress(seq, in_step, has_run=step.cell.decision not in BLOCKING)
         self._leave_quiet_ones()
         deciding = step.verdict.finding
-        incident = self.incident_of(deciding.loop_id) if deciding else None
+        incident = self.incident_of(deciding.calls_digest) if deciding else None
         if step.duplicate and self.is_guarded and incident is not None and step.verdict.decision in BLOCKING:
             # A copy of a held call counts once in the loop, and yet it waits like that one.
             incident.calls_blocked += 1
@@ -251,7 +251,7 @@ class IncidentTracker:
         event: EventRecord,
     ) -> None:
         """Record a finding about the whole family in the incident at its top, without that session's row."""
-        incident = self._of_family.get(finding.loop_id)
+        incident = self._of_family.get(finding.calls_digest)
         if incident is None:
             # People change it without the lock of the family.
             incident = (
@@ -259,7 +259,7 @@ class IncidentTracker:
                 .filter(
                     project_id=self.session.project_id,
                     session_name=top.session_name,
-                    loop_id=finding.loop_id,
+                    calls_digest=finding.calls_digest,
                     ended_at=None,
                     is_of_family=True,
                 )
@@ -274,7 +274,7 @@ class IncidentTracker:
                 incident.first_seq = incident.last_seq = 0
         else:
             self._found_again(incident, seq)
-        self._of_family[finding.loop_id] = incident
+        self._of_family[finding.calls_digest] = incident
         self._found(incident, seq, finding, step)
 
     def _is_top(self, incident: Incident) -> bool:
@@ -301,7 +301,7 @@ class IncidentTracker:
     def _found(self, incident: Incident, seq: int, finding: Finding, step: Step) -> None:
         """Record a finding in the incident of its loop."""
         verdict = step.verdict
-        is_deciding = verdict.finding is not None and verdict.finding.loop_id == finding.loop_id
+        is_deciding = verdict.finding is not None and verdict.finding.calls_digest == finding.calls_digest
         decision = verdict.decision if is_deciding else "allow"
         if incident.is_of_family:
             self._count_in_family(incident, seq, finding)
@@ -462,7 +462,7 @@ class IncidentTracker:
             backend=event.backend,
             model=event.model,
             is_demo=session.is_demo,
-            loop_id=finding.loop_id,
+            calls_digest=finding.calls_digest,
             kind=finding.kind,
             tool=tool,
             count=finding.count,
@@ -518,13 +518,13 @@ class IncidentTracker:
                 for one in of_calls
                 if one.group_id != incident.group_id
             )
-            if incident.loop_id not in left:
+            if incident.calls_digest not in left:
                 note = f"the session ended in {'another' if is_other else 'the'} loop"
             elif self.session.call_count == incident.last_call_number:
                 note = "its last call had a new result"
             else:
                 note = _LEFT
-            self._end(incident, at, note, recovered=incident.loop_id in left)
+            self._end(incident, at, note, recovered=incident.calls_digest in left)
 
     def _left(self) -> set[str]:
         """Return the identities of the active loops that the latest call of the session was not a part of."""
@@ -532,7 +532,7 @@ class IncidentTracker:
         # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
         latest = max((_last_call(one) for one in loops if detector_for(one.kind).is_of_calls), default=0)
         return {
-            one.loop_id
+            one.calls_digest
             for one in loops
             if self.session.call_count > (latest if detector_for(one.kind).is_of_calls else _last_call(one))
         }
@@ -546,7 +546,7 @@ class IncidentTracker:
         for incident in [*self.active.values()]:
             is_silence = detector_for(incident.kind).is_silence
             if is_gone or not is_silence:
-                recovered = None if is_silence else incident.loop_id in left
+                recovered = None if is_silence else incident.calls_digest in left
                 self._note_end(incident, at, recovered=recovered, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, note: str, *, recovered: bool) -> None:
@@ -557,7 +557,7 @@ class IncidentTracker:
         incident.ended_at, incident.recovered = at, recovered
         self._changes.note_end(incident, self._now[0])
         self._counted_before |= _seen(incident)
-        del self.active[incident.loop_id]
+        del self.active[incident.calls_digest]
         lifecycle.settle(incident)
         self._changes.touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
         self._changes.note(incident, "ended", note)
@@ -566,7 +566,7 @@ class IncidentTracker:
     def decide_anew(self, step: Step, decision: str, message: str) -> None:
         """Record that the latest call got a verdict other than its ladder's."""
         finding = step.verdict.finding
-        incident = self.incident_of(finding.loop_id) if finding else None
+        incident = self.incident_of(finding.calls_digest) if finding else None
         if incident is not None:
             self._raise_decision(incident, decision, message)
             self._note_stop(incident, decision)

@@ -28,7 +28,7 @@ def is_same_loop(one: Detected, other: Detected) -> bool:
         one.kind == other.kind
         and one.first_seq <= other.last_seq
         and other.first_seq <= one.last_seq
-        and (one.loop_id == other.loop_id or not one.seqs.isdisjoint(other.seqs))
+        and (one.calls_digest == other.calls_digest or not one.seqs.isdisjoint(other.seqs))
     )
 
 
@@ -42,7 +42,9 @@ def matches(ones: Iterable[Detected], others: Iterable[Detected]) -> list[tuple[
 
 def _best(one: Detected, others: list[Detected]) -> Detected | None:
     found = [other for other in others if is_same_loop(one, other)]
-    return next((other for other in found if other.loop_id == one.loop_id), found[0] if found else None)
+    return next(
+        (other for other in found if other.calls_digest == one.calls_digest), found[0] if found else None
+    )
 
 
 @dataclass(frozen=True, slots=True)

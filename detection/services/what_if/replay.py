@@ -20,8 +20,8 @@ from detection.engine import commands as grammar
 from detection.engine import fold, interventions
 from detection.engine.calls import Step
 from detection.engine.identity import Keyer
+from detection.engine.loop_identity import cycle_name
 from detection.engine.memory import BLOCKING
-from detection.engine.pattern_identity import cycle_name
 from detection.engine.policy import Policy, Top, stored_values
 from detection.models import Approval, ApprovalState, EventType, Incident, Session
 from detection.models.incidents import IncidentLabel
@@ -50,7 +50,7 @@ class Detected:
     """
 
     kind: str
-    loop_id: str
+    calls_digest: str
     tool: str
     agent: str
     backend: str
@@ -172,8 +172,8 @@ class SessionReplay:
         """Return the settings in effect for an event that is to be folded next, before tool rules."""
         while self._actions and self._actions[-1].at <= event.received_at:
             self._repeat(self._actions.pop())
-        for loop_id in [name for name, one in self._held.items() if one.is_closed_at(event.received_at)]:
-            self._close(self._held.pop(loop_id))
+        for calls_digest in [name for name, one in self._held.items() if one.is_closed_at(event.received_at)]:
+            self._close(self._held.pop(calls_digest))
         return self.policy_under(self._overrides, event)
 
     def policy_under(self, overrides: ProjectOverrides, event: EventRecord) -> Policy:
@@ -259,9 +259,9 @@ class SessionReplay:
         if verdict.decision == "hold" and verdict.finding is not None:
             decided = self._decisions.get((event.verdict and event.verdict.approval) or "")
             if decided is not None and not decided.is_closed_at(event.received_at):
-                self._held[verdict.finding.loop_id] = decided
-            elif verdict.finding.loop_id not in self._held:
-                interventions.close_hold(self._state, verdict.finding.loop_id)
+                self._held[verdict.finding.calls_digest] = decided
+            elif verdict.finding.calls_digest not in self._held:
+                interventions.close_hold(self._state, verdict.finding.calls_digest)
         if not step.duplicate:
             self.decisions[verdict.decision] += 1
             self.endings.update([verdict.ending] if verdict.ending else [])
@@ -306,7 +306,7 @@ def _detected(incident: Incident, at_call: int) -> Detected:
     lap = cycle_name(evidence.get("pattern", ()))
     return Detected(
         kind=incident.kind,
-        loop_id=incident.loop_id,
+        calls_digest=incident.calls_digest,
         tool=lap or incident.tool,
         agent=incident.agent,
         backend=incident.backend,

@@ -1,4 +1,4 @@
-"""Mutes of patterns: they end by their time or when the pattern gets worse, never otherwise, and hide nothing silently."""
+"""Mutes of loops: they end by their time or when the loop gets worse, never otherwise, and hide nothing silently."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from detection.models import AlertEvent, AlertSilence, Incident, Pattern, PatternActivity
-from detection.selectors import patterns as selector
+from detection.models import AlertEvent, AlertSilence, Incident, Loop, LoopActivity
+from detection.selectors import loops as selector
 from detection.services.alerting import mutes, outbox, reminders, routing
-from detection.services.incidents import pattern_triage
-from detection.services.tracking import patterns
+from detection.services.incidents import loop_triage
+from detection.services.tracking import loops
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
 
 HOURS = 7
@@ -70,7 +70,7 @@ class Product:
         self.project, self.numbers = project, itertools.count()
         self.opens(status="ended", opened_at=timezone.now() - timedelta(days=400))
         Incident.objects.update(last_seen_at=F("opened_at"))
-        self.pattern = Pattern.objects.get(project=project)
+        self.loop = Loop.objects.get(project=project)
 
     def opens(self, **fields):
         now = timezone.now()
@@ -80,7 +80,7 @@ class Product:
             "group_id": f"{self.project.pk}-{next(self.numbers)}",
         }
         make_incident(self.project, **{**values, **fields})
-        patterns.assign_missing()
+        loops.assign_missing()
 
     def passes(self):
         span = timedelta(hours=HOURS)
@@ -90,24 +90,24 @@ class Product:
     def mutes(self, hours, worse):
         if hours is not None or worse:
             until = None if hours is None else timezone.now() + timedelta(hours=hours)
-            pattern_triage.mute(self.project.pk, self.pattern.public_id, ANA, until=until, until_worse=worse)
+            loop_triage.mute(self.project.pk, self.loop.public_id, ANA, until=until, until_worse=worse)
 
     def unmutes(self):
-        pattern_triage.unmute(self.project.pk, self.pattern.public_id, ANA)
+        loop_triage.unmute(self.project.pk, self.loop.public_id, ANA)
 
     def sweeps(self):
         mutes.wake_due()
 
     @property
     def mute(self):
-        return selector.row_of(self.pattern).mute
+        return selector.row_of(self.loop).mute
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=st.lists(steps, max_size=14))
 def test_a_mute_ends_exactly_when_its_rules_say_so(project, history):
     AlertSilence.objects.all().delete()
-    PatternActivity.objects.all().delete()
+    LoopActivity.objects.all().delete()
     Incident.objects.all().delete()
     product, twin = Product(project), Twin()
     for name, *arguments in history:
@@ -118,13 +118,13 @@ def test_a_mute_ends_exactly_when_its_rules_say_so(project, history):
         if found and twin.mute:
             assert found.baseline == twin.mute["baseline"]
             assert found.incidents == sum(one > twin.mute["at"] for one in twin.opened)
-    row = selector.row_of(product.pattern)
+    row = selector.row_of(product.loop)
     assert row.is_muted_but_firing == bool(twin.mute and any(one > twin.mute["at"] for one in twin.opened))
 
 
 @pytest.fixture
 def muted(project):
-    """A pattern that had two incidents today, muted until it gets worse."""
+    """A loop that had two incidents today, muted until it gets worse."""
     product = Product(project)
     product.opens()
     product.opens()
@@ -133,17 +133,17 @@ def muted(project):
 
 
 def fires(product, **fields):
-    product.opens(ended_at=None, loop_id=f"l{next(product.numbers)}", **fields)
+    product.opens(ended_at=None, calls_digest=f"l{next(product.numbers)}", **fields)
     incident = Incident.objects.latest("pk")
     outbox.record_incident_event(incident, "opened")
     routing.route_pending()
     return AlertEvent.objects.latest("pk").state
 
 
-def test_a_muted_pattern_notifies_no_one_until_the_incident_that_makes_it_worse(project, receiver, muted):
+def test_a_muted_loop_notifies_no_one_until_the_incident_that_makes_it_worse(project, receiver, muted):
     make_route(project, make_webhook(project, receiver))
     assert [fires(muted) for _ in range(4)] == ["silenced", "silenced", "routed", "routed"]
-    assert muted.pattern.activity.latest("pk").action == "mute_ended"
+    assert muted.loop.activity.latest("pk").action == "mute_ended"
     assert selector.navigation_counts(project.pk).muted_but_firing == 0
 
 
@@ -153,15 +153,15 @@ def test_the_end_of_a_mute_by_its_time_is_noted_and_what_it_hid_is_sent_once(pro
     assert selector.navigation_counts(project.pk).muted_but_firing == 1
     AlertSilence.objects.update(ends_at=timezone.now())
     assert (reminders.catch_up(), reminders.catch_up()) == (1, 0)
-    assert muted.pattern.activity.latest("pk").note == "the time ran out"
+    assert muted.loop.activity.latest("pk").note == "the time ran out"
 
 
 def test_undo_restores_the_mute_that_was_ended_or_replaced(project, muted):
     before = muted.mute
     muted.unmutes()
-    pattern_triage.undo(project.pk, muted.pattern.public_id, ANA)
+    loop_triage.undo(project.pk, muted.loop.public_id, ANA)
     assert muted.mute == before
     muted.mutes(10, worse=False)
     assert muted.mute.baseline is None
-    pattern_triage.undo(project.pk, muted.pattern.public_id, ANA)
+    loop_triage.undo(project.pk, muted.loop.public_id, ANA)
     assert muted.mute == before

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from detection.models import AlertEvent, Incident, Notification, Pattern
+from detection.models import AlertEvent, Incident, Loop, Notification
 from detection.services.alerting import outbox, reminders, routing, silences
 from detection.services.alerting.route_preview import preview_route
-from detection.services.incidents import pattern_triage
-from detection.services.tracking import patterns
+from detection.services.incidents import loop_triage
+from detection.services.tracking import loops
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +26,7 @@ ROUTES = (
 def record(project):
     for number in range(24):
         incident = make_incident(
-            project, session_name=f"s-{number % 5}", loop_id=f"loop-{number}", tool=("search_web", "read_file")[number % 2],
+            project, session_name=f"s-{number % 5}", calls_digest=f"loop-{number}", tool=("search_web", "read_file")[number % 2],
             agent=("triage", "writer", "triage-2")[number % 3], decision=("warn", "block", "stop")[number % 3],
             is_demo=number == 7,
         )  # fmt: skip
@@ -95,18 +95,18 @@ def test_alerts_that_earlier_routes_send_are_counted_apart(project, receiver):
 
 
 def opens(project, number):
-    """Open an incident of one pattern in a session of its own."""
+    """Open an incident of one loop in a session of its own."""
     make_incident(
-        project, agent="alpha-1", session_name=f"x{number}", loop_id=f"l{number}", ended_at=None,
+        project, agent="alpha-1", session_name=f"x{number}", calls_digest=f"l{number}", ended_at=None,
         group_id=f"g{number}", opened_at=timezone.now(), last_seen_at=timezone.now(),
     )  # fmt: skip
-    patterns.assign_missing()
+    loops.assign_missing()
     outbox.record_incident_event(Incident.objects.latest("pk"), "opened")
 
 
 def mute_until_worse(project):
-    pattern = Pattern.objects.get(project=project)
-    pattern_triage.mute(project.pk, pattern.public_id, ANA, until=None, until_worse=True)
+    loop = Loop.objects.get(project=project)
+    loop_triage.mute(project.pk, loop.public_id, ANA, until=None, until_worse=True)
 
 
 def previewed(project, hook, route=None):

@@ -106,9 +106,9 @@ def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project
         was_guarded=True,
     )
     make_incident(
-        project, label="false_alarm", recovered=False, confidence=0.4, loop_id="b", was_guarded=True
+        project, label="false_alarm", recovered=False, confidence=0.4, calls_digest="b", was_guarded=True
     )
-    make_incident(project, kind="cycle", loop_id="c", cost_usd=2, counted_calls=9, calls_blocked=4)
+    make_incident(project, kind="cycle", calls_digest="c", cost_usd=2, counted_calls=9, calls_blocked=4)
     answer = statistics(project.pk, span(), by="kind")
     by_kind = {row.key: row.numbers for row in answer.rows}
     repeat = by_kind["repeat"]

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
 from detection.filtering.language import term, write
-from detection.models import Attempt, AuditEntry, Erasure, Incident, Pattern, Session, WhatIf
+from detection.models import Attempt, AuditEntry, Erasure, Incident, Loop, Session, WhatIf
 from detection.models.erasures import MAX_ATTEMPTS, name_digest
 from detection.selectors.erasures import list_erasures
 from detection.services import saved_views
@@ -22,7 +22,7 @@ from detection.services.errors import Invalid, NotFound
 from detection.services.events.event_records import EventRecord
 from detection.services.exceptions import exceptions
 from detection.services.gateway.conversations import store_rewrite
-from detection.services.incidents import pattern_triage, triage
+from detection.services.incidents import loop_triage, triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.ingestion.ingest import ingest
@@ -30,7 +30,7 @@ from detection.services.policies import overrides
 from detection.services.projects import members
 from detection.services.retention import erasure, retention
 from detection.services.sessions import actions
-from detection.services.tracking import patterns
+from detection.services.tracking import loops
 from detection.services.what_if import changes, what_ifs, worker
 from loopguard_site.judge_env import JudgeEndpoint
 from tests.console.scenes import ask, finished_import, loop, principal
@@ -142,9 +142,9 @@ def everywhere(project, receiver):
     triage.label(project.pk, incident.public_id, ANA, "false_alarm", f"as {SECRET} knows", "poll")
     exceptions.create_exception(project.pk, incident.public_id, ANA, "tool:poll", note=f"for {SECRET}")
     until = timezone.now() + timedelta(hours=1)
-    pattern_triage.comment(project.pk, incident.pattern.public_id, ANA, SECRET)
-    pattern_triage.mute(project.pk, incident.pattern.public_id, ANA, until=until, reason=SECRET)
-    silences.create_silence(project.pk, ANA, reason=SECRET, ends_at=until, loop_id=incident.loop_id)
+    loop_triage.comment(project.pk, incident.loop.public_id, ANA, SECRET)
+    loop_triage.mute(project.pk, incident.loop.public_id, ANA, until=until, reason=SECRET)
+    silences.create_silence(project.pk, ANA, reason=SECRET, ends_at=until, calls_digest=incident.calls_digest)
     filters = urlencode({"q": write([term("session", NAME)])})
     saved_views.save_view(project.pk, "incidents", "Theirs", filters, ANA)
     saved_views.delete_view(
@@ -184,7 +184,7 @@ def test_of_what_people_agents_judge_and_receivers_wrote_about_a_session_nothing
         everywhere(project, receiver)
     before = tables_with("x47q11", SECRET)
     assert before >= {
-        "detection_alertsilence", "detection_approval", "detection_deliveryattempt", "detection_judgecall", "detection_patternactivity",
+        "detection_alertsilence", "detection_approval", "detection_deliveryattempt", "detection_judgecall", "detection_loopactivity",
         "detection_attempt", "detection_gatewayrewrite", "detection_quarantinedevent", "detection_savedview", "detection_sessionfamily",
         "detection_tooloverride", "detection_transcriptimport",
     }  # fmt: skip
@@ -206,12 +206,12 @@ def test_what_belongs_to_others_stays(project, receiver):
     rich_session(project, receiver)
     elsewhere = make_project()
     loop(elsewhere, NAME)
-    pattern = kept.pattern_id
-    Incident.objects.update(pattern=None)
-    patterns.assign_missing()
-    pattern = Incident.objects.get(pk=kept.pk).pattern_id
+    its_loop = kept.loop_id
+    Incident.objects.update(loop=None)
+    loops.assign_missing()
+    its_loop = Incident.objects.get(pk=kept.pk).loop_id
     erase(project)
-    assert Pattern.objects.filter(pk=pattern).exists()
+    assert Loop.objects.filter(pk=its_loop).exists()
     assert {*Session.objects.filter(project=project).values_list("external_id", flat=True)} == {
         "kept",
         "child",

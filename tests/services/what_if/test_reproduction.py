@@ -42,7 +42,16 @@ def replayed(session, change=NOTHING):
 
 def facts(incidents):
     return sorted(
-        (one.kind, one.loop_id, one.first_seq, one.last_seq, one.decision, one.count, one.limit, one.seqs)
+        (
+            one.kind,
+            one.calls_digest,
+            one.first_seq,
+            one.last_seq,
+            one.decision,
+            one.count,
+            one.limit,
+            one.seqs,
+        )
         for one in incidents
     )
 

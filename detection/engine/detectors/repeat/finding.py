@@ -6,7 +6,7 @@ from typing import Any
 
 from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors.base import LIKELY, evidence
-from detection.engine.identity import loop_identity
+from detection.engine.identity import digest_of_calls
 from detection.engine.memory import Record, RunState
 from detection.engine.policy_settings import PolicySettings
 
@@ -33,7 +33,7 @@ def finding_about(
         count=count,
         limit=limit,
         confidence=1.0 if results in ("equal", "errors") or not policy.values["result_aware"] else LIKELY,
-        loop_id=loop_identity("repeat", (record.key,)),
+        calls_digest=digest_of_calls("repeat", (record.key,)),
         call_keys=(record.key,),
         seqs=evidence(same),
         results=results,

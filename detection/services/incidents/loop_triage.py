@@ -1,6 +1,6 @@
-"""Actions of people on patterns: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
+"""Actions of people on loops: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
 
-The figures and the state of a pattern are counted by `selectors.patterns`.
+The figures and the state of a loop are counted by `selectors.loops`.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from detection.models import Membership, Pattern, PatternActivity
+from detection.models import Loop, LoopActivity, Membership
 from detection.models.incidents import IncidentLabel
-from detection.services import pattern_activity
+from detection.services import loop_activity
 from detection.services.alerting import mutes, silences
 from detection.services.audit import Actor, noted
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
-from detection.services.incidents import pattern_changes
-from detection.services.incidents.pattern_changes import IN_REQUEST_SECONDS
+from detection.services.incidents import loop_changes
+from detection.services.incidents.loop_changes import IN_REQUEST_SECONDS
 from detection.services.incidents.triage import NOTHING_TO_UNDO
-from detection.services.pattern_activity import MAX_NOTE_CHARACTERS, plain
+from detection.services.loop_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
 _SWEEPING = frozenset(("acknowledge", "resolve", "label", "undo"))
@@ -32,33 +32,33 @@ _NOT_UNDOABLE = ("commented", "mute_ended", "unassigned")
 
 
 @contextmanager
-def _locked(project_id: int, public_id: str) -> Iterator[Pattern]:
-    """Lock a pattern for a change. Incidents can still be opened, because their lock on its key does not conflict."""
+def _locked(project_id: int, public_id: str) -> Iterator[Loop]:
+    """Lock a loop for a change. Incidents can still be opened, because their lock on its key does not conflict."""
     with transaction.atomic():
-        rows = Pattern.objects.select_for_update(no_key=True).filter(project_id=project_id)
-        pattern = rows.filter(public_id=public_id).first() if "\x00" not in public_id else None
-        if pattern is None or not pattern.incidents.exists():
+        rows = Loop.objects.select_for_update(no_key=True).filter(project_id=project_id)
+        loop = rows.filter(public_id=public_id).first() if "\x00" not in public_id else None
+        if loop is None or not loop.incidents.exists():
             raise NotFound
-        yield pattern
+        yield loop
 
 
 def _change(
-    pattern: Pattern,
+    loop: Loop,
     actor: Actor,
     action: str,
     note: str = "",
     fields: dict[str, object] | None = None,
     **more: Any,
-) -> PatternActivity:
-    """Set fields of a locked pattern, and record the change with the old values for undo."""
+) -> LoopActivity:
+    """Set fields of a locked loop, and record the change with the old values for undo."""
     values = fields or {}
-    before = {name: plain(getattr(pattern, name)) for name in values}
+    before = {name: plain(getattr(loop, name)) for name in values}
     for name, value in values.items():
-        setattr(pattern, name, value)
+        setattr(loop, name, value)
     if values:
-        pattern.save(update_fields=[*values])
+        loop.save(update_fields=[*values])
     after = {name: plain(value) for name, value in values.items()}
-    return pattern_activity.record(pattern, actor, action, note, before=before, after=after, **more)
+    return loop_activity.record(loop, actor, action, note, before=before, after=after, **more)
 
 
 def _checked_note(note: str, *, required: bool = False) -> str:
@@ -69,8 +69,8 @@ def _checked_note(note: str, *, required: bool = False) -> str:
     return note
 
 
-def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Pattern:
-    """Set the person responsible for a pattern; empty for no one.
+def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Loop:
+    """Set the person responsible for a loop; empty for no one.
 
     Raises
     ------
@@ -80,38 +80,38 @@ def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") ->
     with transaction.atomic():
         user_id = None
         if assignee:
-            # Locked before the pattern, as by a removal of the member, which then finds the pattern.
+            # Locked before the loop, as by a removal of the member, which then finds the loop.
             members = Membership.objects.select_for_update(no_key=True).filter(project_id=project_id)
             user_id = members.filter(user__username=assignee).values_list("user_id", flat=True).first()
             if user_id is None:
                 raise Invalid(
                     "`assignee` must be the user name of a member of this project.", field="assignee"
                 )
-        with _locked(project_id, public_id) as pattern:
-            if pattern.assignee_id != user_id:
+        with _locked(project_id, public_id) as loop:
+            if loop.assignee_id != user_id:
                 note = f"to {assignee}" if assignee else "to no one"
-                _change(pattern, actor, "assigned", note, {"assignee_id": user_id})
-    return pattern
+                _change(loop, actor, "assigned", note, {"assignee_id": user_id})
+    return loop
 
 
 def unassign_former_members(project_id: int, actor: Actor) -> None:
-    """Assign patterns to no one whose owner is no longer a member; must run inside the transaction of the removal.
+    """Assign loops to no one whose owner is no longer a member; must run inside the transaction of the removal.
 
-    One query by a small index, and four for each such pattern.
+    One query by a small index, and four for each such loop.
     """
-    rows = Pattern.objects.select_for_update(no_key=True, of=("self",)).select_related("assignee")
+    rows = Loop.objects.select_for_update(no_key=True, of=("self",)).select_related("assignee")
     owned = rows.filter(project_id=project_id, assignee__isnull=False)
     members = Membership.objects.filter(project_id=project_id)
-    for pattern in owned.exclude(assignee__in=members.values("user")).order_by("pk"):
-        note = f"{pattern.assignee} left the project"
-        _change(pattern, actor, "unassigned", note, {"assignee_id": None})
+    for loop in owned.exclude(assignee__in=members.values("user")).order_by("pk"):
+        note = f"{loop.assignee} left the project"
+        _change(loop, actor, "unassigned", note, {"assignee_id": None})
 
 
-def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Pattern:
+def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Loop:
     """Add a comment to the activity."""
-    with _locked(project_id, public_id) as pattern:
-        _change(pattern, actor, "commented", _checked_note(note, required=True))
-        return pattern
+    with _locked(project_id, public_id) as loop:
+        _change(loop, actor, "commented", _checked_note(note, required=True))
+        return loop
 
 
 def mute(
@@ -122,39 +122,39 @@ def mute(
     until: datetime | None = None,
     until_worse: bool = False,
     reason: str = "",
-) -> Pattern:
-    """Send no notifications about a pattern until a time, or until it gets worse; see `services.alerting.mutes`."""
-    with _locked(project_id, public_id) as pattern:
-        replaced = mutes.active(project_id, [pattern.pk]).get(pattern.pk)
+) -> Loop:
+    """Send no notifications about a loop until a time, or until it gets worse; see `services.alerting.mutes`."""
+    with _locked(project_id, public_id) as loop:
+        replaced = mutes.active(project_id, [loop.pk]).get(loop.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
-        mutes.mute(pattern, actor, until=until, until_worse=until_worse, reason=reason)
+        mutes.mute(loop, actor, until=until, until_worse=until_worse, reason=reason)
         ends = [f"until {noted(until)}"] if until else []
         note = " or ".join([*ends, *(["until it gets worse"] if until_worse else [])])
         note = f"{note}: {reason.strip()}" if reason.strip() else note
-        pattern_activity.record(pattern, actor, "muted", note, before=before)
-        return pattern
+        loop_activity.record(loop, actor, "muted", note, before=before)
+        return loop
 
 
-def unmute(project_id: int, public_id: str, actor: Actor) -> Pattern:
-    """End the mute of a pattern. Nothing changes if it is not muted."""
-    with _locked(project_id, public_id) as pattern:
-        mutes.unmute(pattern, actor)
-        return pattern
+def unmute(project_id: int, public_id: str, actor: Actor) -> Loop:
+    """End the mute of a loop. Nothing changes if it is not muted."""
+    with _locked(project_id, public_id) as loop:
+        mutes.unmute(loop, actor)
+        return loop
 
 
 def acknowledge(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
-) -> Pattern:
-    """Acknowledge all open and snoozed incidents of a pattern. Nothing changes without them and a note."""
+) -> Loop:
+    """Acknowledge all open and snoozed incidents of a loop. Nothing changes without them and a note."""
     return _sweep(project_id, public_id, actor, "acknowledged", note, {}, seconds)
 
 
 def resolve(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
-) -> Pattern:
-    """Resolve a pattern with all incidents that are open, acknowledged or snoozed.
+) -> Loop:
+    """Resolve a loop with all incidents that are open, acknowledged or snoozed.
 
-    If its loop returns, the pattern reopens.
+    If its loop returns, the loop reopens.
     """
     return _sweep(project_id, public_id, actor, "resolved", note, {"resolved_at": timezone.now()}, seconds)
 
@@ -167,8 +167,8 @@ def label(
     note: str = "",
     *,
     seconds: float = IN_REQUEST_SECONDS,
-) -> Pattern:
-    """Set whether a pattern and all its incidents were loops.
+) -> Loop:
+    """Set whether a loop and all its incidents were loops.
 
     Parameters
     ----------
@@ -190,28 +190,24 @@ def _sweep(
     note: str,
     fields: dict[str, object],
     seconds: float,
-) -> Pattern:
-    """Change all incidents of a pattern: for at most these seconds, a worker continues."""
+) -> Loop:
+    """Change all incidents of a loop: for at most these seconds, a worker continues."""
     note = _checked_note(note)
-    with _locked(project_id, public_id) as pattern:
+    with _locked(project_id, public_id) as loop:
         # Resolving again sets a new time only if there is something to resolve.
         is_same = all(
-            getattr(pattern, name) == value or (name == "resolved_at" and pattern.resolved_at is not None)
+            getattr(loop, name) == value or (name == "resolved_at" and loop.resolved_at is not None)
             for name, value in fields.items()
         )
-        if (
-            not note
-            and is_same
-            and not pattern.incidents.filter(pattern_changes.SWEEPING[action][0]).exists()
-        ):
-            return pattern
-        newest = pattern.incidents.aggregate(newest=Max("pk"))["newest"] or 0
+        if not note and is_same and not loop.incidents.filter(loop_changes.SWEEPING[action][0]).exists():
+            return loop
+        newest = loop.incidents.aggregate(newest=Max("pk"))["newest"] or 0
         change = _change(
-            pattern, actor, action, note, fields,
-            last_incident=newest, finished_at=None, claimed_until=pattern_changes.claim(),
+            loop, actor, action, note, fields,
+            last_incident=newest, finished_at=None, claimed_until=loop_changes.claim(),
         )  # fmt: skip
-    pattern_changes.carry_out(change, seconds)
-    return pattern
+    loop_changes.carry_out(change, seconds)
+    return loop
 
 
 def undo(
@@ -221,7 +217,7 @@ def undo(
     *,
     seconds: float = IN_REQUEST_SECONDS,
     of: int | None = None,
-) -> Pattern:
+) -> Loop:
     """Undo the last change of the same person, within ten minutes, including its changes to incidents.
 
     Parameters
@@ -234,20 +230,20 @@ def undo(
     Conflict
         ``nothing_to_undo``.
     """
-    with _locked(project_id, public_id) as pattern:
-        last = undoable(pattern, actor.name, is_timed=of is None)
+    with _locked(project_id, public_id) as loop:
+        last = undoable(loop, actor.name, is_timed=of is None)
         if last is None or of not in (None, last.pk):
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         more: dict[str, object] = {"reverts": last}
         if last.last_incident:
-            rows = PatternActivity.objects.filter(project_id=project_id, pk=last.pk, finished_at=None)
+            rows = LoopActivity.objects.filter(project_id=project_id, pk=last.pk, finished_at=None)
             rows.update(finished_at=timezone.now())
             more |= {
-                "last_incident": last.last_incident, "finished_at": None, "claimed_until": pattern_changes.claim(),
+                "last_incident": last.last_incident, "finished_at": None, "claimed_until": loop_changes.claim(),
             }  # fmt: skip
         fields = dict(last.before)
         if last.action == "muted":
-            mutes.unmute(pattern, actor)
+            mutes.unmute(loop, actor)
         if "silence" in fields:
             ends_at = datetime.fromisoformat(fields.pop("ends_at"))
             silences.extend_again(project_id, fields.pop("silence"), actor, ends_at)
@@ -256,21 +252,21 @@ def undo(
             fields["assignee_id"] = None  # has left since
         if fields.get("resolved_at"):
             fields["resolved_at"] = datetime.fromisoformat(fields["resolved_at"])
-        change = _change(pattern, actor, "undone", f"undid: {last.action}", fields, **more)
+        change = _change(loop, actor, "undone", f"undid: {last.action}", fields, **more)
     if change.last_incident:
-        pattern_changes.carry_out(change, seconds)
-    return pattern
+        loop_changes.carry_out(change, seconds)
+    return loop
 
 
-def undoable(pattern: Pattern, actor_name: str, *, is_timed: bool = True) -> PatternActivity | None:
-    """Return the last change of a pattern, if this person may undo it: within ten minutes, if `is_timed`."""
-    last = pattern.activity.exclude(action__in=_NOT_UNDOABLE).order_by("-at", "-id").first()
+def undoable(loop: Loop, actor_name: str, *, is_timed: bool = True) -> LoopActivity | None:
+    """Return the last change of a loop, if this person may undo it: within ten minutes, if `is_timed`."""
+    last = loop.activity.exclude(action__in=_NOT_UNDOABLE).order_by("-at", "-id").first()
     if last is None or last.action == "undone" or last.actor != actor_name:
         return None
     return last if not is_timed or timezone.now() - last.at <= UNDO_WITHIN else None
 
 
-ACTIONS: dict[str, Callable[..., Pattern]] = {
+ACTIONS: dict[str, Callable[..., Loop]] = {
     "assign": assign,
     "acknowledge": acknowledge,
     "resolve": resolve,
@@ -284,7 +280,7 @@ ACTIONS: dict[str, Callable[..., Pattern]] = {
 def bulk(
     project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
 ) -> dict[str, str]:
-    """Apply one action to several patterns.
+    """Apply one action to several loops.
 
     Returns
     -------
@@ -307,10 +303,10 @@ def bulk(
 
 def latest_activity(project_id: int) -> int:
     """Return the number of the latest activity of a project, for `changed_since`."""
-    return PatternActivity.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
+    return LoopActivity.objects.filter(project_id=project_id).aggregate(pk=Max("pk"))["pk"] or 0
 
 
 def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
-    """Return which of these patterns a person, `by`, has changed since."""
-    rows = PatternActivity.objects.filter(project_id=project_id, pk__gt=latest, actor=by[:150])
-    return {*rows.filter(pattern__public_id__in=public_ids).values_list("pattern__public_id", flat=True)}
+    """Return which of these loops a person, `by`, has changed since."""
+    rows = LoopActivity.objects.filter(project_id=project_id, pk__gt=latest, actor=by[:150])
+    return {*rows.filter(loop__public_id__in=public_ids).values_list("loop__public_id", flat=True)}

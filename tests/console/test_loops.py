@@ -1,4 +1,4 @@
-"""Patterns in the console: the list, a pattern's page, what people do with it, and undo."""
+"""Loops in the console: the list, a loop's page, what people do with it, and undo."""
 
 import json
 import re
@@ -7,7 +7,7 @@ from html import unescape
 import pytest
 from django.test import Client
 
-from detection.models import AlertSilence, Incident, Pattern, Role
+from detection.models import AlertSilence, Incident, Loop, Role
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
@@ -25,39 +25,39 @@ def shared_world(django_db_setup, django_db_blocker):
 
 
 def act(world, action, **more):
-    data = {"ids": Pattern.objects.get().public_id, "action": action, **more}
-    return text(world.client.post(f"{world.base}/patterns/act", data, follow=True))
+    data = {"ids": Loop.objects.get().public_id, "action": action, **more}
+    return text(world.client.post(f"{world.base}/loops/act", data, follow=True))
 
 
 def test_the_list_says_in_one_row_what_happens_how_often_and_to_whom(world):
-    shown = text(world.client.get(f"{world.base}/patterns"))
+    shown = text(world.client.get(f"{world.base}/loops"))
     number = Incident.objects.count()
     assert "search_web is called again with identical arguments" in shown
-    for words in (f" {number} 4 ", "researcher", "coder", "gpt-5", "Open 1", "Patterns 1 open"):
+    for words in (f" {number} 4 ", "researcher", "coder", "gpt-5", "Open 1", "Loops 1 open"):
         assert words in shown, words
-    assert "No matching patterns" in text(world.client.get(f"{world.base}/patterns?q=agent:nobody"))
-    assert "search_web" in text(world.client.get(f"{world.base}/patterns?q=agent:triage"))
+    assert "No matching loops" in text(world.client.get(f"{world.base}/loops?q=agent:nobody"))
+    assert "search_web" in text(world.client.get(f"{world.base}/loops?q=agent:triage"))
     empty = make_project()
     client = Client()
     client.force_login(make_member(empty))
-    assert "all its incidents become one row, like this" in text(client.get(f"/p/{empty.slug}/patterns"))
+    assert "all its incidents become one row, like this" in text(client.get(f"/p/{empty.slug}/loops"))
 
 
 def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world):
-    page = world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}")
+    page = world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}")
     shown, number = text(page), Incident.objects.count()
     assert f"All {number} share tool search_web and model gpt-5." in shown
     assert "Check the tool and the model first: agents differ." in shown
     # Each with its number, which leads to the incidents.
     arguments = unescape(re.search(r"Arguments 4 different (.*?) Session", shown)[1])
     assert re.fullmatch(r'({"q":"(reset|\d)"} 1 \(25\s?%\) ){3}and 1 more', arguments)
-    loops = re.findall(r"\?q=pattern%3A\w+\+loop%3A(\w+)", page.content.decode())
-    assert {*loops} < {*Incident.objects.values_list("loop_id", flat=True)}
+    loops = re.findall(r"\?q=loop%3A\w+\+loop%3A(\w+)", page.content.decode())
+    assert {*loops} < {*Incident.objects.values_list("calls_digest", flat=True)}
     assert len(loops) == 3
     assert f'href="{world.base}/incidents/{world.incident.public_id}"' in page.content.decode()
-    all_ = world.client.get(f"{world.base}/incidents?q=pattern:{Pattern.objects.get().public_id}")
+    all_ = world.client.get(f"{world.base}/incidents?q=loop:{Loop.objects.get().public_id}")
     assert f"All {number}" in text(all_)
-    assert Pattern.objects.get().public_id in text(
+    assert Loop.objects.get().public_id in text(
         world.client.get(f"{world.base}/incidents/{world.incident.public_id}")
     )
     stranger = Client()
@@ -65,82 +65,88 @@ def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world)
     assert stranger.get(page.request["PATH_INFO"]).status_code == 404
 
 
-def test_a_pattern_is_muted_assigned_commented_and_resolved_with_undo(world):
-    assert "1 pattern muted." in act(world, "mute")
+def test_a_loop_is_muted_assigned_commented_and_resolved_with_undo(world):
+    assert "1 loop muted." in act(world, "mute")
     Incident.objects.update(last_seen_at=AlertSilence.objects.get().starts_at)
-    assert "Muted but firing" not in text(world.client.get(f"{world.base}/patterns?q=is:muted"))
+    assert "Muted but firing" not in text(world.client.get(f"{world.base}/loops?q=is:muted"))
     loop(world.project, "again", calls=4)
-    shown = text(world.client.get(f"{world.base}/patterns?q=is:muted_but_firing"))
+    shown = text(world.client.get(f"{world.base}/loops?q=is:muted_but_firing"))
     assert "Muted but firing 1" in shown
     assert "since muted" in shown
-    assert "Still firing" in text(
-        world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}")
-    )
-    assert "1 pattern restored." in act(world, "undo")
+    assert "Still firing" in text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
+    assert "1 loop restored." in act(world, "undo")
     act(world, "mute:8h")
     until = AlertSilence.objects.latest("pk").ends_at
-    noted = text(world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}"))
+    noted = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     assert f"until {until:%Y-%m-%d %H:%M} UTC" in noted
     act(world, "undo")
-    assert "1 pattern assigned." in act(world, "assign:me")
+    assert "1 loop assigned." in act(world, "assign:me")
     act(world, "comment", note="vendor informed")
     shown = act(world, "resolve")
     assert not Incident.objects.exclude(status="resolved").exists()
-    assert "1 pattern resolved." in shown
+    assert "1 loop resolved." in shown
     act(world, "undo")
-    page = text(world.client.get(f"{world.base}/patterns/{Pattern.objects.get().public_id}"))
+    page = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     for words in ("Open", world.user.get_username(), "vendor informed", "undid: resolved"):
         assert words in page, words
-    pattern, leaving = Pattern.objects.get(), make_member(world.project, Role.OPERATOR)
+    row, leaving = Loop.objects.get(), make_member(world.project, Role.OPERATOR)
     act(world, "assign", assignee=leaving.get_username())
     world.client.post(f"{world.base}/members", {"action": "remove", "member": leaving.pk})
-    page = text(world.client.get(f"{world.base}/patterns/{pattern.public_id}"))
+    page = text(world.client.get(f"{world.base}/loops/{row.public_id}"))
     assert f"{leaving.get_username()} left the project" in page
-    assert f"pattern.unassigned {pattern.public_id}" in text(world.client.get(f"{world.base}/audit"))
+    assert f"loop.unassigned {row.public_id}" in text(world.client.get(f"{world.base}/audit"))
     left = make_member(world.project, Role.OPERATOR)
     act(world, "assign", assignee=left.get_username())
     act(world, "assign:me")
     world.client.post(f"{world.base}/members", {"action": "remove", "member": left.pk})
     act(world, "undo")
-    pattern.refresh_from_db()
-    assert pattern.assignee is None  # not the one who left
+    row.refresh_from_db()
+    assert row.assignee is None  # not the one who left
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
-    assert viewer.post(f"{world.base}/patterns/act", {"action": "resolve"}).status_code == 403
+    assert viewer.post(f"{world.base}/loops/act", {"action": "resolve"}).status_code == 403
 
 
-def test_a_pattern_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world):
-    address = f"{world.base}/patterns/{Pattern.objects.get().public_id}"
+def test_a_loop_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world):
+    address = f"{world.base}/loops/{Loop.objects.get().public_id}"
     ids = [*Incident.objects.values_list("public_id", flat=True)]
     form = {"action": "label:false_alarm", "ids": ids}
     world.client.post(f"{world.base}/incidents/act", form | {"ids": ids[:1]})
-    assert "Not a loop 0" in text(world.client.get(f"{world.base}/patterns?q="))
+    assert "Not a loop 0" in text(world.client.get(f"{world.base}/loops?q="))
     world.client.post(f"{world.base}/incidents/act", form)
-    listed = text(world.client.get(f"{world.base}/patterns?q=is:not_a_loop"))
+    listed = text(world.client.get(f"{world.base}/loops?q=is:not_a_loop"))
     assert "Not a loop 1" in listed
     assert "search_web is called again" in listed
     page = text(world.client.get(address))
     assert "Remove label" in page
     assert "resolve-button" not in world.client.get(address).content.decode()
-    file = world.client.get(f"{world.base}/export/patterns?q=&format=jsonl").getvalue()
+    file = world.client.get(f"{world.base}/export/loops?q=&format=jsonl").getvalue()
     (row,) = map(json.loads, file.splitlines())
     assert (row["state"], row["label"]) == ("not_a_loop", "false_alarm")
     act(world, "label", label="")
     assert not Incident.objects.exclude(label="").exists()
-    assert "Not a loop 0" in text(world.client.get(f"{world.base}/patterns?q="))
+    assert "Not a loop 0" in text(world.client.get(f"{world.base}/loops?q="))
 
 
-def test_a_pattern_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):
+def test_a_loop_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):
     for session in ("first-cycle", "second-cycle"):
         for number in range(16):
             ask(world.project, session, number, tool=("list_files", "read_file")[number % 2], arguments="{}")
-    pattern = Pattern.objects.get(kind="cycle")
-    one_tool = Incident.objects.filter(pattern=pattern).first()
+    row = Loop.objects.get(kind="cycle")
+    one_tool = Incident.objects.filter(loop=row).first()
     one_tool.pk, one_tool.public_id, one_tool.kind, one_tool.tool = None, "inc_other", "outcome", "read_file"
-    one_tool.loop_id = "another"
+    one_tool.calls_digest = "another"
     one_tool.save()
-    shown = text(world.client.get(f"{world.base}/patterns/{pattern.public_id}"))
-    number = Incident.objects.filter(pattern=pattern).count()
+    shown = text(world.client.get(f"{world.base}/loops/{row.public_id}"))
+    number = Incident.objects.filter(loop=row).count()
     assert number > 2
     assert f"All {number} share tool list_files → read_file" in shown
     assert f"Tool all {number} list_files → read_file" in shown
+
+
+def test_addresses_from_when_loops_were_patterns_lead_to_them(world):
+    row = Loop.objects.get(kind="repeat", tool="search_web")
+    for earlier, address in (("", "?q=is:open&sort=-cost"), (f"/{row.public_id}", "")):
+        answer = world.client.get(f"{world.base}/patterns{earlier}{address}")
+        assert (answer.status_code, answer["Location"]) == (301, f"{world.base}/loops{earlier}{address}")
+    assert world.client.get(f"{world.base}/patterns/{row.public_id}", follow=True).status_code == 200

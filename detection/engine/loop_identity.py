@@ -1,4 +1,4 @@
-"""Identity of patterns: the features that one loop has in common across sessions and agents.
+"""Identity of loops: the features that one loop has in common across sessions and agents.
 
 Arguments differ from session to session, so they do not count; the tool, the detector and the sort of result do. All
 shells are one tool to an agent's instructions but not to the person who has to repair something, so a shell command
@@ -29,17 +29,17 @@ SEVERAL_TOOLS = ""
 _MAX_CYCLE_NAME = 128
 _SORTS_OF_RESULTS = ("errors", "empty")
 _DETAILS = ("trouble", "unit")
-"""Details of findings that tell patterns apart: the trouble of a provider, the unit of a spent budget."""
+"""Details of findings that tell loops apart: the trouble of a provider, the unit of a spent budget."""
 ANY_ARGUMENTS = "any arguments"
-"""Detail of patterns of repeated calls that were compared by their tools alone."""
+"""Detail of loops of repeated calls that were compared by their tools alone."""
 _NOT_A_NAME = re.compile(r"[^\w .:/-]")
 # Details are words such as `rate limit`; a judgement.
 _MAX_DETAIL = 32
 
 
 @dataclass(frozen=True, slots=True)
-class PatternIdentity:
-    """What the incidents of a pattern have in common by definition.
+class LoopIdentity:
+    """What the incidents of a loop have in common by definition.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ class PatternIdentity:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether its incidents never belong to the pattern of another loop about the same calls.
+        """Whether its incidents never belong to the loop of another loop about the same calls.
 
         This is true for run limits and for provider trouble, which is not the agent's loop.
         """
@@ -79,8 +79,8 @@ class PatternIdentity:
 
 def identify(
     kind: str, tool: str, results: str, detail: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]
-) -> PatternIdentity:
-    """Return the identity of an incident's pattern.
+) -> LoopIdentity:
+    """Return the identity of an incident's loop.
 
     Parameters
     ----------
@@ -97,15 +97,15 @@ def identify(
     told_apart = _NOT_A_NAME.sub("", told_apart)[:_MAX_DETAIL]
     detector = detector_for(kind)
     if detector.is_run_limit:
-        return PatternIdentity(kind, detail=told_apart)
+        return LoopIdentity(kind, detail=told_apart)
     if not told_apart and detector.is_exact and detail.get(NAMES_ONLY):
         told_apart = ANY_ARGUMENTS
     sort = results if results in _SORTS_OF_RESULTS else ""
     if detector.spans_tools:
-        return PatternIdentity(kind, cycle_name(tool.split(ARROW)), results=sort, detail=told_apart)
+        return LoopIdentity(kind, cycle_name(tool.split(ARROW)), results=sort, detail=told_apart)
     if len({str(call.get("tool", tool)) for call in calls}) > 1:
-        return PatternIdentity(kind, SEVERAL_TOOLS, results=sort, detail=told_apart)
-    return PatternIdentity(kind, tool, _program(tool, calls), sort, told_apart)
+        return LoopIdentity(kind, SEVERAL_TOOLS, results=sort, detail=told_apart)
+    return LoopIdentity(kind, tool, _program(tool, calls), sort, told_apart)
 
 
 def cycle_name(lap: Iterable[str]) -> str:
@@ -127,7 +127,7 @@ def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:
 
 
 def title(headline: str, tool: str, program: str, detail: str) -> str:
-    """Return the title of a pattern, such as ``Repeated call: bash (git push)``."""
+    """Return the title of a loop, such as ``Repeated call: bash (git push)``."""
     subject = tool or ("" if detail else "several tools")
     parts: Iterable[str] = (subject, f"({program})" if program else "", f"({detail})" if detail else "")
     words = " ".join(part for part in parts if part)

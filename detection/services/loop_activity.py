@@ -1,11 +1,11 @@
-"""Writes the activity of patterns with its audit entry, in the transaction of the change."""
+"""Writes the activity of loops with its audit entry, in the transaction of the change."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import Any
 
-from detection.models import Pattern, PatternActivity
+from detection.models import Loop, LoopActivity
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.stream.hints import Hint
@@ -15,7 +15,7 @@ MAX_NOTE_CHARACTERS = 1000
 
 
 def record(
-    pattern: Pattern,
+    loop: Loop,
     actor: Actor,
     action: str,
     note: str = "",
@@ -23,8 +23,8 @@ def record(
     before: dict[str, object] | None = None,
     after: dict[str, object] | None = None,
     **fields: Any,
-) -> PatternActivity:
-    """Append an action to a pattern's activity and to the audit.
+) -> LoopActivity:
+    """Append an action to a loop's activity and to the audit.
 
     Parameters
     ----------
@@ -33,8 +33,8 @@ def record(
     fields
         Further columns of the row.
     """
-    entry = PatternActivity.objects.create(
-        pattern=pattern,
+    entry = LoopActivity.objects.create(
+        loop=loop,
         actor=actor.name[:150],
         actor_user_id=actor.user_id,
         action=action,
@@ -46,13 +46,13 @@ def record(
     shown = {**(after or {}), **({"note": note} if note else {})}
     audit.record(
         actor,
-        f"pattern.{action}",
-        pattern.public_id,
-        project_id=pattern.project_id,
+        f"loop.{action}",
+        loop.public_id,
+        project_id=loop.project_id,
         before=before,
         after=shown or None,
     )
-    publish_after_commit(pattern.project_id, Hint("incident", "", action))
+    publish_after_commit(loop.project_id, Hint("incident", "", action))
     return entry
 
 

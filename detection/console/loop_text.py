@@ -1,4 +1,4 @@
-"""A pattern in words: what it is in one sentence, and what its incidents share."""
+"""A loop in words: what it is in one sentence, and what its incidents share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from detection.console import formatting
 from detection.console.incident_text import Part
 from detection.engine.detectors import detector_for
 from detection.engine.detectors.base import identical
-from detection.engine.pattern_identity import ANY_ARGUMENTS
-from detection.models import Pattern
-from detection.selectors.patterns import PatternRow, SharedFact
+from detection.engine.loop_identity import ANY_ARGUMENTS
+from detection.models import Loop
+from detection.selectors.loops import LoopRow, SharedFact
 
 STATE_CHIPS: Final = {
     "open": "loop",
@@ -30,7 +30,7 @@ _NAMES = {
     "agent": "Agent",
     "model": "Model",
     "backend": "Backend",
-    "loop_id": "Arguments",
+    "calls_digest": "Arguments",
     "session_name": "Session",
 }
 _MANY = 2
@@ -40,13 +40,13 @@ _SHOWN_LOOPS = 3
 _MOSTLY = 0.8
 
 
-def subject(row: PatternRow | Pattern) -> str:
-    """Return the tool of a pattern, with the program of a shell command."""
+def subject(row: LoopRow | Loop) -> str:
+    """Return the tool of a loop, with the program of a shell command."""
     return f"{row.tool or 'several tools'}{f' ({row.program})' if row.program else ''}"
 
 
-def sentence(row: PatternRow | Pattern) -> tuple[Part, ...]:
-    """Return a description of a pattern, in one sentence without the full stop."""
+def sentence(row: LoopRow | Loop) -> tuple[Part, ...]:
+    """Return a description of a loop, in one sentence without the full stop."""
     detector = detector_for(row.kind)
     values = {
         "tool": subject(row),
@@ -61,7 +61,7 @@ def sentence(row: PatternRow | Pattern) -> tuple[Part, ...]:
     return (*parts, Part(_RESULTS[row.results])) if _says_results(row) else parts
 
 
-def _says_results(row: PatternRow | Pattern) -> bool:
+def _says_results(row: LoopRow | Loop) -> bool:
     return row.results in _RESULTS and detector_for(row.kind).describes_results
 
 
@@ -94,8 +94,8 @@ class SharedLine:
 
 
 def shown_loops(kind: str, facts: Mapping[str, SharedFact]) -> list[str]:
-    """Return the most frequent loops of a pattern whose arguments can be shown; a cycle has those of several calls."""
-    detector, loops = detector_for(kind), facts["loop_id"].values[:_SHOWN_LOOPS]
+    """Return the most frequent loops of a loop whose arguments can be shown; a cycle has those of several calls."""
+    detector, loops = detector_for(kind), facts["calls_digest"].values[:_SHOWN_LOOPS]
     return [name for name, _ in loops] if detector.is_exact and not detector.spans_tools else []
 
 
@@ -107,7 +107,7 @@ def shared_lines(
     A loop is identified by its arguments only if its detector compares them. Incidents know them by their digest, so
     `arguments` has the texts of those that are shown.
     """
-    left_out = () if detector_for(kind).is_exact else ("loop_id",)
+    left_out = () if detector_for(kind).is_exact else ("calls_digest",)
     return [_line(fact, arguments) for fact in facts.values() if fact.distinct and fact.name not in left_out]
 
 
@@ -117,7 +117,7 @@ def _line(fact: SharedFact, arguments: Mapping[str, str]) -> SharedLine:
         words = f"all {fact.total:,}" if fact.total > 1 else "the only one"
     else:
         words = f"{number:,} of {fact.total:,}" if fact.distinct == 1 else f"{fact.distinct:,} different"
-    is_digest = fact.name == "loop_id"
+    is_digest = fact.name == "calls_digest"
     values = tuple(
         SharedValue(name, arguments[name] if is_digest else name, count, count / fact.total)
         for name, count in fact.values[:_SHOWN_VALUES]

@@ -1,4 +1,4 @@
-"""The page of a pattern: what it is, what its incidents share, the incidents, and what people decided."""
+"""The page of a loop: what it is, what its incidents share, the incidents, and what people decided."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from django.http import Http404, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from detection.console import incident_text, pattern_text
+from detection.console import incident_text, loop_text
 from detection.console.access import ProjectRequest, in_project
 from detection.console.incident_text import Part
-from detection.console.patterns import line_of, members_of
+from detection.console.loops import line_of, members_of
 from detection.engine.detectors import detector_for
 from detection.filtering.language import Term, parse, term, write
 from detection.selectors import approvals, incidents
-from detection.selectors import patterns as selector
+from detection.selectors import loops as selector
 from detection.selectors.filters import list_query
-from detection.selectors.lists import INCIDENTS, LOOPS
+from detection.selectors.lists import INCIDENTS, ONLY_LOOPS
 
 REFRESHED: Final = ",".join(
-    f"#pattern-{part}"
+    f"#loop-{part}"
     for part in (
         "state", "title", "acknowledge", "mute", "label", "resolve", "banners", "said", "shared", "facts", "activity",
         "exception",
@@ -30,9 +30,8 @@ REFRESHED: Final = ",".join(
 """Parts of the page that change with its incidents. An open menu is left as it is, and so is the choice of an owner."""
 SHOWN_INCIDENTS: Final = 20
 SHOWN_ACTIVITY: Final = 100
-_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend")} | {
-    "loop_id": "loop",
-    "session_name": "session",
+_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend", "calls_digest")} | {
+    "session_name": "session"
 }
 """The filter fields for the values that incidents share."""
 
@@ -44,29 +43,29 @@ def _query(terms: tuple[Term, ...], sort: str = "") -> str:
 @in_project()
 @require_safe
 def page(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Show a pattern."""
-    pattern = selector.get_pattern(request.project.pk, public_id)
-    if pattern is None:
+    """Show a loop."""
+    loop = selector.get_loop(request.project.pk, public_id)
+    if loop is None:
         raise Http404
-    row = selector.row_of(pattern)
-    facts, line = selector.shared_facts(pattern), line_of(row)
-    arguments = selector.arguments_of(pattern, pattern_text.shown_loops(row.kind, facts))
-    of_it = (term("pattern", public_id),)
+    row = selector.row_of(loop)
+    facts, line = selector.shared_facts(loop), line_of(row)
+    arguments = selector.arguments_of(loop, loop_text.shown_loops(row.kind, facts))
+    of_it = (term("loop", public_id),)
     found = incidents.list_incidents(
         request.project.pk, list_query(INCIDENTS, terms=of_it), "", SHOWN_INCIDENTS
     )
     held = approvals.latest_of(request.project.pk, (one.id for one in found.items if one.decision == "hold"))
-    activity = list(pattern.activity.order_by("-at", "-id")[:SHOWN_ACTIVITY])
+    activity = list(loop.activity.order_by("-at", "-id")[:SHOWN_ACTIVITY])
     context: dict[str, Any] = {
-        "pattern": pattern,
+        "loop": loop,
         "line": line,
         "said": (*line.parts, Part(".")),
         "row": row,
         "detector": detector_for(row.kind),
-        "conclusion": pattern_text.conclusion(facts),
+        "conclusion": loop_text.conclusion(facts),
         "shared": [
             (one, [(value, _query((*of_it, term(_FIELDS[one.name], value.name)))) for value in one.values])
-            for one in pattern_text.shared_lines(row.kind, facts, arguments)
+            for one in loop_text.shared_lines(row.kind, facts, arguments)
         ],
         "incidents": [
             (
@@ -81,11 +80,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "open_query": _query((*of_it, term("is", "open"))),
         "blocked_query": _query((*of_it, *parse("blocked:>0")), sort="-blocked"),
         "by_session_query": _query(of_it, sort="session"),
-        "costly_query": _query((*of_it, *parse(LOOPS)), sort="-cost"),
+        "costly_query": _query((*of_it, *parse(ONLY_LOOPS)), sort="-cost"),
         "newest": found.items[0] if found.items else None,
         "activity": activity[::-1],
         "pending": [entry for entry in activity if entry.finished_at is None],
         "members": members_of(request.project.pk),
         "refreshed": REFRESHED,
     }
-    return render(request, "patterns/pattern.html", context)
+    return render(request, "loops/loop.html", context)

@@ -1,4 +1,4 @@
-"""Carries out actions on all incidents of a pattern: one incident per transaction, resumable and reversible.
+"""Carries out actions on all incidents of a loop: one incident per transaction, resumable and reversible.
 
 A request carries out as much as fits into its time, usually all. A worker continues with the rest, and after a crash.
 """
@@ -14,7 +14,7 @@ from typing import Any, Final
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from detection.models import Incident, PatternActivity
+from detection.models import Incident, LoopActivity
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.services.audit import Actor
 from detection.services.errors import ServiceError
@@ -54,12 +54,12 @@ def claim() -> Any:
     return timezone.now() + CLAIM
 
 
-def note_of(change: PatternActivity) -> str:
-    """Return the note of an incident that is changed with its pattern."""
-    return f"with {change.pattern.public_id}{': ' if change.note else ''}{change.note}"
+def note_of(change: LoopActivity) -> str:
+    """Return the note of an incident that is changed with its loop."""
+    return f"with {change.loop.public_id}{': ' if change.note else ''}{change.note}"
 
 
-def carry_out(change: PatternActivity, seconds: float = IN_REQUEST_SECONDS) -> None:
+def carry_out(change: LoopActivity, seconds: float = IN_REQUEST_SECONDS) -> None:
     """Carry out a change that this process has claimed, for at most a few seconds; updates the row.
 
     Costs a few milliseconds per incident.
@@ -90,14 +90,14 @@ def carry_out(change: PatternActivity, seconds: float = IN_REQUEST_SECONDS) -> N
             return
 
 
-def _itself(change: PatternActivity) -> QuerySet[PatternActivity]:
-    return PatternActivity.objects.filter(project_id=change.project_id, pk=change.pk)
+def _itself(change: LoopActivity) -> QuerySet[LoopActivity]:
+    return LoopActivity.objects.filter(project_id=change.project_id, pk=change.pk)
 
 
-def _next_incidents(change: PatternActivity) -> QuerySet[Incident]:
+def _next_incidents(change: LoopActivity) -> QuerySet[Incident]:
     rows = Incident.objects.filter(
         project_id=change.project_id,
-        pattern=change.pattern_id,
+        loop=change.loop_id,
         pk__gt=change.done_up_to,
         pk__lte=change.last_incident,
     ).order_by("pk")
@@ -106,12 +106,12 @@ def _next_incidents(change: PatternActivity) -> QuerySet[Incident]:
     return rows.filter(pk__in=change.reverts.incident_activity.values("incident"))
 
 
-def _apply(change: PatternActivity, public_id: str) -> bool:
+def _apply(change: LoopActivity, public_id: str) -> bool:
     """Change one incident; returns whether that worked. An incident that someone else has changed since is skipped."""
-    actor = Actor(change.actor, change.actor_user_id, pattern_change_id=change.pk)
+    actor = Actor(change.actor, change.actor_user_id, loop_change_id=change.pk)
     apply: Callable[[], Incident]
     if change.reverts is not None:
-        of = {"pattern_change_id": change.reverts.pk}
+        of = {"loop_change_id": change.reverts.pk}
         apply = partial(triage.undo, change.project_id, public_id, actor, of=of)
     else:
         apply = partial(SWEEPING[change.action][1], change.project_id, public_id, actor, note_of(change))
@@ -126,11 +126,11 @@ def carry_out_waiting() -> int:
     """Continue changes that requests did not finish; returns how many. One query by an empty index if none."""
     total, until = 0, time.monotonic() + IN_SWEEP_SECONDS
     waiting = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
-    unfinished = PatternActivity.objects.filter(waiting, finished_at=None)
+    unfinished = LoopActivity.objects.filter(waiting, finished_at=None)
     for row in unfinished.order_by("pk").only("project_id")[:MAX_WAITING]:
         claimed = _itself(row).filter(waiting, finished_at=None)
         if claimed.update(claimed_until=claim(), done_up_to=F("done_up_to")):
-            change = _itself(row).select_related("pattern", "reverts").get()
+            change = _itself(row).select_related("loop", "reverts").get()
             carry_out(change, max(0.1, until - time.monotonic()))
             total += 1
     return total

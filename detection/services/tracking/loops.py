@@ -1,4 +1,4 @@
-"""Assigns patterns to incidents; actions of people on patterns are in `pattern_triage`."""
+"""Assigns loops to incidents; actions of people on loops are in `loop_triage`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Final
 from django.db import transaction
 from django.db.models import F
 
-from detection.engine.pattern_identity import PatternIdentity, identify
-from detection.models import Incident, Pattern
+from detection.engine.loop_identity import LoopIdentity, identify
+from detection.models import Incident, Loop
 
 BATCH_INCIDENTS: Final = 500
 
 
 def assign(incidents: Sequence[Incident]) -> None:
-    """Set the patterns of new incidents of one project, in memory; patterns that do not exist yet are stored.
+    """Set the loops of new incidents of one project, in memory; loops that do not exist yet are stored.
 
-    Related incidents, which are about the same calls, have the pattern of the first of them, so that one loop is one
+    Related incidents, which are about the same calls, have the loop of the first of them, so that one loop is one
     row of the list however many detectors find it.
 
-    Costs one query where the patterns exist, and two more where one is new or a related incident is older. No row that
-    exists is locked: sessions that open incidents of the same pattern do not wait for one another. Only the first
-    incidents of a pattern do, and as each statement inserts in the order of the keys, they cannot deadlock.
+    Costs one query where the loops exist, and two more where one is new or a related incident is older. No row that
+    exists is locked: sessions that open incidents of the same loop do not wait for one another. Only the first
+    incidents of a loop do, and as each statement inserts in the order of the keys, they cannot deadlock.
     """
     own = {incident.public_id: _identity(incident) for incident in incidents}
     older = _of_older(incidents[0].project_id, (one.group_id for one in incidents if one.group_id not in own))
@@ -34,16 +34,16 @@ def assign(incidents: Sequence[Incident]) -> None:
         if first is not None and not first.stands_alone:
             own[incident.public_id] = first
         elif incident.group_id in older:
-            incident.pattern = older[incident.group_id]
+            incident.loop = older[incident.group_id]
             del own[incident.public_id]
     if own:
         rows = _stored(incidents[0].project_id, [*own.values()])
         for incident in incidents:
             if incident.public_id in own:
-                incident.pattern = rows[own[incident.public_id].key]
+                incident.loop = rows[own[incident.public_id].key]
 
 
-def _identity(incident: Incident) -> PatternIdentity:
+def _identity(incident: Incident) -> LoopIdentity:
     evidence = incident.evidence or {}
     return identify(
         incident.kind,
@@ -54,26 +54,26 @@ def _identity(incident: Incident) -> PatternIdentity:
     )
 
 
-def _of_older(project_id: int, group_ids: Iterable[str]) -> dict[str, Pattern]:
-    """Return the patterns of the stored incidents that started these groups, except those that stand alone."""
+def _of_older(project_id: int, group_ids: Iterable[str]) -> dict[str, Loop]:
+    """Return the loops of the stored incidents that started these groups, except those that stand alone."""
     wanted = set(group_ids)
     if not wanted:
         return {}
-    rows = Pattern.objects.filter(project_id=project_id, incidents__public_id__in=wanted).annotate(
+    rows = Loop.objects.filter(project_id=project_id, incidents__public_id__in=wanted).annotate(
         first=F("incidents__public_id")
     )
-    return {row.first: row for row in rows if not PatternIdentity(row.kind, detail=row.detail).stands_alone}
+    return {row.first: row for row in rows if not LoopIdentity(row.kind, detail=row.detail).stands_alone}
 
 
-def _stored(project_id: int, identities: Sequence[PatternIdentity]) -> dict[str, Pattern]:
-    """Return the stored patterns of these identities by key; new ones are inserted."""
+def _stored(project_id: int, identities: Sequence[LoopIdentity]) -> dict[str, Loop]:
+    """Return the stored loops of these identities by key; new ones are inserted."""
     wanted = {identity.key: identity for identity in identities}
-    rows = Pattern.objects.filter(project_id=project_id, key__in=wanted)
+    rows = Loop.objects.filter(project_id=project_id, key__in=wanted)
     found = {row.key: row for row in rows}
     missing = sorted(wanted.keys() - found.keys())
     if missing:
-        Pattern.objects.bulk_create(
-            [Pattern(project_id=project_id, key=key, **asdict(wanted[key])) for key in missing],
+        Loop.objects.bulk_create(
+            [Loop(project_id=project_id, key=key, **asdict(wanted[key])) for key in missing],
             ignore_conflicts=True,
         )
         found |= {row.key: row for row in rows.filter(key__in=missing)}
@@ -81,7 +81,7 @@ def _stored(project_id: int, identities: Sequence[PatternIdentity]) -> dict[str,
 
 
 def assign_missing() -> int:
-    """Give the incidents of older versions their patterns, in small transactions; returns how many got one.
+    """Give the incidents of older versions their loops, in small transactions; returns how many got one.
 
     One query by an empty index when there are none. Incidents that another transaction has locked are left to the next
     run.
@@ -89,11 +89,11 @@ def assign_missing() -> int:
     total, after = 0, 0
     while True:
         with transaction.atomic():
-            locked = Incident.objects.select_for_update(skip_locked=True).filter(pattern=None, pk__gt=after)
+            locked = Incident.objects.select_for_update(skip_locked=True).filter(loop=None, pk__gt=after)
             batch = list(locked.order_by("pk")[:BATCH_INCIDENTS])
             for project_id in {incident.project_id for incident in batch}:
                 assign([incident for incident in batch if incident.project_id == project_id])
-            Incident.objects.bulk_update(batch, ["pattern"])
+            Incident.objects.bulk_update(batch, ["loop"])
         if not batch:
             return total
         total, after = total + len(batch), batch[-1].pk

@@ -1,4 +1,4 @@
-"""Patterns: the same loop across sessions and agents, with what people decided about it."""
+"""Loops: the same loop across sessions and agents, with what people decided about it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from detection.models.projects import Project
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel, TenantOneToOneField
 
 
-def new_pattern_id() -> str:
+def new_loop_id() -> str:
     """Return a new opaque id with its type prefix, 75 random bits."""
-    return "pat_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
+    return "loop_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
 
 
-class PatternState(models.TextChoices):
-    """Triage state of a pattern: derived by `selectors.patterns`, never stored."""
+class LoopStatus(models.TextChoices):
+    """Triage state of a loop: derived by `selectors.loops`, never stored."""
 
     OPEN = "open", "Open"
     ACKNOWLEDGED = "acknowledged", "Acknowledged"
@@ -30,33 +30,33 @@ class PatternState(models.TextChoices):
     NOT_A_LOOP = "not_a_loop", "Not a loop"
 
 
-class Pattern(TenantModel):
+class Loop(TenantModel):
     """The same loop across sessions and agents.
 
-    A row is created with the first incident of its identity (`detection.engine.pattern_identity`) and never changed by
-    detection, so that sessions that open incidents of one pattern do not wait for one another. All figures are counted
+    A row is created with the first incident of its identity (`detection.engine.loop_identity`) and never changed by
+    detection, so that sessions that open incidents of one loop do not wait for one another. All figures are counted
     from the incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed
-    (`resolved_at`, `label`). A mute is an alert silence of the pattern.
+    (`resolved_at`, `label`). A mute is an alert silence of the loop.
 
     The state is the first that applies:
 
     ============  ====================================================================================
     state         when
     ============  ====================================================================================
-    muted         a silence of the pattern is active
+    muted         a silence of the loop is active
     open          an incident is open
     acknowledged  an incident is acknowledged
     snoozed       an incident is snoozed
-    not_a_loop    a person said so of the pattern, or of each of its incidents
-    resolved      a person resolved the pattern
+    not_a_loop    a person said so of the loop, or of each of its incidents
+    resolved      a person resolved the loop
     ended         otherwise
     ============  ====================================================================================
 
-    So a closed pattern whose loop returns is open again: it has returned.
+    So a closed loop whose loop returns is open again: it has returned.
     """
 
-    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="patterns")
-    public_id = models.CharField(max_length=32, default=new_pattern_id, editable=False)
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="loops")
+    public_id = models.CharField(max_length=32, default=new_loop_id, editable=False)
     key = models.CharField(max_length=32, help_text="Digest of kind, tool, program, results and detail.")
     kind = models.CharField(max_length=16)
     tool = models.CharField(max_length=128, blank=True, help_text="Empty for loops of several tools.")
@@ -78,15 +78,15 @@ class Pattern(TenantModel):
     class Meta:
         ordering = ("-id",)
         constraints = (
-            models.UniqueConstraint(fields=("project", "public_id"), name="pattern_id"),
-            models.UniqueConstraint(fields=("project", "key"), name="one_pattern_per_identity"),
+            models.UniqueConstraint(fields=("project", "public_id"), name="loop_id"),
+            models.UniqueConstraint(fields=("project", "key"), name="one_loop_per_identity"),
             models.CheckConstraint(
-                condition=models.Q(label__in=IncidentLabel.values), name="pattern_label_known"
+                condition=models.Q(label__in=IncidentLabel.values), name="loop_label_known"
             ),
         )
         indexes = (
             models.Index(
-                fields=("assignee",), name="pattern_of_person", condition=models.Q(assignee__isnull=False)
+                fields=("assignee",), name="loop_of_person", condition=models.Q(assignee__isnull=False)
             ),
         )
 
@@ -94,16 +94,16 @@ class Pattern(TenantModel):
         return f"{self.kind} of {self.tool or 'several tools'}"
 
 
-class PatternActivity(TenantModel):
-    """A person's action on a pattern, or the end of a mute by rule.
+class LoopActivity(TenantModel):
+    """A person's action on a loop, or the end of a mute by rule.
 
-    An action on all incidents of the pattern is carried out in steps: `done_up_to` is the last incident that it has
+    An action on all incidents of the loop is carried out in steps: `done_up_to` is the last incident that it has
     reached, `last_incident` the newest incident when it was requested, and `finished_at` is empty until it has reached
     that. `reverts` is the action that an undo reverts.
     """
 
     project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
-    pattern = TenantForeignKey(Pattern, on_delete=models.CASCADE, related_name="activity")
+    loop = TenantForeignKey(Loop, on_delete=models.CASCADE, related_name="activity")
     at = models.DateTimeField(db_default=Now())
     actor = models.CharField(max_length=150, help_text="A user name, key:<id> or system.")
     actor_user_id = models.IntegerField(null=True)
@@ -117,8 +117,8 @@ class PatternActivity(TenantModel):
         "BulkAction",
         null=True,
         on_delete=models.SET_NULL,
-        related_name="pattern_activity",
-        help_text="The action on many patterns that it is a part of.",
+        related_name="loop_activity",
+        help_text="The action on many loops that it is a part of.",
     )
     last_incident = models.BigIntegerField(default=0)
     done_up_to = models.BigIntegerField(default=0)
@@ -128,13 +128,13 @@ class PatternActivity(TenantModel):
 
     class Meta:
         ordering = ("at", "id")
-        verbose_name_plural = "pattern activity"
+        verbose_name_plural = "loop activity"
         constraints = (
-            models.UniqueConstraint(fields=("project", "reverts"), name="pattern_change_reverted_once"),
+            models.UniqueConstraint(fields=("project", "reverts"), name="loop_change_reverted_once"),
         )
         indexes = (
             models.Index(
-                fields=("id",), name="pattern_activity_unfinished", condition=models.Q(finished_at=None)
+                fields=("id",), name="loop_activity_unfinished", condition=models.Q(finished_at=None)
             ),
         )
 

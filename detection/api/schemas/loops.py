@@ -1,4 +1,4 @@
-"""Schemas of patterns and their actions."""
+"""Schemas of loops and their actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from detection.api.schemas.common import (
     with_fields_of,
 )
 from detection.api.schemas.incidents import ActivitySchema, IncidentSchema
-from detection.selectors.patterns import PatternRow, SharedFact
+from detection.selectors.loops import LoopRow, SharedFact
 
 _UNTIL = "End of the mute, at most 90 days ahead."
 _UNTIL_WORSE = (
@@ -32,12 +32,12 @@ _ASSIGNEE = "User name of a member. Empty for no one."
 _MUTE_REASON = "Why notifications are suppressed."
 
 
-class PatternFiltersSchema(FilterQuerySchema):
-    """Filters of patterns."""
+class LoopFiltersSchema(FilterQuerySchema):
+    """Filters of loops."""
 
     state: Literal[
         "", "open", "acknowledged", "snoozed", "muted", "muted_but_firing", "ended", "resolved", "not_a_loop"
-    ] = Field("", description="State. `muted_but_firing` selects muted patterns that were detected since.")
+    ] = Field("", description="State. `muted_but_firing` selects muted loops that were detected since.")
     kind: FindingKindFilter = Field("", description="Detector of an incident.")
     tool: ShortText = Field("", description="Tool of an incident.")
     agent: ShortText = Field("", description="Agent of an incident.")
@@ -47,19 +47,19 @@ class PatternFiltersSchema(FilterQuerySchema):
     assignee: ShortText = Field("", description="User name of the person it is assigned to.")
 
 
-class PatternQuerySchema(PatternFiltersSchema, PageQuerySchema):
-    """Filters of the list of patterns."""
+class LoopQuerySchema(LoopFiltersSchema, PageQuerySchema):
+    """Filters of the list of loops."""
 
 
-class PatternExportQuerySchema(FileQuerySchema, PatternFiltersSchema):
-    """Filters of the export of patterns."""
+class LoopExportQuerySchema(FileQuerySchema, LoopFiltersSchema):
+    """Filters of the export of loops."""
 
 
-@with_fields_of(PatternRow)
-class PatternSchema(Schema):
+@with_fields_of(LoopRow)
+class LoopSchema(Schema):
     """The same loop across sessions and agents. Figures count the incidents that match the filters."""
 
-    links: dict[str, str] = Field(description="Console page of the pattern.")
+    links: dict[str, str] = Field(description="Console page of the loop.")
 
 
 @with_fields_of(SharedFact)
@@ -67,26 +67,26 @@ class SharedFactSchema(Schema):
     """Distribution of the incidents over the values of a field."""
 
 
-class PatternDetailSchema(PatternSchema):
-    """A pattern with what its incidents share, its newest incidents and its activity."""
+class LoopDetailSchema(LoopSchema):
+    """A loop with what its incidents share, its newest incidents and its activity."""
 
     shared: dict[str, SharedFactSchema] = Field(
         description="By field: `tool`, `agent`, `model`, `backend`, `loop` (the same arguments) and `session`."
     )
     newest_incidents: list[IncidentSchema] = Field(
-        description="Its newest incidents. `GET /incidents?pattern_id=…` lists all of them."
+        description="Its newest incidents. `GET /incidents?loop_id=…` lists all of them."
     )
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
 
 
 class AssignRequestSchema(StrictSchema):
-    """The person responsible for a pattern."""
+    """The person responsible for a loop."""
 
     assignee: Name200 = Field(description=_ASSIGNEE)
 
 
-class LabelPatternRequestSchema(StrictSchema):
-    """A label of a pattern and all its incidents."""
+class LabelLoopRequestSchema(StrictSchema):
+    """A label of a loop and all its incidents."""
 
     label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
     note: Note = Field("", description="Note for the activity.")
@@ -101,11 +101,11 @@ class MuteRequestSchema(StrictSchema):
     reason: Reason = Field("", description=_MUTE_REASON)
 
 
-class BulkPatternActionRequestSchema(StrictSchema):
-    """One action on several patterns."""
+class BulkLoopActionRequestSchema(StrictSchema):
+    """One action on several loops."""
 
     ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(
-        min_length=1, max_length=500, description="Ids of the patterns."
+        min_length=1, max_length=500, description="Ids of the loops."
     )
     action: Literal["assign", "acknowledge", "resolve", "label", "mute", "unmute", "undo"] = Field(
         description="The action."
@@ -118,7 +118,7 @@ class BulkPatternActionRequestSchema(StrictSchema):
     note: Note = Field("", description="Note for the activity, for `acknowledge`, `resolve` and `label`.")
 
 
-class BulkPatternActionResultSchema(Schema):
-    """The outcome of the action on each pattern."""
+class BulkLoopActionResultSchema(Schema):
+    """The outcome of the action on each loop."""
 
-    outcome: dict[str, str] = Field(description="`done` or an error code, by pattern id.")
+    outcome: dict[str, str] = Field(description="`done` or an error code, by loop id.")

@@ -1,4 +1,4 @@
-"""The Patterns page: the same loop across sessions as one row, with tabs, filters, actions on several and undo."""
+"""The Loops page: the same loop across sessions as one row, with tabs, filters, actions on several and undo."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponsePermanentRedirect, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import list_actions, pattern_text
+from detection.console import list_actions, loop_text
 from detection.console.access import ProjectRequest, in_project
 from detection.console.incident_text import Part
 from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.filtering.language import parse, term
-from detection.models import Membership, Pattern, Role
+from detection.models import Loop, Membership, Role
 from detection.selectors import bulk_actions
-from detection.selectors import patterns as selector
-from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, PATTERNS
-from detection.selectors.patterns import PatternRow
-from detection.services.incidents import pattern_triage as service
+from detection.selectors import loops as selector
+from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, ONLY_LOOPS
+from detection.selectors.loops import LoopRow
+from detection.services.incidents import loop_triage as service
 
 PAGE_ROWS: Final = 50
 MAX_MEMBERS: Final = 200
@@ -78,7 +78,7 @@ def trend(numbers: tuple[int, ...], span: str = "24 hours") -> Trend:
 class Line:
     """A row of the list, with its texts and its chart."""
 
-    row: PatternRow
+    row: LoopRow
     parts: tuple[Part, ...]
     chip: str
     trend: Trend
@@ -87,30 +87,40 @@ class Line:
     """The incidents that its cost sums up, those that cost most first."""
 
 
-def line_of(row: PatternRow) -> Line:
+def line_of(row: LoopRow) -> Line:
     """Prepare a row for the template."""
     return Line(
         row,
-        pattern_text.sentence(row),
-        pattern_text.STATE_CHIPS[row.state],
+        loop_text.sentence(row),
+        loop_text.STATE_CHIPS[row.state],
         trend(row.trend),
     )
 
 
 def members_of(project_id: int) -> list[str]:
-    """Return the user names of the members, to whom patterns can be assigned."""
+    """Return the user names of the members, to whom loops can be assigned."""
     rows = Membership.objects.filter(project_id=project_id).order_by("user__username")
     return list(rows.values_list("user__username", flat=True)[:MAX_MEMBERS])
 
 
 @in_project()
 @require_safe
+def earlier_address(request: ProjectRequest, public_id: str = "") -> HttpResponse:
+    """Lead from where loops were called patterns to the list, or to a loop."""
+    page = "loop" if public_id else "loops"
+    names = [request.project.slug, *filter(None, [public_id])]
+    query = f"?{request.META['QUERY_STRING']}" if request.META["QUERY_STRING"] else ""
+    return HttpResponsePermanentRedirect(reverse(f"console:{page}", args=names) + query)
+
+
+@in_project()
+@require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
-    project, listing = request.project, Listing(request, PATTERNS)
+    project, listing = request.project, Listing(request, LOOPS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    found = listing.page(selector.list_patterns, PAGE_ROWS)
+    found = listing.page(selector.list_loops, PAGE_ROWS)
     counts = selector.state_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
     incidents_url = reverse("console:incidents", args=[project.slug])
@@ -121,9 +131,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "lines": [
             replace(
                 line_of(row),
-                incidents_url=f"{incidents_url}?{urlencode({'q': term('pattern', row.public_id)})}",
+                incidents_url=f"{incidents_url}?{urlencode({'q': term('loop', row.public_id)})}",
                 costly_url=listing.url_in(
-                    INCIDENTS, incidents_url, term("pattern", row.public_id), *parse(LOOPS), sort="-cost"
+                    INCIDENTS, incidents_url, term("loop", row.public_id), *parse(ONLY_LOOPS), sort="-cost"
                 ),
             )
             for row in found.items
@@ -137,10 +147,10 @@ def page(request: ProjectRequest) -> HttpResponse:
         "matching": next((tab for tab in tabs if tab.is_current), None),
         "up_to": selector.newest_key(project.pk),
         **list_actions.progress(
-            request, bulk_actions.shown(project.pk, "patterns", request.user.get_username())
+            request, bulk_actions.shown(project.pk, "loops", request.user.get_username())
         ),
     }
-    return render(request, "patterns/page.html", context)
+    return render(request, "loops/page.html", context)
 
 
 SAMPLE: Final = trend((0, 0, 0, 1, 0, 0, 2, 1, 0, 0, 3, 2, 0, 1, 4, 2, 0, 3, 5, 3, 1, 4, 6, 5))
@@ -162,11 +172,11 @@ def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str
     return {}
 
 
-ACTIONS: Final = ListActions(PATTERNS, "pattern", Pattern, selector.matching_keys, service, _arguments_of)
+ACTIONS: Final = ListActions(LOOPS, "loop", Loop, selector.matching_keys, service, _arguments_of)
 
 
 @in_project(Role.OPERATOR)
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
-    """Apply an action to patterns and offer undo."""
+    """Apply an action to loops and offer undo."""
     return list_actions.act(request, ACTIONS)
