@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from django.http import HttpResponse, HttpResponsePermanentRedirect, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
@@ -110,7 +110,7 @@ def earlier_address(request: ProjectRequest, public_id: str = "") -> HttpRespons
     page = "loop" if public_id else "loops"
     names = [request.project.slug, *filter(None, [public_id])]
     query = f"?{request.META['QUERY_STRING']}" if request.META["QUERY_STRING"] else ""
-    return HttpResponsePermanentRedirect(reverse(f"console:{page}", args=names) + query)
+    return HttpResponseRedirect(reverse(f"console:{page}", args=names) + query)
 
 
 @in_project()

@@ -45,12 +45,12 @@ def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_wo
     ],
 )
 def test_what_is_rare_is_looked_for_where_only_the_rare_are(
-    project, session, django_assert_max_num_queries, index, look
+    project, session, incident, django_assert_max_num_queries, index, look
 ):
     for _ in range(300):
-        session(state="ended")
+        incident(session(state="ended"))
     with connection.cursor() as db:
-        db.execute("ANALYZE detection_session")
+        db.execute("ANALYZE detection_session, detection_incident")
         db.execute("SET LOCAL enable_seqscan = off")
     with django_assert_max_num_queries(10) as asked:
         look(project)
