@@ -73,7 +73,9 @@ def settle(locked: LockedSession) -> None:
                 note_stop(session, covering)
             text = message_of(covering, approval.tool, approvals.templates)
             outcome = ApprovalOutcome(decision, text, WITHDRAWN, covering.by, state=ApprovalState.WITHDRAWN)
-        elif approval.kind == CONTAINMENT and (covering is None or covering.public_id != approval.calls_digest):
+        elif approval.kind == CONTAINMENT and (
+            covering is None or covering.public_id != approval.calls_digest
+        ):
             text = "The call is allowed: the containment was lifted."
             outcome = ApprovalOutcome("allow", text, LIFTED, "system", state=ApprovalState.WITHDRAWN)
         else:

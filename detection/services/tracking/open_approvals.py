@@ -229,7 +229,9 @@ class OpenApprovals:
                 return approval
         return Approval.objects.filter(session=self.session, **field).order_by("-id").first()
 
-    def take_for_retry(self, calls_digest: str, call_key: str, *, takes_allowed: bool = False) -> Approval | None:
+    def take_for_retry(
+        self, calls_digest: str, call_key: str, *, takes_allowed: bool = False
+    ) -> Approval | None:
         """Return, once for each held call, the closed approval whose decision applies when it is made again."""
         rows = Approval.objects.filter(
             session=self.session, calls_digest=calls_digest, retry_keys__contains=[call_key]
