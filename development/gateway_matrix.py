@@ -12,7 +12,11 @@ from pathlib import Path
 from development.environments import node_folder_of, python_of
 from development.suite import kept_bytecode, pytest_command
 
-TESTS = ("tests/gateway/test_client_matrix.py", "tests/gateway/test_client_faults.py")
+TESTS = (
+    "tests/gateway/test_client_matrix.py",
+    "tests/gateway/test_client_faults.py",
+    "tests/gateway/test_client_programs.py",
+)
 SDKS = Path("tests/gateway/sdks")
 OF_CLIENTS = Path("clients/python/client_tests/frameworks/requirements")
 # openai 3.x is a part of an environment that the tests of the clients have.
@@ -21,6 +25,9 @@ PYTHON_ENVIRONMENTS = {
     "openai_3": ("openai_agents", OF_CLIENTS / "openai_agents.txt"),
     "anthropic": ("gateway_anthropic", SDKS / "environments" / "anthropic.txt"),
     "langchain": ("gateway_langchain", SDKS / "environments" / "langchain.txt"),
+    "mini_swe": ("gateway_mini_swe", SDKS / "environments" / "mini_swe.txt"),
+    "smolagents": ("gateway_smolagents", SDKS / "environments" / "smolagents.txt"),
+    "instructor": ("gateway_instructor", SDKS / "environments" / "instructor.txt"),
 }
 AI_SDK = "ai_sdk"
 

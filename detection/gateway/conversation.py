@@ -43,6 +43,9 @@ class Conversation:
         Id of the response that the request continues, or empty.
     own_response_id
         Id of a response of the gateway's own to this request.
+    is_one_shot
+        Whether the request wants a call of one tool that it names, and has no call in its history: programs that turn a
+        text into an object ask so. Equal requests are one session, because nothing else connects them.
     asked_at, is_retry, max_repeated_words
         See `Speaker`, and `Guarding.evaluate`.
     """
@@ -60,6 +63,7 @@ class Conversation:
     own_response_id: str
     asked_at: float
     is_retry: bool
+    is_one_shot: bool = False
     max_repeated_words: int = 0
 
     @property
@@ -87,6 +91,8 @@ class Conversation:
         """Return the conversation with a name, which the first call of an answer gives it unless it has one."""
         if self.session or not answer.calls:
             return self
+        if self.is_one_shot:
+            return replace(self, session=sessions.request_name(self.beginning, self.messages))
         return replace(self, session=sessions.derived_name(self.beginning, answer.calls[0]))
 
     def named_after(self, response_id: str) -> Conversation:
@@ -105,6 +111,7 @@ class Conversation:
             parent_session=self.parent_session,
             continued=self.previous_response or sessions.kept_conversation(self.request),
             max_repeated_words=self.max_repeated_words,
+            is_one_shot=self.is_one_shot and not self.given_name,
             asked_at=self.asked_at,
         )
 
@@ -127,8 +134,8 @@ def conversation_of(
     # Now, in the thread that reads the request: the name may be needed only after the answer.
     beginning = sessions.beginning_of(principal.public_id, protocol.system_text(request), messages)
     session = given_name
+    found = next((message for message in messages if protocol.call_ids(message)), None)
     if not given_name and not previous:
-        found = next((message for message in messages if protocol.call_ids(message)), None)
         calls = protocol.answer_of_message(found).calls if found else []
         session = sessions.derived_name(beginning, calls[0] if calls else None)
     prefix = {"responses": "resp_", "anthropic": "msg_"}.get(protocol.shape, "")
@@ -146,6 +153,7 @@ def conversation_of(
         own_response_id=f"{prefix}loopguard{client.request_id.removeprefix('req_')}",
         asked_at=clock.now().timestamp(),
         is_retry=sessions.is_retry(header),
+        is_one_shot=not previous and found is None and protocol.names_its_tool(request),
     )
 
 

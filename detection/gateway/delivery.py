@@ -160,7 +160,7 @@ class Delivery:
         body = await self._read(response)
         protocol, judged = turn.conversation.protocol, None
         try:
-            document, answer = await self._state.off_loop(len(body), lambda: _parsed(protocol, body))
+            document, answer = await self._state.off_loop(len(body), lambda: _parsed(protocol, body, turn))
         except Exception as error:
             log.warning("gateway_answer_unreadable", error=f"{type(error).__name__}: {error}"[:300])
             self._meter.count_error("unreadable")
@@ -230,8 +230,8 @@ class Delivery:
             await self.client.end(reader.ended_with(text))
 
 
-def _parsed(protocol: ModelProtocol, body: bytes) -> tuple[Any, Answer]:
+def _parsed(protocol: ModelProtocol, body: bytes, turn: Turn) -> tuple[Any, Answer]:
     if has_too_many_values(body):
         raise ValueError("too many values")
     document = orjson.loads(body)
-    return document, protocol.answer(document)
+    return document, protocol.answer(document, turn.request)

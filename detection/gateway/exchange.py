@@ -70,16 +70,16 @@ class Exchange:
         turn = await self.state.off_loop(
             len(body), lambda: self.state.histories.turn(conversation, facts, body)
         )
-        lead = ""
-        if turn.prompt is not None and not facts.stopped:
+        lead, end = "", facts.stopped
+        if turn.prompt is not None and not end:
             turn, reply = await self._command_reply(turn, turn.prompt[1])
             lead = reply if turn.is_only_commands else lead_of(reply)
+        elif facts.ended and await self._remains_ended(turn):
+            end = facts.ended
         backend = self.grant.backend
-        if facts.stopped or turn.is_only_commands:
+        if end or turn.is_only_commands:
             delivery = Delivery(self.state, self.client, self.meter, backend)
-            await delivery.respond_text(
-                turn, facts.stopped or lead, ends_in_error=bool(facts.stopped) and facts.ends_in_error
-            )
+            await delivery.respond_text(turn, end or lead, ends_in_error=bool(end) and facts.ends_in_error)
             return
         self._reader: StreamReader = self.protocol.reader(turn.request)
         self._reader.lead = lead
@@ -114,6 +114,9 @@ class Exchange:
             conversation.speaker(), [*turn.for_guard], prompt, is_whole=turn.is_only_commands
         )
         return replace(turn, conversation=conversation), reply
+
+    async def _remains_ended(self, turn: Turn) -> bool:
+        return await self.state.guarding.remains_ended(turn.conversation.speaker(), [*turn.for_guard])
 
     def _conversation(self, body: bytes) -> Conversation | None:
         request = parsed_request(body)

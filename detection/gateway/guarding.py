@@ -67,6 +67,8 @@ class Speaker:
         Id of the response or conversation that the messages of the request continue, where the model server keeps it.
     max_repeated_words
         The limit for repeated words in an answer; 0 if nobody looks for them.
+    is_one_shot
+        See `Conversation`. An equal request is another one, unless the client tells that it sends it again.
     asked_at
         When the request came, in Unix seconds; 0 is now.
     """
@@ -81,6 +83,7 @@ class Speaker:
     continued: str = ""
     integration: str = INTEGRATION
     max_repeated_words: int = 0
+    is_one_shot: bool = False
     asked_at: float = 0.0
 
 
@@ -229,6 +232,24 @@ class Guarding:
             )
             return COMMAND_FAILED
 
+    async def remains_ended(self, speaker: Speaker, messages: list[Message]) -> bool:
+        """Return whether the run of a conversation that LoopGuard ended stays so: only a program has written since.
+
+        Its prompts are recorded. False if that cannot be said in time.
+        """
+
+        def work() -> bool:
+            done = _guard(speaker, messages, Answer())
+            if done.is_by_program:
+                _guard(speaker, messages, Answer(), answered_at=0.0, is_read=True, is_ended=True)
+            return done.is_by_program
+
+        try:
+            return await self._workers.run(work, GUARD_SECONDS)
+        except Exception as error:  # noqa: BLE001 (a defect here must not end the run of an agent)
+            log.warning("gateway_end_unknown", session=speaker.session, error=f"{error}"[:300])
+            return False
+
     async def _decided(self, speaker: Speaker, response: CallResponse) -> AnswerVerdict:
         """Return a verdict; for a held call, once it is decided."""
         message, ends_in_error = response.message(speaker.shape), _ends_in_error(response.verdict)
@@ -272,6 +293,7 @@ def _guard(
     has_said: bool = False,
     answered_at: float | None = None,
     is_read: bool = False,
+    is_ended: bool = False,
 ) -> MessageGuardResponse:
     """Evaluate the calls at the end of the messages, and the texts of the answer if it `has_said` any.
 
@@ -306,10 +328,11 @@ def _guard(
         usage=usage if tokens else None,
         said=said,
         is_continued=bool(speaker.continued),
-        reread=read,
+        reread=None if speaker.is_one_shot and not is_retry else read,
         is_retry=is_retry,
         answered_at=answered_at,
         is_read=is_read,
+        is_ended=is_ended,
         sent_at=speaker.asked_at,
     )
     log.debug("gateway_guarded", session=speaker.session, ms=round((time.perf_counter() - started) * 1000, 1))

@@ -18,6 +18,7 @@ import orjson
 from detection.engine import commands
 from detection.integrations.events import ReportedEvent
 from detection.integrations.people import MAX_GAPS, Circumstances
+from detection.integrations.text_protocols import with_native_calls
 from detection.integrations.transcripts import (
     MessageShape,
     events_of_message,
@@ -283,7 +284,7 @@ def read_messages(
     prefix = _digest(secret, continued.encode("utf-8", "surrogatepass")) if continued else b""
     unanswered: deque[str] = deque()
     before = ""
-    for index, message in enumerate(messages):
+    for index, message in enumerate(with_native_calls(messages) if shape == "openai" else messages):
         events = tuple(events_of_message(message, shape, before))
         if call_ids:
             events = tuple(_renamed(event, call_ids) for event in events)

@@ -79,13 +79,28 @@ PROGRAM_TEXTS: Final = (
     ),
     ProgramText(
         "mini-swe-agent",
-        r"<returncode>|format error:\s{0,8}<error>|please always provide exactly one action\b",
+        r"(?:<exception>.{0,4000}?</exception>\s{0,8})?<returncode>|"
+        r"no tool calls found in the response\. every response must include at least one tool call\b|"
+        r"(?:error parsing tool call arguments: .{0,4000}?|unknown tool '[^'\n]{0,256}'\.)?"
+        r"missing 'command' argument in bash tool call\.|unknown tool '[^'\n]{0,256}'\.\s{0,8}\Z|"
+        r"expected exactly 1 action, found \d{1,6}\.|format error:\s{0,8}<error>|please always provide exactly one action\b",
         (
             "<returncode>1</returncode>\n<output>\nno such file\n</output>",
+            "<exception>timed out</exception>\n<returncode>-1</returncode>\n<output>\n</output>",
+            "No tool calls found in the response. Every response MUST include at least one tool call.",
+            "Error parsing tool call arguments: Expecting value.Missing 'command' argument in bash tool call.",
+            "Unknown tool 'sh'.Missing 'command' argument in bash tool call.",
+            "Unknown tool 'sh'.",
+            "Expected exactly 1 action, found 2.",
             "Format error:\n\n<error>\nno action\n</error>",
             "Please always provide EXACTLY ONE action in triple backticks, found 0 actions.",
         ),
-        ("Format error: the table on page 2 is broken.", "Please always provide exact numbers."),
+        (
+            "Format error: the table on page 2 is broken.",
+            "Please always provide exact numbers.",
+            "No tool calls found in the log. Why?",
+            "Unknown tool 'sh' is what it says. Add it.",
+        ),
     ),
     ProgramText(
         "smolagents",

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from detection.integrations.events import ReportedEvent, ReportedUsage
 from detection.integrations.people import is_program_text
 from detection.integrations.session_names import bounded, session_name
+from detection.integrations.text_protocols import with_native_calls
 from detection.strict_json import compact
 
 MessageShape = Literal["openai", "anthropic", "responses"]
@@ -91,7 +92,7 @@ def message_events(messages: Any, shape: MessageShape, session: str) -> Iterator
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
         raise TranscriptError("A transcript must be a list of messages.")
     before = ""
-    for number, message in enumerate(messages):
+    for number, message in enumerate(with_native_calls(messages) if shape == "openai" else messages):
         for event in events_of_message(message, shape, before):
             yield {"session": session, "round": f"message-{number}" if shape != "responses" else None} | event
         before = text_of_message(message) if is_of_model(message) else before

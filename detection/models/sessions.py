@@ -287,10 +287,13 @@ class Session(TenantModel):
         It lasts until the session ends, a person resumes it, or its user asks for something else. A limit that is
         reached refuses calls by itself, until it is raised.
         """
+        return not can_end_run(self.integration) and self.is_ended_by_loop
+
+    @property
+    def is_ended_by_loop(self) -> bool:
+        """Whether detection stopped the session in a loop, and not because a limit was reached."""
         return (
-            self.stopped_by_kind == StoppedByKind.DETECTION
-            and not can_end_run(self.integration)
-            and not detector_for(self.stopped_by).is_run_limit
+            self.stopped_by_kind == StoppedByKind.DETECTION and not detector_for(self.stopped_by).is_run_limit
         )
 
 

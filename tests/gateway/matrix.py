@@ -43,6 +43,14 @@ FORMS = {
         for stream in ("", "_stream")
     },
 }  # fmt: skip
+PROGRAMS = {
+    "openai_2": ("chat_go",),
+    "openai_3": ("chat_go",),
+    "mini_swe": ("tool_calls", "text"),
+    "smolagents": ("tool_calls", "code"),
+    "instructor": ("one_shot",),
+}
+"""Programs that write in the place of a person, write their history as text, or send none."""
 SAMPLED_FORM = "chat_stream_helper"
 """CI runs the tests of this form, and one test of every form."""
 
@@ -54,7 +62,10 @@ def case(sdk, form, *others):
 
 
 every_form = pytest.mark.parametrize(
-    ("sdk", "form"), [case(sdk, form) for sdk in COMMANDS for form in FORMS[sdk]]
+    ("sdk", "form"), [case(sdk, form) for sdk in COMMANDS for form in FORMS.get(sdk, ())]
+)
+every_program = pytest.mark.parametrize(
+    ("sdk", "form"), [case(sdk, form) for sdk in COMMANDS for form in PROGRAMS.get(sdk, ())]
 )
 
 

@@ -85,7 +85,7 @@ every_fault = pytest.mark.parametrize(
     [
         case(sdk, form, name)
         for sdk in COMMANDS
-        for form, shape in FORMS[sdk].items()
+        for form, shape in FORMS.get(sdk, {}).items()
         for name, fault in FAULTS.items()
         if fault.fits(sdk, form, shape)
     ],

@@ -51,6 +51,10 @@ class Anthropic:
         """Return the id of the message that a request continues (`thread`), or empty."""
         return text_field(request.get("thread"), "previous_message_id")
 
+    def names_its_tool(self, request: dict[str, object]) -> bool:
+        """Return whether the model has to call the one tool that the request names."""
+        return text_field(request.get("tool_choice"), "type") == "tool"
+
     def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its messages."""
         return isinstance(request.get("thread"), dict)
@@ -152,7 +156,7 @@ class Anthropic:
         """Return a request with other messages."""
         return request | {"messages": messages}
 
-    def answer(self, response: dict[str, object]) -> Answer:
+    def answer(self, response: dict[str, object], _request: dict[str, object]) -> Answer:
         """Read a whole response."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"), TokenUsage())

@@ -17,9 +17,17 @@ from detection.gateway.protocols.answers import (
     whole_number,
     with_note,
 )
-from detection.gateway.protocols.chat_items import call_document, read_call, reasoning_of, usage_of
+from detection.gateway.protocols.chat_items import (
+    TEXT_CALL,
+    call_document,
+    read_call,
+    reasoning_of,
+    text_call,
+    usage_of,
+)
 from detection.gateway.protocols.chat_stream import DONE, ChatReader, end_reason, text_events
 from detection.gateway.protocols.rewrites import Rewrites
+from detection.integrations.text_protocols import native_message, with_native_calls
 from detection.integrations.transcripts import MessageShape, text_of_message, with_programs_named
 
 SHAPE: Final[MessageShape] = "openai"
@@ -41,11 +49,15 @@ class Chat:
         """Return the ids of the calls in a message."""
         if message.get("role") != "assistant":
             return []
-        return [text_field(call, "id") for call in dicts(message.get("tool_calls"))]
+        return [text_field(call, "id") for call in dicts(native_message(message).get("tool_calls"))]
 
     def previous_response(self, request: dict[str, object]) -> str:
         """Return the id of the response that a request continues: none, because clients send the whole conversation."""
         return ""
+
+    def names_its_tool(self, request: dict[str, object]) -> bool:
+        """Return whether the model has to call the one tool that the request names."""
+        return text_field(request.get("tool_choice"), "type") in ("function", "custom")
 
     def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its responses."""
@@ -66,8 +78,8 @@ class Chat:
 
     def answer_of_message(self, message: Message) -> Answer:
         """Read the calls of an answer in the conversation."""
-        calls = [read_call(call, place, 0) for place, call in enumerate(dicts(message.get("tool_calls")))]
-        return Answer(calls=calls)
+        calls = dicts(native_message(message).get("tool_calls"))
+        return Answer(calls=[read_call(call, place, 0) for place, call in enumerate(calls)])
 
     def for_guard(self, messages: Sequence[Message]) -> list[Message]:
         """Return messages as the guard reads them: of the model's only the calls, which clients do not change."""
@@ -75,21 +87,19 @@ class Chat:
             {"role": "assistant", "tool_calls": [_guard_call(call) for call in dicts(m.get("tool_calls"))]}
             if m.get("role") == "assistant"
             else m
-            for m in with_programs_named(messages, "openai")
+            for m in with_programs_named(with_native_calls(messages), "openai")
         ]
 
     def rewritten(self, messages: Sequence[Message], rewrites: Rewrites) -> list[Message]:
         """Return the conversation with the additions unknown to the client; unchanged messages are the same objects."""
         out: list[Message] = []
-        for message in messages:
-            found = rewrites.of_answer(self.call_ids(message))
+        for message, read in zip(messages, with_native_calls(messages), strict=True):
+            found = rewrites.of_answer(self.call_ids(read))
             if found is not None:
                 out += found.before
                 if found.calls:
                     message = message | {"tool_calls": found.merged(dicts(message.get("tool_calls")))}
-            note = (
-                rewrites.note_of(text_field(message, "tool_call_id")) if message.get("role") == "tool" else ""
-            )
+            note = rewrites.note_of(text_field(read, "tool_call_id")) if read.get("role") == "tool" else ""
             out.append(message | {"content": with_note(message.get("content"), note)} if note else message)
             if found is not None:
                 out += found.results
@@ -101,13 +111,17 @@ class Chat:
 
     def answer_messages(self, calls: Sequence[Message], reasoning: str = "") -> list[Message]:
         """Return an answer that consists of calls, and of reasoning that some model servers want back with them."""
+        if any(call.get("role") for call in calls):
+            return [*calls]  # made in text
         more = {"reasoning_content": reasoning} if reasoning else {}
         return [{"role": "assistant", "content": None, **more, "tool_calls": [*calls]}]
 
     def results(self, calls: Sequence[ToolCall], texts: Sequence[str]) -> list[Message]:
         """Return results of calls that did not run."""
         return [
-            {"role": "tool", "tool_call_id": call.id, "content": text}
+            {"role": "user", "content": f"Observation:\n{text}"}
+            if call.kind == TEXT_CALL
+            else {"role": "tool", "tool_call_id": call.id, "content": text}
             for call, text in zip(calls, texts, strict=True)
         ]
 
@@ -119,8 +133,8 @@ class Chat:
         """Return a request with other messages."""
         return request | {"messages": messages}
 
-    def answer(self, response: dict[str, object]) -> Answer:
-        """Read a whole response. The calls of several choices are those of one answer."""
+    def answer(self, response: dict[str, object], request: dict[str, object]) -> Answer:
+        """Read a whole response to a request. The calls of several choices are those of one answer."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"))
         for choice in dicts(response.get("choices")):
@@ -131,6 +145,11 @@ class Chat:
             if not whole_number(choice.get("index")):
                 answer.said.text.add(text_of_message(message))
                 answer.said.thinking.add(reasoning_of(message))
+        choices = dicts(response.get("choices"))
+        if len(choices) == 1 and not answer.calls:
+            text = text_of_message(object_field(choices[0], "message"))
+            if found := text_call(text, self.system_text(request)):
+                answer.calls, answer.messages = [found], [{"role": "assistant", "content": text}]
         return answer
 
     def respond(
@@ -144,7 +163,10 @@ class Chat:
             calls = dicts(message.get("tool_calls"))
             index = whole_number(choice.get("index"))
             kept = [call for place, call in enumerate(calls) if (index, place) not in blocked]
-            if calls and not kept:
+            if blocked and answer.calls[0].kind == TEXT_CALL:
+                message["content"] = resolution.text
+                choice = choice | {"finish_reason": end_reason(resolution)}
+            elif calls and not kept:
                 message.pop("tool_calls")
                 text = resolution.text or "The calls were not run."
                 message["content"] = "\n\n".join(filter(None, (text_field(message, "content"), text)))

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from detection.gateway.protocols.answers import Message, TokenUsage, ToolCall, text_field, whole_number
+from detection.integrations.text_protocols import call_of_answer, text_of_call
+
+TEXT_CALL: Final = "text"
+"""Kind of a call that the model has made in a protocol of plain text."""
+
+
+def text_call(answer: str, instructions: str) -> ToolCall | None:
+    """Return the call in the text of an answer; see `text_protocols.call_of_answer`."""
+    found = call_of_answer(answer, instructions)
+    return ToolCall(found.call_id, found.tool, found.arguments, kind=TEXT_CALL) if found else None
 
 
 def read_call(call: Message, place: int, choice: int) -> ToolCall:
@@ -16,7 +26,9 @@ def read_call(call: Message, place: int, choice: int) -> ToolCall:
 
 
 def call_document(call: ToolCall, arguments: str) -> Message:
-    """Return a call as part of an answer."""
+    """Return a call as part of an answer; one that was made in text is the whole answer."""
+    if call.kind == TEXT_CALL:
+        return {"role": "assistant", "content": text_of_call(call.name, arguments)}
     if call.kind == "custom":
         return {"id": call.id, "type": "custom", "custom": {"name": call.name, "input": arguments}}
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

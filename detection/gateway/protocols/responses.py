@@ -55,6 +55,10 @@ class Responses:
         """Return the id of the response that a request continues, or empty."""
         return text_field(request, "previous_response_id")
 
+    def names_its_tool(self, request: dict[str, object]) -> bool:
+        """Return whether the model has to call the one tool that the request names."""
+        return text_field(request.get("tool_choice"), "type") in ("function", "custom")
+
     def is_kept(self, request: dict[str, object]) -> bool:
         """Return whether the model server keeps the conversation, so that later requests may name its responses."""
         return request.get("store") is not False
@@ -150,7 +154,7 @@ class Responses:
             )
         return request | {"input": messages}
 
-    def answer(self, response: dict[str, object]) -> Answer:
+    def answer(self, response: dict[str, object], _request: dict[str, object]) -> Answer:
         """Read a whole response."""
         answer = Answer(text_field(response, "id"), text_field(response, "model"))
         answer.usage = usage_of(response.get("usage"))

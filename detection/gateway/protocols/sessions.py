@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import Any, Final
 
 import orjson
 
 from detection.gateway.protocols.answers import ToolCall, canonical_arguments, dicts, text_field
 from detection.integrations.session_names import bounded, session_name
+from detection.integrations.transcripts import is_of_model
+from detection.strict_json import compact
 
 OWN_HEADER: Final = "loopguard-session"
 _HEADERS: Final = (
@@ -109,6 +112,16 @@ def derived_name(beginning: hashlib.blake2b, first_call: ToolCall | None) -> str
     for part in (first_call.id, first_call.name, canonical_arguments(first_call.arguments)):
         _add(digest, part)
     return f"chat-{digest.hexdigest()}"
+
+
+def request_name(beginning: hashlib.blake2b, messages: list[dict[str, object]]) -> str:
+    """Return a name that equal requests have, for requests whose answers no later request continues.
+
+    What follows the first message of the model is no part of it: the complaint of a program about that answer.
+    """
+    digest = beginning.copy()
+    _add(digest, compact([*takewhile(lambda message: not is_of_model(message), messages)]))
+    return f"requests-{digest.hexdigest()}"
 
 
 def _add(digest: hashlib.blake2b, part: str) -> None:

@@ -17,7 +17,7 @@ from detection.selectors.containments import Caller, containments_of, in_force
 from detection.selectors.policies import effective
 from detection.services.policies.message_templates import templates_of
 from detection.services.sessions import containment
-from detection.services.sessions.actions import stopped_message
+from detection.services.sessions.actions import ended_message, stopped_message
 
 MAX_REWRITES = 1_000
 """Maximum number of rewritten answers per session; beyond it, the oldest ones are left as the client sends them."""
@@ -31,8 +31,10 @@ class SessionFacts:
     ----------
     stopped
         The message that a person or a containment stopped it, or empty.
+    ended
+        The message that a loop has ended the run, or empty. It holds until a person asks for something else.
     ends_in_error
-        Whether the answer with that message ends as an error.
+        Whether the answer with one of these messages ends as an error.
     rewrites
         JSON texts, oldest first.
     max_repeated_words
@@ -42,6 +44,7 @@ class SessionFacts:
     """
 
     stopped: str = ""
+    ended: str = ""
     ends_in_error: bool = False
     rewrites: tuple[str, ...] = ()
     max_repeated_words: int = 0
@@ -68,15 +71,16 @@ def session_facts(
     rows = GatewayRewrite.objects.filter(session=session).order_by("-id").values_list("body", flat=True)
     rewrites = tuple(reversed(rows[:MAX_REWRITES]))
     policy = effective(session.project, agent, backend, model, session=session)
+    ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
     if session.is_stopped_by_person:
-        ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
-        return SessionFacts(stopped_message(session), ends_in_error, rewrites)
+        return SessionFacts(stopped_message(session), ends_in_error=ends_in_error, rewrites=rewrites)
     if containments_of(session.project).rules:
         asked = OpenRequest(project_id, external_id, agent, model, api_key)
         contained = _contained(session.project, _caller(session.project, session, asked), policy)
         if contained is not None:
             return replace(contained, rewrites=rewrites)
-    return SessionFacts(rewrites=rewrites, **_limits(policy))
+    ended = ended_message(session) if session.is_ended_by_loop else ""
+    return SessionFacts(ended=ended, ends_in_error=ends_in_error, rewrites=rewrites, **_limits(policy))
 
 
 def _contained(project: Project, caller: Caller, policy: Policy) -> SessionFacts | None:
@@ -85,7 +89,8 @@ def _contained(project: Project, caller: Caller, policy: Policy) -> SessionFacts
     if rule is None or rule.reaction != ContainmentReaction.STOP:
         return None
     text = containment.message_of(rule, "", templates_of(project).by_rung)
-    return SessionFacts(text, preset_ends_in_error(str(policy.values["preset"])))
+    ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
+    return SessionFacts(text, ends_in_error=ends_in_error)
 
 
 @dataclass(frozen=True, slots=True)

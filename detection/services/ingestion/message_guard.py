@@ -40,6 +40,12 @@ class MessageGuardResponse:
     new: NewMessages
 
     @property
+    def is_by_program(self) -> bool:
+        """Whether no person has written since LoopGuard ended an answer: what came since is a program's."""
+        said = [event.is_of_user for event in self.request.history if event.type == EventType.MESSAGE]
+        return not any(said) if said else self.new.turn.answer == "blocked"
+
+    @property
     def replies(self) -> str:
         """The replies to the commands in the prompt that the list ends with; empty if they were not executed now."""
         last = self.new.history[-1] if self.new.history else None
@@ -68,6 +74,7 @@ def guard_messages(
     is_retry: bool = False,
     is_read: bool = False,
     answered_at: float | None = None,
+    is_ended: bool = False,
     sent_at: float = 0.0,
 ) -> MessageGuardResponse:
     """Judge the calls that a list of messages ends with.
@@ -101,6 +108,8 @@ def guard_messages(
         Whether the list was read before its answer came, so that the answer is new although the list is known.
     answered_at
         When the list got an answer without calls, which it does not contain, in Unix seconds; 0 is now, None is never.
+    is_ended
+        Whether that answer says that the run has ended.
     sent_at
         When the list was sent, in Unix seconds; 0 is now.
 
@@ -124,7 +133,7 @@ def guard_messages(
         after = known.with_list(read, name, new.turn)
         is_resent = new.is_resent and not is_read
         if answered_at is not None and not is_resent:
-            state: AnswerState = "blocked" if new.turn.answer == "blocked" else "answered"
+            state: AnswerState = "blocked" if is_ended or new.turn.answer == "blocked" else "answered"
             after = after.with_answer(state, answered_at or now)
         calls = tuple(_records(new.pending, to_record, ("call",), {"round": name or None}))
         spent: tuple[EventRecord, ...] = ()

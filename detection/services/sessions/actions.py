@@ -79,6 +79,15 @@ def stopped_message(session: Session) -> str:
     )
 
 
+def ended_message(session: Session) -> str:
+    """Return the message that detection ended a run in a loop, for a program that continues without its user."""
+    reason = messages.as_sentence(f"{session.stop_reason[:1].upper()}{session.stop_reason[1:]}")
+    return (
+        f"LoopGuard ended this run because of a loop. {reason} The model is not asked again until the user asks for "
+        "something else or someone resumes the session in LoopGuard."
+    )
+
+
 def resume(project_id: int, external_id: str, actor: Actor) -> Session:
     """Resume a stopped session; its counters are reset, so that it is not stopped again immediately.
 

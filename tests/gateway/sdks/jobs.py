@@ -3,6 +3,7 @@
 Imports nothing of LoopGuard; run by the Python that has the packages.
 """
 
+import contextlib
 import json
 import sys
 import traceback
@@ -71,7 +72,8 @@ def serve(forms):
         current.clear()
         current.update(job)
         try:
-            done = forms[job["form"]](job)
+            with contextlib.redirect_stdout(sys.stderr):  # some packages print there
+                done = forms[job["form"]](job)
         except Exception as error:  # noqa: BLE001 (the test reports it)
             done = {"runs": -1, "text": "", "error": traceback.format_exc(), "type": type(error).__name__}
             done["status"] = getattr(error, "status_code", None)
@@ -81,4 +83,5 @@ def serve(forms):
 
 def headers(job):
     """The headers that LoopGuard adds to those of the SDK."""
-    return {"LoopGuard-Key": job["key"], "LoopGuard-Session": job["session"]}
+    session = {"LoopGuard-Session": job["session"]} if job["session"] else {}
+    return {"LoopGuard-Key": job["key"], **session}
