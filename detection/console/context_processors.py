@@ -20,58 +20,50 @@ from detection.models import Role
 from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
-    (
-        ("live", "Live", "live", "l"),
-        ("approvals", "Approvals", "approvals", "q"),
-        ("loops", "Loops", "loops", "p"),
-        ("incidents", "Incidents", "incidents", "i"),
-    ),
-    (
-        ("policies", "Policies", "policies", "o"),
-        ("alerts", "Alerts", "alerts", "r"),
-        ("statistics", "Statistics", "statistics", "t"),
-        ("gateway", "Gateway", "gateway", "g"),
-        ("connect", "Connect", "connect", "c"),
-    ),
-    (
-        ("ingest", "Ingest", "ingest", "n"),
-        ("system", "System", "system", "s"),
-        ("keys", "Keys", "keys", "k"),
-        ("audit", "Audit", "audit", "a"),
-        ("project_settings", "Project", "project", "e"),
-    ),
+    ("loops", "Loops", "loops", "l"),
+    ("live", "Sessions", "live", "s"),
+    ("approvals", "Held calls", "approvals", "h"),
+    ("statistics", "Insights", "statistics", "i"),
+    ("policies", "Policies", "policies", "p"),
+    ("settings", "Settings", "preferences", "e"),
 )
-"""Groups of (URL name, words, icon, second key after g)."""
+"""URL name, words, icon, second key after g. Narrow screens have them in a bar at the bottom."""
 
 COUNTED = {
     "live": "Sessions that are running, held, or looping with a call in the last 5 minutes",
     "approvals": "Held calls that wait for an answer",
     "loops": "Open loops",
-    "incidents": "Open incidents",
 }
 """What the numbers of the entries count."""
 
-TAB_BAR = frozenset({"live", "incidents", "approvals", "loops"})
-"""Sections in the bottom bar of narrow screens."""
-
 SECTION_OF = {
-    "session": "live",
-    "session_by_name": "live",
-    "incident": "incidents",
-    "loop": "loops",
-    "policy": "policies",
-    "message_templates": "policies",
-    "suggestions": "policies",
-    "alert_route": "alerts",
-    "new_alert_route": "alerts",
-    "notification": "alerts",
-    "gateway_act": "gateway",
-    "gateway_traffic": "gateway",
-    "prices": "gateway",
-    "save_price": "gateway",
-    "members": "project_settings",
-    "erasures": "project_settings",
+    **dict.fromkeys(("loop", "incidents", "incident"), "loops"),
+    **dict.fromkeys(("session", "session_by_name"), "live"),
+    **dict.fromkeys(
+        (
+            "tool_rule",
+            "policy_history",
+            "message_templates",
+            "suggestions",
+            "exceptions",
+            "what_ifs",
+            "what_if",
+            "create_what_if",
+        ),
+        "policies",
+    ),
+    **dict.fromkeys(
+        (
+            *("alerts", "alerts_act", "alert_route", "new_alert_route", "notification"),
+            *("gateway", "gateway_act", "gateway_traffic", "prices", "save_price"),
+            *("connect", "connect_base_url", "connect_guide", "imports", "import"),
+            *("project_settings", "members", "erasures"),
+            *("ingest", "quarantine", "system", "keys", "audit"),
+        ),
+        "settings",
+    ),
 }
+"""The entry that is current on a page that has none of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +83,6 @@ class NavigationItem:
     def counted(self) -> str:
         """What the number of the entry counts."""
         return COUNTED.get(self.name, "")
-
-    @property
-    def is_in_tab_bar(self) -> bool:
-        """Whether narrow screens show the entry in the bar at the bottom."""
-        return self.name in TAB_BAR
 
 
 def console(request: HttpRequest) -> dict[str, Any]:
@@ -141,23 +128,20 @@ def live_url(slug: str) -> str:
     return f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}/ws/p/{slug}/"
 
 
-def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[list[NavigationItem]]:
+def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[NavigationItem]:
     section = SECTION_OF.get(page, page)
     return [
-        [
-            NavigationItem(
-                name,
-                words,
-                icon,
-                key,
-                reverse(f"console:{name}", args=[project.slug]),
-                name == section,
-                badges.get(name),
-                badges.get("muted_loops") if name == "loops" else None,
-            )
-            for name, words, icon, key in group
-        ]
-        for group in NAVIGATION
+        NavigationItem(
+            name,
+            words,
+            icon,
+            key,
+            reverse(f"console:{name}", args=[project.slug]),
+            name == section,
+            badges.get(name),
+            badges.get("muted_loops") if name == "loops" else None,
+        )
+        for name, words, icon, key in NAVIGATION
     ]
 
 

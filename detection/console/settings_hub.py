@@ -70,14 +70,17 @@ def _groups(request: ProjectRequest) -> list[Group]:
     ]
     people = [
         tile("Alerts", "alerts", "alerts", _alerts(counts)),
-        tile("Members", "members", "members", _members(counts)),
+        tile("Members", "person", "members", _members(counts)),
         Tile(
             "Preferences", "preferences", reverse("console:preferences"), "Theme, times, keys, notifications"
         ),
         Tile("Account", "person", reverse("console:account"), "Password, second factor, sign-ins"),
     ]
     retention = f"Name, retention of {_number(project.retention_days, 'day')}, redaction"
-    data = [tile("Project", "project", "project_settings", retention)]
+    data = [
+        tile("Project", "project", "project_settings", retention),
+        Tile("All projects", "project", reverse("console:projects"), "Switch, create"),
+    ]
     if request.membership.allows(Role.ADMIN):
         data.append(tile("Erasure", "close", "erasures", _erasures(counts)))
     data += [

@@ -82,7 +82,7 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     expect(panel).to_contain_text("If nobody decides in time, the call is skipped and the run continues.")
     expect(page.locator("#attention-announcer")).to_contain_text("Held call: search_web of triage")
     expect(focused).to_be_focused()
-    expect(page).to_have_title(re.compile(r"^\(1\) Statistics"))
+    expect(page).to_have_title(re.compile(r"^\(1\) Insights"))
     assert "held" in page.locator("link[rel=icon]").get_attribute("href")
     expect(page.locator('.side [data-badge="approvals"]')).to_have_text(re.compile("^1"))
     second = hold(project, "s-2", tool="read_file")
@@ -100,7 +100,7 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     decisions.decide(project.pk, second.public_id, "skip", Actor("ben"))
     expect(panel).to_be_hidden()
     expect(page.locator("#attention-announcer")).to_contain_text("Skipped by ben: read_file in s-2.")
-    expect(page).to_have_title(re.compile("^Statistics"))
+    expect(page).to_have_title(re.compile("^Insights"))
     assert page.url.endswith("/statistics")
 
 
