@@ -21,7 +21,7 @@ from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
     ("loops", "Loops", "loops", "l"),
-    ("live", "Sessions", "live", "s"),
+    ("live", "Sessions", "sessions", "s"),
     ("approvals", "Held calls", "approvals", "h"),
     ("statistics", "Insights", "statistics", "i"),
     ("policies", "Policies", "policies", "p"),

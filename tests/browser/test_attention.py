@@ -63,7 +63,7 @@ def statistics(site, project, page):
 
 
 def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_focus(statistics, project):
-    page, focused = statistics, statistics.get_by_role("link", name="System")
+    page, focused = statistics, statistics.get_by_role("link", name="Settings")
     focused.focus()
     first = hold(project)
     panel = page.locator("#attention")

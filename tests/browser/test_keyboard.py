@@ -25,7 +25,7 @@ def test_the_question_mark_lists_the_keys_which_are_letters_while_one_types(site
     page.keyboard.press("?")
     help_ = page.locator("#help")
     assert help_.is_visible()
-    for words in ("Next row", "Acknowledge", "Mute", "Undo", "Go to Live", "Show new rows"):
+    for words in ("Next row", "Acknowledge", "Mute", "Undo", "Go to Sessions", "Show new rows"):
         assert words in help_.inner_text()
     page.keyboard.press("Escape")
     assert not help_.is_visible()
@@ -45,7 +45,7 @@ def test_keys_change_how_times_are_shown_and_go_to_a_screen(site, world, page):
     assert "UTC" in page.locator("td.c-age time").first.inner_text()
     page.keyboard.press("g")
     page.keyboard.press("i")
-    page.wait_for_url("**/incidents")
+    page.wait_for_url("**/statistics")
 
 
 def test_rows_are_walked_selected_and_opened(site, world, page):
@@ -156,11 +156,11 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.keyboard.press("Enter")
     page.wait_for_selector("text=1 incident resolved")
     page.keyboard.press("Control+k")
-    palette.fill("audit")
+    palette.fill("insights")
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/audit")
+    page.wait_for_url("**/statistics")
     page.keyboard.press("Control+k")
     palette.fill("read_file")
     page.get_by_role("option", name="Search sessions for “read_file”").click()
@@ -266,7 +266,7 @@ def test_the_error_of_a_field_goes_once_the_field_is_edited(site, world, page):
     expect(limit).not_to_have_attribute("aria-invalid", "true")
     expect(page.get_by_text("Not saved.")).to_have_count(0)
     # Where the error stands above the form.
-    page.goto(f"{site.url}{world.base}/settings")
+    page.goto(f"{site.url}{world.base}/settings/project")
     days = page.get_by_label("Retention in days")
     days.fill("0")
     days.press("Enter")
