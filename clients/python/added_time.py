@@ -307,7 +307,7 @@ def hook(host: Host, hook_name: str) -> Way:
     """Return how to measure the line of shell that a coding agent runs, beside one that does nothing."""
 
     def measure(guard: Guard, calls: int) -> tuple[list[float], list[float]]:
-        line = host.command(guard.url)
+        line = host.command(guard.url, hook_name)
 
         def run(command: str, text: str) -> None:
             body = {**host.sample("added-time"), "tool_use_id": text, "tool_input": {"q": text}}

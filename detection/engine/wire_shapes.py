@@ -81,6 +81,7 @@ def render(
     *,
     moment: Moment = "before",
     is_answer: bool = False,
+    notice: str = "",
 ) -> dict[str, object] | str:
     """Return a message in the wire shape of a client.
 
@@ -99,6 +100,8 @@ def render(
         For coding agents: whether the verdict is on a call, or on its result.
     is_answer : bool
         Whether the message contains the known answer of the call; it is not an error then.
+    notice : str
+        For coding agents: what a person reads about the end of the run; the message if it is empty.
 
     Raises
     ------
@@ -121,8 +124,16 @@ def render(
         raise ValueError(f"unknown shape {shape!r}; one of {', '.join(SHAPES)}")
     before, after = _HOOKS[shape]
     if moment == "before":
-        return before(action_of(shape, decision), text or (NO_REASON if is_blocked else ""))
-    return after(action_of(shape, decision), text)
+        text = text or (NO_REASON if is_blocked else "")
+        return before(action_of(shape, decision), text, notice or text)
+    return after(action_of(shape, decision), text, notice or text)
+
+
+def ended(shape: Shape, notice: str) -> dict[str, object]:
+    """Return the answer to the hook at the end of a session whose run was ended, for hosts whose person reads it."""
+    # The hook is a script of the shell, which takes the text as it is written.
+    text = " ".join(notice.replace('"', "'").replace("\\", "/").split())
+    return {"systemMessage": text} if shape == "claude_code" else {}
 
 
 def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str, object]:
@@ -153,7 +164,7 @@ def _gemini(
     return {"functionResponse": {"id": call_id, "name": tool, "response": answer}}
 
 
-def _claude_code_before(action: Action, text: str) -> dict[str, object]:
+def _claude_code_before(action: Action, text: str, notice: str) -> dict[str, object]:
     output: dict[str, object] = {"hookEventName": "PreToolUse"}
     if action in ("replace", "wait", "end"):
         output |= {"permissionDecision": "deny", "permissionDecisionReason": text}
@@ -162,17 +173,17 @@ def _claude_code_before(action: Action, text: str) -> dict[str, object]:
     elif text:
         output["additionalContext"] = text
     # `continue: false` alone would let this call run and end the run only after it.
-    end = {"continue": False, "stopReason": text} if action == "end" else {}
+    end = {"continue": False, "stopReason": notice} if action == "end" else {}
     return {"hookSpecificOutput": output} | end
 
 
-def _claude_code_after(action: Action, text: str) -> dict[str, object]:
+def _claude_code_after(action: Action, text: str, notice: str) -> dict[str, object]:
     if action == "end":
-        return {"continue": False, "stopReason": text or NO_REASON}
+        return {"continue": False, "stopReason": notice or NO_REASON}
     return _context("PostToolUse", text)
 
 
-def _codex_before(action: Action, text: str) -> dict[str, object]:
+def _codex_before(action: Action, text: str, _: str) -> dict[str, object]:
     if action in ("run", "run_with_message"):
         # Any other key than those of a denial makes the hook fail. The message comes with the result.
         return {}
@@ -185,46 +196,47 @@ def _codex_before(action: Action, text: str) -> dict[str, object]:
     }
 
 
-def _codex_after(_: Action, text: str) -> dict[str, object]:
+def _codex_after(_: Action, text: str, __: str) -> dict[str, object]:
     return _context("PostToolUse", text)
 
 
-def _gemini_cli_before(action: Action, text: str) -> dict[str, object]:
+def _gemini_cli_before(action: Action, text: str, notice: str) -> dict[str, object]:
     if action == "end":
-        return {"decision": "deny", "reason": text, "continue": False, "stopReason": text}
+        return {"decision": "deny", "reason": text, "continue": False, "stopReason": notice}
     return {} if action in ("run", "run_with_message") else {"decision": "deny", "reason": text}
 
 
-def _gemini_cli_after(action: Action, text: str) -> dict[str, object]:
+def _gemini_cli_after(action: Action, text: str, notice: str) -> dict[str, object]:
     if action == "end":
-        return {"continue": False, "stopReason": text or NO_REASON}
+        return {"continue": False, "stopReason": notice or NO_REASON}
     return _context("AfterTool", text)
 
 
-def _copilot_before(action: Action, text: str) -> dict[str, object]:
+def _copilot_before(action: Action, text: str, _: str) -> dict[str, object]:
     if action in ("run", "run_with_message"):
         return {"additionalContext": text} if text else {}
     decision = "ask" if action == "ask" else "deny"
     return {"permissionDecision": decision, "permissionDecisionReason": text}
 
 
-def _copilot_after(_: Action, text: str) -> dict[str, object]:
+def _copilot_after(_: Action, text: str, __: str) -> dict[str, object]:
     return {"additionalContext": text} if text else {}
 
 
-def _opencode(action: Action, text: str) -> dict[str, object]:
+def _opencode(action: Action, text: str, notice: str) -> dict[str, object]:
     """Return the form that LoopGuard's plugin reads.
 
-    It throws the message if the call must not run, and aborts the session if it has to stop.
+    It throws the message if the call must not run. If the run has to stop, it aborts the session and shows the notice.
     """
-    return {"run": action in ("run", "run_with_message"), "message": text, "stop": action == "end"}
+    answer: dict[str, object] = {"run": action in ("run", "run_with_message"), "message": text}
+    return {**answer, "stop": True, "notice": notice} if action == "end" else {**answer, "stop": False}
 
 
 def _context(event: str, text: str) -> dict[str, object]:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}} if text else {}
 
 
-_Form = Callable[[Action, str], dict[str, object]]
+_Form = Callable[[Action, str, str], dict[str, object]]
 _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "claude_code": (_claude_code_before, _claude_code_after),
     "codex": (_codex_before, _codex_after),

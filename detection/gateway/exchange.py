@@ -26,6 +26,7 @@ from detection.gateway.traffic import RequestMeter
 from detection.gateway.verdicts import JudgedAnswer
 from detection.services.gateway.conversations import OpenRequest
 from detection.services.gateway.grants import Grant
+from detection.web.documents import stop_notice
 
 MAX_ERROR_BYTES: Final = 64 * 1024
 """Of an error document that is read before it is passed on."""
@@ -79,7 +80,8 @@ class Exchange:
         backend = self.grant.backend
         if end or turn.is_only_commands:
             delivery = Delivery(self.state, self.client, self.meter, backend)
-            await delivery.respond_text(turn, end or lead, ends_in_error=bool(end) and facts.ends_in_error)
+            text = stop_notice(end, self.grant.principal.project_slug, conversation.session) if end else lead
+            await delivery.respond_text(turn, text, ends_in_error=bool(end) and facts.ends_in_error)
             return
         self._reader: StreamReader = self.protocol.reader(turn.request)
         self._reader.lead = lead

@@ -38,6 +38,7 @@ from detection.services.ingestion.guard import CallResponse, GuardRequest, Guard
 from detection.services.ingestion.message_guard import MessageGuardResponse, guard_messages
 from detection.services.keys import Principal
 from detection.services.sessions.chat_commands import replies_in_effect
+from detection.web.documents import stop_notice
 
 log = structlog.get_logger(__name__)
 GUARD_SECONDS: Final = 5.0
@@ -150,7 +151,16 @@ class Guarding:
             log.warning("gateway_verdicts_missing", session=speaker.session)
             raise GuardUnavailable
         verdicts = [await self._decided(speaker, one) for one in response.verdicts]
-        return _with_notices(verdicts, response)
+        found = _with_notices(verdicts, response)
+        if all(verdict.decision != "stop" for verdict in found.verdicts):
+            return found
+        verdicts = [
+            replace(verdict, message=_stop_notice(speaker, verdict.message))
+            if verdict.decision == "stop"
+            else verdict
+            for verdict in found.verdicts
+        ]
+        return replace(found, verdicts=tuple(verdicts))
 
     async def evaluate_results(self, speaker: Speaker, messages: list[Message]) -> ResultNotices:
         """Record what is new in a conversation before its answer, and return what was found about its results.
@@ -167,7 +177,8 @@ class Guarding:
         found = done.response.notices
         stop = next((notice.message() for notice in found if notice.decision == "stop"), "")
         texts = dict.fromkeys(notice.message() for notice in found if notice.message())
-        return ResultNotices(stop or "\n\n".join(texts), is_stop=bool(stop), is_resent=done.new.is_resent)
+        text = _stop_notice(speaker, stop) if stop else "\n\n".join(texts)
+        return ResultNotices(text, is_stop=bool(stop), is_resent=done.new.is_resent)
 
     async def report(
         self,
@@ -270,6 +281,10 @@ class Guarding:
                 return AnswerVerdict("block", NOT_RUN)
             if decided is not None:
                 return replace(decided, ends_in_error=ends_in_error)
+
+
+def _stop_notice(speaker: Speaker, message: str) -> str:
+    return stop_notice(message, speaker.principal.project_slug, speaker.session)
 
 
 def _ends_in_error(verdict: StoredVerdict) -> bool:

@@ -40,6 +40,7 @@ from detection.models import KeyScope
 from detection.services import keys
 from detection.services.gateway.conversations import session_facts
 from detection.services.keys import Principal
+from detection.web.documents import stop_notice
 
 log = structlog.get_logger(__name__)
 PATH: Final = b"/gateway/-/litellm/beta/litellm_basic_guardrail_api"
@@ -163,7 +164,7 @@ class GuardrailCall:
             )
             shown.max_repeated_words = facts.max_repeated_words
             if facts.stopped:
-                return _blocked(facts.stopped)
+                return _blocked(stop_notice(facts.stopped, self.principal.project_slug, name))
             notices = await self.state.guarding.evaluate_results(about, shown.messages)
             shown.is_new = not notices.is_resent
         except (DatabaseError, GuardUnavailable) as error:

@@ -25,7 +25,7 @@ HOOK_WAIT_SECONDS: Final = 45
 """How long a hook waits for an operator; the hosts wait for at least 60 seconds."""
 _CURL: Final = 'curl -sf -K "$HOME/.loopguard/curl"'
 _WAITING_LINE: Final = (
-    'sh -c \'a=$({curl} -m 3 --data-binary @- "{address}?wait={wait}") || exit 0;'
+    'sh -c \'a=$({curl} -m 2 --data-binary @- "{address}?wait={wait}") || exit 0;'
     ' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {curl} -m {limit} "${{a%%\\"*}}"'
     ' || {{ echo "An operator has been asked." >&2; exit 2; }};; *) printf %s "$a";; esac\''
 )
@@ -90,7 +90,7 @@ def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
     """
     address = f"{url}/api/v1/hooks/{host.name}"
     if not waits or action_of(host.shape, "hold") != "wait" or not host.hooks:
-        return f"{_CURL} -m 3 --data-binary @- {address} || true"
+        return f"{_CURL} -m 2 --data-binary @- {address} || true"
     return _WAITING_LINE.format(
         curl=_CURL, address=address, wait=HOOK_WAIT_SECONDS, limit=HOOK_WAIT_SECONDS + 3
     )

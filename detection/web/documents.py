@@ -18,6 +18,12 @@ def session_link(project: str, name: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}/sessions/{quote(name, safe='')}"
 
 
+def stop_notice(message: str, project: str, session: str) -> str:
+    """Return what a person reads where LoopGuard has ended a run: who ended it, why, and where to look."""
+    reason = f"{message} " if message else ""
+    return f"LoopGuard ended this run. {reason}See {session_link(project, session)}"
+
+
 def incident_link(project: str, public_id: str) -> str:
     """Return the address of an incident in the console."""
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"

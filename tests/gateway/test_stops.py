@@ -1,6 +1,9 @@
 """How an answer ends that stops a run: a text, and under the preset `proxy` an error where the protocol has one."""
 
+import re
+
 import pytest
+from django.conf import settings
 
 from detection.engine.scopes import PROJECT
 from detection.services.audit import SYSTEM
@@ -69,4 +72,6 @@ def test_an_answer_that_a_limit_ends_names_it_and_no_loop(world: World, shape, i
     world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"{len(world.model.asked)}")])
     last = Agent(world, shape, is_stream).run()
     assert "This session has reached its limit of 2 calls. The session was stopped." in last.text
-    assert "loop" not in last.text.lower()
+    assert not re.search(r"\bloops?\b", last.text, re.IGNORECASE)
+    assert last.text.startswith("LoopGuard ended this run. ")
+    assert last.text.endswith(f"See {settings.PUBLIC_URL}/p/{world.project.slug}/sessions/s-1")

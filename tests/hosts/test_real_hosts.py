@@ -104,6 +104,10 @@ PROGRAMS = {
 }
 REQUESTS_OF_40 = {"claude-code": 9, "codex": 41, "gemini-cli": 9, "copilot": 41, "opencode": 9, "kilo": 9}
 """The most requests to the model that a run of 40 identical calls may take; a hook of two hosts cannot end it."""
+ENDED = ("claude-code", "opencode", "kilo")
+"""Hosts whose run the stop of LoopGuard ends; Gemini CLI has ended it by itself before, so a cycle shows that."""
+TOLD = ("claude-code", "gemini-cli", "opencode", "kilo")
+"""Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
 
 @pytest.fixture
@@ -175,6 +179,10 @@ def test_a_stuck_run_ends_where_its_host_can_end_it(host, drive):
     assert place.runs() == 3, ended
     asked = [path for path, body in script.requests if body.get("tools")]
     assert len(asked) <= REQUESTS_OF_40[host], ended
+    if host in ENDED:
+        session = Session.objects.get()
+        assert "LoopGuard ended this run." in ended.stderr
+        assert f"/sessions/{session.external_id}" in ended.stderr
 
 
 @pytest.mark.parametrize("host", PROGRAMS)
@@ -187,8 +195,9 @@ def test_a_healthy_run_of_200_calls_is_untouched(host, drive):
 
 def test_a_cycle_is_stopped_where_the_host_stops_repeats_by_itself(drive):
     """Gemini CLI ends a run at the fifth identical call, so only a cycle shows that the hook acts."""
-    place, ended = drive("gemini-cli", Script(27, "./probe a", "./probe b", "./probe c"))
+    place, ended = drive("gemini-cli", Script(40, "./probe a", "./probe b", "./probe c"))
     assert place.runs() < 20, ended
+    assert "LoopGuard ended this run." in ended.stderr
     assert Incident.objects.filter(kind="cycle", agent="gemini-cli").exists()
 
 
@@ -202,7 +211,11 @@ def test_calls_run_while_the_server_is_away_silent_or_broken(host, mode, place_o
     place.installed = lambda: setattr(proxy, "mode", mode)
     ended = start(place, program, model(Script(2, *TWO)))
     assert place.runs() == 2, ended
-    assert [request for request in proxy.seen if "/hooks/" in request]
+    asked = [request for request in proxy.seen if "/hooks/" in request]
+    assert asked
+    assert mode != "silent" or len(asked) == 1, "only the first hook waits for a late answer"
+    if host in TOLD:
+        assert ended.stderr.count("LoopGuard has not seen everything") == 1, ended
 
 
 @pytest.mark.parametrize("host", PROGRAMS)
@@ -219,6 +232,8 @@ def test_calls_run_with_a_wrong_key(host, place_of, model):
     place.has_wrong_key = True
     ended = start(place, program, model(Script(2, *TWO)))
     assert place.runs() == 2, ended
+    if host in TOLD:
+        assert ended.stderr.count("does not accept the key") == 1, ended
     assert not Session.objects.exists()
 
 

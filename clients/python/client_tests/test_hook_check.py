@@ -88,9 +88,7 @@ def test_an_installed_hook_is_heard(server, monkeypatch, capsys, name):
 
 def test_a_key_file_written_by_hand_is_enough(server, monkeypatch, capsys):
     install(monkeypatch, "claude-code", server.url, server.key)
-    shutil.rmtree(credentials.folder())
-    credentials.folder().mkdir()
-    credentials.curl_file().touch(0o600)
+    (credentials.folder() / "client.json").unlink()
     credentials.curl_file().write_text(f'header = "Authorization: Bearer {server.key}"\n')
     assert main(["hooks", "check", "claude-code"]) == 0
 
@@ -268,9 +266,16 @@ def test_missing_and_disabled_hooks_are_named(server, monkeypatch, capsys):
 def test_a_hook_that_would_deny_every_call_without_a_server_is_named(server, monkeypatch, capsys):
     install(monkeypatch, "claude-code", server.url, server.key)
     file = HOSTS["claude-code"].settings_file()
-    file.write_text(file.read_text().replace(" || true", ""))
+    file.write_text(file.read_text().replace("/claude-code", "/claude-code; exit 7"))
     assert main(["hooks", "check", "claude-code"]) == 1
     assert "the hook ends with 7" in capsys.readouterr().out
+
+
+def test_another_script_than_that_of_this_version_is_named(server, monkeypatch, capsys):
+    install(monkeypatch, "claude-code", server.url, server.key)
+    credentials.hook_file().write_text("exit 0")
+    assert main(["hooks", "check", "claude-code"]) == 1
+    assert "is not that of this version" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ALL_HOSTS)

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Sequence
 
 from loopguard_client import mcp
-from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file
+from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, hook_file, write_private
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
+from loopguard_client.hooks.hosts import Host, hook_script
 from loopguard_client.hooks.opencode import ALL_HOSTS
 from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, removal
 from loopguard_client.transport import NoAnswer, Transport
@@ -149,6 +150,8 @@ def _install(chosen: argparse.Namespace) -> int:
         return _show(change)
     if stored:
         print(f"Key stored in {stored}.")
+    if isinstance(host, Host):
+        write_private(hook_file(), hook_script())
     _make(
         change,
         f"LoopGuard's hooks are already installed in {change.file}.",

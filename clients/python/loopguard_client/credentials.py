@@ -94,13 +94,24 @@ def curl_file() -> Path:
     return folder() / "curl"
 
 
+def hook_file() -> Path:
+    """Return the script that the hooks of coding agents run."""
+    return folder() / "hook"
+
+
+def late_file() -> Path:
+    """Return the file that says until when no hook asks, because an answer was late."""
+    return folder() / "late"
+
+
 def write_private(file: Path, text: str, mode: int = 0o600) -> None:
     """Replace a file atomically, with its mode set from the start."""
     partial = file.with_name(f".{file.name}.{os.getpid()}")
     partial.unlink(missing_ok=True)
-    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        os.fchmod(handle, mode)
+        if os.name != "nt":  # where modes say nothing about other accounts
+            os.fchmod(handle, mode)
         with os.fdopen(handle, "w", encoding="utf-8", newline="") as stream:
             stream.write(text)
             stream.flush()

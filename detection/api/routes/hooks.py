@@ -25,6 +25,7 @@ from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.hooks import HookAnswer, handle_hook
 from detection.strict_json import loads
+from detection.web.documents import stop_notice
 
 MAX_WAIT_SECONDS = 60
 router = Router(tags=["agents"])
@@ -81,7 +82,11 @@ def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
     answer = handle_hook(request.principal, known, event, records)
     _count(request, host, event.moment, answer, time.perf_counter() - started)
     address = _wait_url(known, answer, wait_seconds)
-    return json_response({"wait_url": address} if address else _document(known.shape, event, answer))
+    return json_response(
+        {"wait_url": address}
+        if address
+        else _document(known.shape, event, answer, request.principal.project_slug)
+    )
 
 
 def _wait_seconds(request: ApiRequest) -> int:
@@ -121,12 +126,19 @@ def _record(event: HookEvent, data: ReportedEvent, *, is_large: bool) -> EventRe
     )
 
 
-def _document(shape: wire_shapes.Shape, event: HookEvent, answer: HookAnswer) -> dict[str, object]:
+def _document(
+    shape: wire_shapes.Shape, event: HookEvent, answer: HookAnswer, project: str
+) -> dict[str, object]:
+    notice = stop_notice(answer.message, project, event.session) if answer.decision == "stop" else ""
+    if event.moment == "end" and notice and not event.parent_session:
+        return wire_shapes.ended(shape, notice)
     if event.moment not in ("before_tool", "after_tool"):
         return {}
     moment: wire_shapes.Moment = "before" if event.moment == "before_tool" else "after"
     call_id = answer.response.call_id if answer.response else ""
-    rendered = wire_shapes.render(shape, answer.decision, answer.message, call_id, moment=moment)
+    rendered = wire_shapes.render(
+        shape, answer.decision, answer.message, call_id, moment=moment, notice=notice
+    )
     assert isinstance(rendered, dict)  # noqa: S101 - of the shapes, only plain text is no object
     return rendered
 

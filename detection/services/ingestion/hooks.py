@@ -57,6 +57,8 @@ def handle_hook(
         done = ingest(principal, records, integration=f"hooks/{host.name}")
         if done.rejected:
             raise NotStorable
+    if event.moment == "end":
+        return _last_call(principal, event.session)
     if event.moment not in ("before_tool", "after_tool"):
         return HookAnswer()
     is_call = event.moment == "before_tool"
@@ -80,6 +82,17 @@ def handle_hook(
     if guarded.notices:
         return _answer(host.shape, max(guarded.notices, key=_strength))
     return HookAnswer("warn", _late_warning(principal, host.shape, records[0]))
+
+
+def _last_call(principal: Principal, session: str) -> HookAnswer:
+    """Return the verdict on the last call of a session that has ended, if that has ended the run; one query."""
+    calls = Event.objects.filter(
+        project_id=principal.project_id, session__external_id=session, type=EventType.CALL
+    )
+    last = calls.order_by("-seq").values_list("decision", "verdict").first()
+    if last is None or last[0] != "stop":
+        return HookAnswer()
+    return HookAnswer("stop", last[1].message if last[1] is not None else "")
 
 
 def _strength(response: CallResponse) -> int:

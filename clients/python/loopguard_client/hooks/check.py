@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loopguard_client import credentials, wire
-from loopguard_client.hooks.hosts import AWAY, Host
+from loopguard_client.hooks.hosts import CLOSED, Host, hook_script
 from loopguard_client.hooks.opencode import PluginHost
 from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings
 from loopguard_client.transport import NoAnswer, Transport
@@ -129,6 +129,13 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
     if found is None:
         yield Finding(False, f"The hook has no address: {command}")
         return
+    script = credentials.hook_file()
+    if not script.is_file() or script.read_text(encoding="utf-8") != hook_script():
+        yield Finding(
+            False, f"{script} is not that of this version: run `loopguard hooks install {host.name}`."
+        )
+        return
+    credentials.late_file().unlink(missing_ok=True)  # ask now, even if an answer was late a moment ago
     body = json.dumps(host.sample(wire.new_id("loopguard-check-")[:28]))
     status, output = _run(command, body)
     if status == 0 and _is_answer(output):
@@ -137,9 +144,9 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
         yield Finding(False, f"A call sent through the hook got no answer: {_reason(host, found[0], body)}")
     with _nobody() as nowhere:
         status, output = _run(command.replace(found[0], nowhere), body)
-    if status == 0 and not output.strip():
+    if status == 0 and not _is_answer(output):
         yield Finding(True, "While the server is unreachable, the hook ends without an error and calls run.")
-    elif status == 2 and AWAY in command:
+    elif status == 2 and CLOSED in command:
         yield Finding(True, "While the server is unreachable, the hook denies: calls do not run.")
     else:
         yield Finding(
@@ -188,10 +195,12 @@ def _program(command: list[str], folder: str | None = None) -> Iterator[subproce
 
 
 def _is_answer(output: str) -> bool:
+    """Return whether this is an answer of the server, and not what the hook tells the person."""
     try:
-        return isinstance(json.loads(output), dict)
+        document = json.loads(output)
     except ValueError:
         return False
+    return isinstance(document, dict) and document.keys() != {"systemMessage"}
 
 
 def _reason(host: Host | PluginHost, url: str, body: str) -> str:

@@ -9,19 +9,28 @@ import os
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from loopguard_client import credentials
 
-HOOK_SECONDS: Final = 3
-"""How long curl waits. The hosts wait longer."""
 HOST_SECONDS: Final = 10
+"""How long a host waits for a hook; `hook.sh` takes at most 2."""
 WAIT_SECONDS: Final = 45
-"""How long a hook waits for the decision about a held call."""
-LOCAL_NAMES: Final = ("localhost", "127.0.0.1", "::1")
-AWAY: Final = "LoopGuard is away, and this hook fails closed."
+"""How long a hook waits for the decision about a held call; `hook.sh` has the same number."""
+CLOSED: Final = " closed"
+"""The word in a command that fails closed."""
+
+
+def hook_script() -> str:
+    """Return the file that the hooks run."""
+    return files("loopguard_client.hooks").joinpath("hook.sh").read_text(encoding="utf-8")
+
+
+def shell_word(text: str) -> str:
+    """Return one word of a command; on Windows as PowerShell, `cmd` and Git's shell all read it."""
+    return f'"{text.replace(chr(92), "/")}"' if os.name == "nt" else shlex.quote(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +77,22 @@ class Host:
         base = Path(os.environ.get(variable, "")) if variable else Path()
         return (base if base.is_absolute() else Path.home() / folder) / self.file
 
-    def command(self, url: str, *, fail_closed: bool = False, waits: bool = False) -> str:
-        """Return the shell command that a hook runs.
+    def command(self, url: str, hook: str, *, fail_closed: bool = False) -> str:
+        """Return the shell command of a hook.
 
         It prints the server's answer, which is in the host's format, and exits with 0 on any failure of its own; with
-        `fail_closed` it exits with 2, which means *deny* to every host. With `waits`, it waits until a held call is
-        decided, and denies the call if that fails.
+        `fail_closed` the hook before a tool exits with 2, which means *deny* to every host. Where the hook waits, it
+        does so until a held call is decided, and denies the call if that fails.
         """
-        local = " --noproxy '*'" if urlsplit(url).hostname in LOCAL_NAMES else ""
-        curl = f"curl -q -sf{local} -K {shlex.quote(str(credentials.curl_file()))}"
-        address = shlex.quote(self.address(url) + (f"?wait={WAIT_SECONDS}" if waits else ""))
-        send = f"{curl} -m {HOOK_SECONDS} --data-binary @- {address} 2>/dev/null"
-        away = f"{{ echo '{AWAY}' >&2; exit 2; }}"
-        if not waits:
-            return f"{send} || {away}" if fail_closed else f"{send} || true"
-        wait = f'{curl} -m {WAIT_SECONDS + HOOK_SECONDS} "${{a%%\\"*}}" 2>/dev/null'
-        asked = "{ echo 'An operator has been asked.' >&2; exit 2; }"
-        script = (
-            f"a=$({send}) || {away if fail_closed else 'exit 0'};"
-            f' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {wait} || {asked};; *) printf %s "$a";; esac'
-        )
-        return f"sh -c {shlex.quote(script)}"  # some hosts use the shell of their user
+        is_before = hook == self.before
+        is_closed = is_before and fail_closed
+        chosen = (" end" if hook == "SessionEnd" else "") + (" wait" if is_before and self.waits else "")
+        file = shell_word(str(credentials.hook_file()))
+        run = f"sh {file} {shell_word(self.address(url))}{chosen}{CLOSED if is_closed else ''}"
+        if os.name == "nt":  # a shell of which nobody knows the name
+            return run
+        # Some shells end with 2 if the file is missing.
+        return f"{run} || exit 2" if is_closed else f"test ! -r {file} || {run}"
 
     def address(self, url: str) -> str:
         """Return the address of this host's hooks."""
@@ -104,8 +108,8 @@ class Host:
     def handlers(self, url: str, *, fail_closed: bool) -> dict[str, dict[str, Any]]:
         """Return the handler of each hook."""
         seconds = HOST_SECONDS + (WAIT_SECONDS if self.waits else 0)
-        before = self.command(url, fail_closed=fail_closed, waits=self.waits)
-        others = {hook: self._handler(self.command(url)) for hook in self.other_hooks}
+        before = self.command(url, self.before, fail_closed=fail_closed)
+        others = {hook: self._handler(self.command(url, hook)) for hook in self.other_hooks}
         return {self.before: self._handler(before, seconds), **others}
 
     def _handler(self, command: str, seconds: int = HOST_SECONDS) -> dict[str, Any]:

@@ -58,6 +58,7 @@ class PluginHost:
         values = {
             '"@ADDRESS@"': json.dumps(self.address(url)),
             '"@KEY_FILE@"': json.dumps(str(credentials.curl_file())),
+            '"@LATE_FILE@"': json.dumps(str(credentials.late_file())),
             '"@FAIL_CLOSED@"': json.dumps(str(fail_closed).lower()),
         }
         for place, value in values.items():
