@@ -24,6 +24,7 @@ from benchmarks import (
     pages,
     revocation,
     scaling,
+    search,
     start,
 )
 from benchmarks.report import HEAD, MARKDOWN_HEAD, Figure
@@ -47,6 +48,7 @@ PARTS = (
     "what-if",
     "families",
     "exposure",
+    "search",
 )
 MORE_PARTS = ("scaling",)
 """Measured only when they are named."""
@@ -60,6 +62,9 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, default=15.0, help="how long each load runs (default 15)")
     parser.add_argument("--viewers", type=int, default=100, help="open live pages (default 100)")
+    parser.add_argument(
+        "--events", type=int, default=search.EVENTS, help="events that are searched (default 1,000,000)"
+    )
     parser.add_argument("--markdown", action="store_true", help="print rows for docs/benchmarks.md")
     options = parser.parse_args()
     parts = set(options.parts or PARTS)
@@ -101,6 +106,7 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         ("kills", kills.run),
         ("revocation", revocation.run),
         ("exposure", exposure.run),
+        ("search", partial(search.run, options.events)),
     ):
         if part in parts:
             missed += show(measure())

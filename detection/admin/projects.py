@@ -58,7 +58,15 @@ class ProjectForm(VersionedForm):
 
     class Meta:
         model = Project
-        fields = ("name", "slug", "retention_days", "stores_payloads", "redacted_names", "redaction_patterns")
+        fields = (
+            "name",
+            "slug",
+            "retention_days",
+            "stores_payloads",
+            "is_searchable",
+            "redacted_names",
+            "redaction_patterns",
+        )
 
 
 @admin.register(Project)
@@ -74,6 +82,7 @@ class ProjectPage(VersionedAdmin):
         "slug",
         "retention_days",
         "stores_payloads",
+        "is_searchable",
         "redacted_names",
         "redaction_patterns",
         "requires_second_factor",

@@ -36,8 +36,8 @@ from detection.selectors.session_rows import SessionRow
 from detection.services.gateway.prices import AMOUNTS
 
 AREAS = (
-    "account", "approval", "backend", "demo", "destination", "import", "incident", "invitation", "judge", "key", "loop",
-    "member", "message_template", "notification", "operator", "policy", "price", "project", "retention",
+    "account", "approval", "backend", "contents", "demo", "destination", "import", "incident", "invitation", "judge",
+    "key", "loop", "member", "message_template", "notification", "operator", "policy", "price", "project", "retention",
     "route", "session", "silence", "suggestion", "view", "what_if",
 )  # fmt: skip
 

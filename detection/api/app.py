@@ -33,6 +33,7 @@ from detection.api.routes import (
     prices,
     projects,
     saved_views,
+    search,
     sessions,
     statistics,
     suggestions,
@@ -167,6 +168,7 @@ api.add_router("", agents.router)
 api.add_router("", telemetry.router)
 api.add_router("", hooks.router)
 api.add_router("", sessions.router)
+api.add_router("", search.router)
 api.add_router("", incidents.router)
 api.add_router("", loops.router)
 api.add_router("", policies.router)

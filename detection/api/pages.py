@@ -17,6 +17,7 @@ from detection.filtering.language import Term
 from detection.filtering.time_ranges import ALL_TIME, TimeRange
 from detection.selectors.filters import ListQuery, ListSpec, given_terms, list_query
 from detection.selectors.pages import Page
+from detection.selectors.search import with_contents
 from detection.web import exports
 
 Filters = TypeVar("Filters")
@@ -50,7 +51,8 @@ def query_of(
         allowed = ", ".join(f"`{key.name}`" for key in spec.sorts)
         raise Problem(422, "invalid_value", f"`sort` must be one of {allowed}.", path="sort")
     wanted = list_query(spec, query.q, terms=(*given_terms(given), *terms), range=range, sort=sort)
-    return wanted.with_names(request.principal.redactor.name)
+    wanted = wanted.with_names(request.principal.redactor.name)
+    return with_contents(request.principal.project_id, wanted)
 
 
 def page_response(
@@ -73,7 +75,8 @@ def page_response(
     """
     check_parameters(request, type(query))
     page = read(request.principal.project_id, filters, query.cursor, query.limit)
-    return list_response(map(document, page.items), page.next_cursor)
+    is_partial = isinstance(filters, ListQuery) and filters.is_partial
+    return list_response(map(document, page.items), page.next_cursor, is_partial=is_partial)
 
 
 def export_response(request: ApiRequest, query: FileQuerySchema, filters: ListQuery) -> HttpResponseBase:

@@ -36,9 +36,12 @@ def json_response(document: Any, status: int = 200) -> HttpResponse:
     )
 
 
-def list_response(documents: Iterable[dict[str, object]], next_cursor: str | None = None) -> HttpResponse:
+def list_response(
+    documents: Iterable[dict[str, object]], next_cursor: str | None = None, *, is_partial: bool = False
+) -> HttpResponse:
     """Return a page of a list; without a cursor, it is the last one."""
-    return json_response({"items": [*documents], "next_cursor": next_cursor})
+    more = {"is_partial": True} if is_partial else {}
+    return json_response({"items": [*documents], "next_cursor": next_cursor, **more})
 
 
 def empty_response() -> HttpResponse:

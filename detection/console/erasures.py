@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 from django.contrib import messages
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.filtering.language import FilterError
 from detection.models import Erasure, ErasureOf, Role
 from detection.selectors.erasures import removed
+from detection.selectors.pages import BadCursor
+from detection.selectors.search import search
 from detection.services.errors import ServiceError
 from detection.services.redaction.redaction import Redactor
 from detection.services.retention import erasure
+from detection.services.search.records import record_search
 from detection.services.sessions.session_names import stored_session_name
 
 MAX_SHOWN = 100
+SEARCH_SECONDS = 3.0
+"""A person who erases would rather wait than continue in steps."""
+_CONTENTS = "contents"
 _WORDS = {"what_ifs": "what-ifs"}
 
 
@@ -28,6 +35,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     project_id = request.project.pk
     given = request.POST if request.method == "POST" else request.GET
     of, name = given.get("of", ErasureOf.SESSION), given.get("name", "")
+    if of == _CONTENTS:
+        return _page_of_contents(request, name)
     if of not in ErasureOf.values:
         of = ErasureOf.SESSION
     redactor = Redactor.of_project(request.project)
@@ -43,13 +52,54 @@ def page(request: ProjectRequest) -> HttpResponse:
             messages.success(request, f"Erasure {row.public_id} requested. A worker starts within a second.")
             return redirect("console:erasures", request.project.slug)
     is_nameable = 0 < len(name) <= 256 and "\x00" not in name
-    rows = Erasure.objects.filter(project_id=project_id).order_by("-pk")[:MAX_SHOWN]
-    context = {
-        "of": of,
-        "name": name,
-        "choices": ErasureOf.choices,
-        "found": erasure.preview(project_id, of, name) if is_nameable else None,
+    found = erasure.preview(project_id, of, name) if is_nameable else None
+    return _render(request, {"of": of, "name": name, "found": found}, error)
+
+
+def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
+    """Show the sessions that contain some words, to be ticked, or request the erasure of those that were."""
+    project_id = request.project.pk
+    context: dict[str, object] = {"of": _CONTENTS, "name": words}
+    error: ServiceError | None = None
+    if request.method == "POST":
+        names = request.POST.getlist("session")[: erasure.MAX_OPEN]
+        try:
+            found = erasure.request_erasures(project_id, names, actor_of(request))
+        except ServiceError as problem:
+            error = problem
+        else:
+            count = sum(row is not None for row in found.values())
+            messages.success(
+                request,
+                f"{count} erasure{'' if count == 1 else 's'} requested. A worker starts within a second.",
+            )
+            return redirect("console:erasures", request.project.slug)
+    try:
+        results = search(
+            project_id,
+            words,
+            request.GET.get("cursor", ""),
+            erasure.MAX_OPEN,
+            SEARCH_SECONDS,
+            is_by_session=True,
+        )
+        if "cursor" not in request.GET:
+            record_search(project_id, actor_of(request), len(results.items))
+        context["results"] = results
+    except FilterError as problem:
+        context["search_error"] = problem.detail
+    except BadCursor:
+        raise Http404 from None
+    return _render(request, context, error)
+
+
+def _render(
+    request: ProjectRequest, context: dict[str, object], error: ServiceError | None = None
+) -> HttpResponse:
+    rows = Erasure.objects.filter(project_id=request.project.pk).order_by("-pk")[:MAX_SHOWN]
+    context |= {
         "error": error,
+        "choices": (*ErasureOf.choices, (_CONTENTS, "Sessions that contain words")),
         "rows": [(row, _removed(row)) for row in rows],
     }
     return render(request, "projects/erasures.html", context, status=error.status if error else 200)

@@ -27,6 +27,7 @@ from detection.models import SavedView
 from detection.selectors.filters import ListQuery, ListSpec, list_query
 from detection.selectors.pages import BadCursor, Page
 from detection.selectors.saved_views import list_views
+from detection.selectors.search import with_contents
 from detection.services.redaction.redaction import Redactor
 from detection.web.exports import EXPORTED_LISTS, MAX_ROWS
 
@@ -143,7 +144,13 @@ class Listing:
             self.error = _in_quotes(error.detail)
             found = self._without_invalid(sort)
         found = found.with_names(self._stored_name)
-        return replace(found, is_empty=True) if self.range_error else found
+        if self.range_error:
+            return replace(found, is_empty=True)
+        try:
+            return with_contents(self.project_id, found)
+        except FilterError as error:
+            self.error = _in_quotes(error.detail)
+            return replace(found, is_empty=True)
 
     def _without_invalid(self, sort: str) -> ListQuery:
         """Return the query of the terms that can be applied; it selects nothing if there are none."""

@@ -70,6 +70,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             "name": project.name,
             "retention_days": project.retention_days,
             "stores_payloads": project.stores_payloads,
+            "is_searchable": project.is_searchable,
             "redacted_names": ", ".join(project.redacted_names),
             "redaction_patterns": "\n".join(project.redaction_patterns),
             "requires_second_factor": project.requires_second_factor,
@@ -108,6 +109,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
                 **given,
                 "name": given["name"].strip(),
                 "stores_payloads": given["stores_payloads"] == "yes",
+                "is_searchable": given["is_searchable"] == "yes",
                 "redacted_names": [
                     *filter(None, map(normalized_name, _SEPARATORS.split(given["redacted_names"])))
                 ],
@@ -141,6 +143,7 @@ def _save(request: ProjectRequest) -> None:
         name=form.get("name", ""),
         retention_days=retention_days,
         stores_payloads=form.get("stores_payloads") == "yes",
+        is_searchable=form.get("is_searchable") == "yes",
         redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),
         redaction_patterns=form.get("redaction_patterns", "").splitlines(),
         requires_second_factor=form.get("requires_second_factor") == "yes",

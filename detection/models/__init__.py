@@ -47,6 +47,7 @@ from detection.models.policies import Override, StoredSettings, StoredSettingsQu
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
 from detection.models.saved_views import SavedView
+from detection.models.search import IndexingCursor, SearchBlock
 from detection.models.session_state import SessionState, StoppedByKind
 from detection.models.sessions import ReadMessages, Session, SessionKey, TrackerState
 from detection.models.sign_ins import SignIn
@@ -101,6 +102,7 @@ __all__ = [
     "ImportState",
     "Incident",
     "IncidentActivity",
+    "IndexingCursor",
     "Invitation",
     "JudgeCall",
     "JudgeLabel",
@@ -127,6 +129,7 @@ __all__ = [
     "Role",
     "RouteDestination",
     "SavedView",
+    "SearchBlock",
     "Session",
     "SessionFamily",
     "SessionKey",

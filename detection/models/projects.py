@@ -32,6 +32,11 @@ class Project(models.Model):
         default=True,
         help_text="If disabled, arguments and results are stored as digests only. Detection still works.",
     )
+    is_searchable = models.BooleanField(
+        default=True,
+        db_default=True,
+        help_text="If disabled, no index of arguments, results and messages is kept, and they cannot be searched.",
+    )
     retention_days = models.PositiveIntegerField(
         default=30,
         validators=[MinValueValidator(MIN_RETENTION_DAYS), MaxValueValidator(MAX_RETENTION_DAYS)],

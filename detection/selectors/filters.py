@@ -186,6 +186,20 @@ def flag_field(name: str, help: str, yes: Q) -> FilterField:  # noqa: A002
     return FilterField(name=name, type="choice", help=help, choices=choices)
 
 
+def _in_no_session(text: str) -> Q:
+    return Q(pk__isnull=True)
+
+
+TEXT_FIELD: Final = FilterField(
+    name="text",
+    type="text",
+    help="Words in a call, a result or a message of the session, or in its names",
+    completes=False,
+    match=_in_no_session,
+)
+"""Its condition is that of `ListQuery.found`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListSpec:
     """The fields and orders of a list.
@@ -200,6 +214,8 @@ class ListSpec:
         In the order of the documentation.
     search
         Columns that a word is searched for in, ignoring case.
+    contents
+        Column of the session in whose calls, results and messages words are searched for, too. Empty if none.
     time, time_words
         Column of the time range, and what it is called: "Opened".
     also_since
@@ -225,6 +241,7 @@ class ListSpec:
     time: str
     time_words: str
     sorts: tuple[SortKey, ...]
+    contents: str = ""
     also_since: str = ""
     newest: str = ""
     default_text: str = ""
@@ -270,6 +287,10 @@ class ListQuery:
     ----------
     now, zone
         Reference time and zone for ages and for dates without an offset.
+    found
+        The sessions that contain each word of `content_words`, see `selectors.search.with_contents`.
+    is_partial
+        More sessions than those may contain them.
     is_empty
         No row matches, because the filter is not valid.
     """
@@ -280,6 +301,8 @@ class ListQuery:
     range: TimeRange = ALL_TIME
     now: datetime = field(default_factory=timezone.now)
     zone: tzinfo = UTC
+    found: Mapping[str, Collection[int]] = field(default_factory=dict)
+    is_partial: bool = False
     is_empty: bool = False
 
     def condition(self, *, without: Collection[str] = ()) -> Q:
@@ -298,10 +321,26 @@ class ListQuery:
             wanted &= Q(**{f"{time}__lt": self.range.end})
         return wanted
 
+    @property
+    def content_words(self) -> tuple[str, ...]:
+        """The words that are searched for in contents."""
+        if not self.spec.contents:
+            return ()
+        terms = (one for one in self.terms if one.field in ("", TEXT_FIELD.name))
+        return tuple(dict.fromkeys(value.text for term in terms for value in term.values))
+
+    def _in_contents(self, term: Term) -> Q:
+        ids = {session for value in term.values for session in self.found.get(value.text, ())}
+        return Q(**{f"{self.spec.contents}__in": ids}) if ids else Q(pk__isnull=True)
+
     def _of(self, term: Term) -> Q:
         if term.field:
-            return self.spec.field(term.field).condition(term, self.now, self.zone)
-        found = Q()
+            # Also tells a wrong operator.
+            wanted = self.spec.field(term.field).condition(term, self.now, self.zone)
+            if term.field != TEXT_FIELD.name:
+                return wanted
+            return ~self._in_contents(term) if term.is_negated else self._in_contents(term)
+        found = self._in_contents(term) if self.found.get(term.values[0].text) else Q()
         for column in self.spec.search:
             found |= Q(**{f"{column}__icontains": term.values[0].text})
         return ~found if term.is_negated else found

@@ -27,7 +27,7 @@ from detection.models import (
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.models.session_state import STOPPED_STATES, state_condition
-from detection.selectors.filters import FieldChoice, FilterField, ListSpec, flag_field
+from detection.selectors.filters import TEXT_FIELD, FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.loop_status import has_state, is_muted_but_firing
 from detection.selectors.pages import SortKey
@@ -178,8 +178,10 @@ INCIDENTS: Final = ListSpec(
             "active", "Whether the loop continues", Q(ended_at=None) & ~Q(status=IncidentStatus.ENDED)
         ),
         flag_field("recovered", "Whether the agent recovered after the last reaction", RECOVERED),
+        TEXT_FIELD,
     ),
     search=("tool", "session_name", "agent"),
+    contents="session_id",
     time="opened_at",
     time_words="Opened",
     also_since="last_seen_at",
@@ -249,8 +251,10 @@ SESSIONS: Final = ListSpec(
             choices=tuple(FieldChoice(one, "") for one in ("completed", "failed", "cancelled")),
         ),
         *filters_of(SessionRow),
+        TEXT_FIELD,
     ),
     search=("external_id", "agent", "model", "last_tool"),
+    contents="pk",
     time="last_event_at",
     time_words="Last event",
     sorts=(
@@ -383,6 +387,7 @@ LOOPS: Final = ListSpec(
         *(field for field in INCIDENTS.fields if field.name not in _NOT_OF_LOOPS),
     ),
     search=INCIDENTS.search,
+    contents=INCIDENTS.contents,
     time=INCIDENTS.time,
     time_words="Incidents opened",
     also_since=INCIDENTS.also_since,

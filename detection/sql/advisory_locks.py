@@ -25,6 +25,7 @@ class AdvisoryLock(IntEnum):
     IMPORT = 0x4C47_0009
     WHAT_IF = 0x4C47_000A
     ERASURE = 0x4C47_000B
+    INDEXING = 0x4C47_000C
 
 
 _KEY: Final = "%s # hashtext(coalesce(current_schema(), ''))"

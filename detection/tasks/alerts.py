@@ -1,7 +1,7 @@
-"""Threads of workers that need no broker: sending alerts, repeating them, actions on many rows, counting calls.
+"""Threads of workers that need no broker: alerts, repeating them, actions on many rows, counting calls, indexing texts.
 
 They find their work in the database. Any number of workers may run them: notifications and actions are claimed,
-repeating and counting take a lock.
+repeating, counting and indexing take a lock.
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from celery.signals import worker_init, worker_shutting_down
 from detection.services.alerting import delivery, reminders
 from detection.services.incidents import bulk_actions, loop_changes
 from detection.services.maintenance import hourly_counts
+from detection.services.search import indexing
 from detection.tasks.periodic import Periodic
 
 SEND_PERIOD_SECONDS = 1.0
 REMIND_PERIOD_SECONDS = 60.0
 COUNT_PERIOD_SECONDS = 15.0
 ACTION_PERIOD_SECONDS = 0.5
+INDEX_PERIOD_SECONDS = 3.0
+"""What has just happened can be searched for; a shorter period would rewrite the newest blocks more often."""
 _threads: list[Periodic] = []
 
 
@@ -28,6 +31,7 @@ def _start(**_: object) -> None:
         Periodic("bulk_actions", ACTION_PERIOD_SECONDS, bulk_actions.carry_out_waiting),
         Periodic("loop_changes", ACTION_PERIOD_SECONDS, loop_changes.carry_out_waiting),
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
+        Periodic("search_index", INDEX_PERIOD_SECONDS, indexing.index_texts),
     ]
     for thread in _threads:
         thread.start()

@@ -5,7 +5,10 @@ const dialog = document.getElementById("palette");
 const input = dialog?.querySelector("input");
 const list = dialog?.querySelector("[role=listbox]");
 const MAX_SHOWN = 12;
+const WAIT_MS = 120;
 let shown = [];
+let found = { text: "", items: [] };
+let asked;
 let at = 0;
 
 const linksOf = (selector, words) =>
@@ -21,10 +24,34 @@ function searches(text) {
   const quoted = encodeURIComponent(/\s/.test(text) ? `"${text}"` : text);
   const go = (words, path) => ({ words, keys: "", run: () => location.assign(base + path) });
   return [
+    go(`Search contents for “${text}”`, `/search?q=${encodeURIComponent(text)}`),
     go(`Search sessions for “${text}”`, `/live?q=${quoted}`),
     go(`Search incidents for “${text}”`, `/incidents?q=${quoted}`),
     go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}&or=search`),
   ];
+}
+
+/** What the server knows by name: agents, models, tools, sessions, loops, members, settings and more screens. */
+async function ask(text) {
+  const project = document.body.dataset.project;
+  if (!project || !text) return;
+  try {
+    const answer = await fetch(`/p/${project}/palette?q=${encodeURIComponent(text)}`, {
+      headers: { Accept: "application/json" },
+    });
+    if (!answer.ok || text !== input.value.trim()) return;
+    found = { text, items: (await answer.json()).items };
+    draw();
+  } catch {
+    // Without the server, the page's own commands stay.
+  }
+}
+
+function named(text, known) {
+  if (found.text !== text) return [];
+  return found.items
+    .filter(({ url }) => !known.has(url))
+    .map(({ group, words, url }) => ({ words: `${group}: ${words}`, keys: "", run: () => location.assign(url) }));
 }
 
 /** How well a command fits: all words in it, those at the start of a word first; 0 is no match. */
@@ -42,9 +69,10 @@ function draw() {
     .map((one, place) => ({ one, place, fit: score(one.words, text) }))
     .filter(({ fit }) => fit)
     .sort((a, b) => b.fit - a.fit || a.place - b.place)
-    .slice(0, MAX_SHOWN - 3)
+    .slice(0, MAX_SHOWN - 4)
     .map(({ one }) => one);
-  shown.push(...searches(text));
+  const links = [...document.querySelectorAll("[data-go]")].map((link) => link.getAttribute("href"));
+  shown.push(...named(text, new Set(links)), ...searches(text));
   at = Math.max(0, Math.min(at, shown.length - 1));
   list.replaceChildren(
     ...shown.map((one, index) => {
@@ -89,6 +117,8 @@ export function bindPalette() {
   input.addEventListener("input", () => {
     at = 0;
     draw();
+    clearTimeout(asked);
+    asked = setTimeout(ask, WAIT_MS, input.value.trim());
   });
   dialog.addEventListener("keydown", (event) => {
     const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];

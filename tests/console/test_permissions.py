@@ -81,6 +81,8 @@ RIGHTS = {
     "system": (READ, None),
     "quarantine": (READ, OPERATE),
     "filter_values": (READ, None),
+    "search": (READ, None),
+    "palette": (READ, None),
     "act_on_view": (None, OPERATE),
     "audit": (READ, None),
     "export_list": (READ, None),

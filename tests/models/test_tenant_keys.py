@@ -18,6 +18,7 @@ SERVER_TABLES = {
     ),
     "what processes know of one another": (
         "detection_partheartbeat", "detection_beatprocess", "detection_briefrecord", "detection_countingcursor",
+        "detection_indexingcursor",
     ),
 }  # fmt: skip
 _OF_SERVER = {table for tables in SERVER_TABLES.values() for table in tables}

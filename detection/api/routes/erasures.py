@@ -13,7 +13,13 @@ from detection.api.query_parameters import existing, existing_name, session_name
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
 from detection.api.schemas.common import PageSchema
-from detection.api.schemas.erasures import ErasureQuerySchema, ErasureRequestSchema, ErasureSchema
+from detection.api.schemas.erasures import (
+    ErasureQuerySchema,
+    ErasureRequestSchema,
+    ErasureSchema,
+    SessionErasuresRequestSchema,
+    SessionErasuresSchema,
+)
 from detection.selectors import erasures as selector
 from detection.selectors.row_fields import document_of
 from detection.services.retention import erasure
@@ -35,6 +41,25 @@ def create_erasure(request: ApiRequest, body: Body[ErasureRequestSchema]) -> Htt
     )
     row = erasure.request_erasure(request.principal.project_id, of, name, actor_of(request))
     return json_response(_document(row), 202)
+
+
+@router.post(
+    "/erasures/sessions",
+    auth=ADMIN_WITH_BODY,
+    response={202: SessionErasuresSchema},
+    summary="Create erasures of sessions",
+)
+def create_session_erasures(request: ApiRequest, body: Body[SessionErasuresRequestSchema]) -> HttpResponse:
+    """Erase several sessions, such as those that `GET /search?by_session=true` has found. This cannot be undone.
+
+    Each has its own receipt, because its name is forgotten with it.
+    """
+    names = [session_name(request, name) for name in body.sessions]
+    found = erasure.request_erasures(request.principal.project_id, names, actor_of(request))
+    items = [_document(row) for row in found.values() if row is not None]
+    return json_response(
+        {"items": items, "not_found": [name for name, row in found.items() if row is None]}, 202
+    )
 
 
 @router.get("/erasures", auth=READ, response={200: PageSchema[ErasureSchema]}, summary="List erasures")

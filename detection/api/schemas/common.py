@@ -165,6 +165,11 @@ class PageSchema(Schema, Generic[Row]):
 
     items: list[Row] = Field(description="The rows of this page.")
     next_cursor: str | None = Field(description="Opaque cursor of the next page. Null on the last page.")
+    is_partial: bool = Field(
+        False,
+        description="Whether rows may be missing, because contents could not all be searched for the words of the "
+        "filter in the time that a list has. `GET /search` continues.",
+    )
 
 
 class SettingSchema(Schema):

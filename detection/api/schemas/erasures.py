@@ -13,6 +13,7 @@ from detection.api.schemas.common import (
     with_fields_of,
 )
 from detection.selectors.erasures import ErasureRow
+from detection.services.retention.erasure import MAX_OPEN
 
 
 class ErasureRequestSchema(StrictSchema):
@@ -28,6 +29,16 @@ class ErasureRequestSchema(StrictSchema):
         return self
 
 
+class SessionErasuresRequestSchema(StrictSchema):
+    """Which sessions to erase."""
+
+    sessions: list[Name256] = Field(
+        min_length=1,
+        max_length=MAX_OPEN,
+        description="Your names for the sessions, as a search has found them.",
+    )
+
+
 class ErasureQuerySchema(PageQuerySchema):
     """Which erasures: of one name, or all."""
 
@@ -38,3 +49,10 @@ class ErasureQuerySchema(PageQuerySchema):
 @with_fields_of(ErasureRow)
 class ErasureSchema(Schema):
     """An erasure: a request that waits for a worker, and then its receipt."""
+
+
+class SessionErasuresSchema(Schema):
+    """The erasures of several sessions."""
+
+    items: list[ErasureSchema] = Field(description="A receipt for each session, in the order of the request.")
+    not_found: list[str] = Field(description="Sessions of which nothing is stored.")

@@ -19,6 +19,9 @@ class ProjectRequestSchema(StrictSchema):
     stores_payloads: bool | None = Field(
         None, description="Whether arguments and results are stored; otherwise only their digests."
     )
+    is_searchable: bool | None = Field(
+        None, description="Whether an index is kept that arguments, results and messages are searched with."
+    )
     redacted_names: list[str] | None = Field(
         None, max_length=50, description="Names of additional fields whose values are redacted."
     )
@@ -42,6 +45,9 @@ class ProjectSchema(Schema):
     name: str = Field(description="Name of the project.")
     retention_days: int = Field(description="Days after which sessions are deleted, with their calls.")
     stores_payloads: bool = Field(description="Whether arguments and results are stored.")
+    is_searchable: bool = Field(
+        description="Whether an index is kept that arguments, results and messages are searched with."
+    )
     redacted_names: list[str] = Field(description="Names of additional fields whose values are redacted.")
     redaction_patterns: list[str] = Field(description="RE2 patterns whose matches are redacted too.")
     requires_second_factor: bool = Field(

@@ -20,6 +20,7 @@ from detection.services.errors import Conflict, Invalid
 from detection.services.keys import principal_cache
 from detection.services.projects.members import add_creator
 from detection.services.redaction.redaction import compile_pattern, normalized_name
+from detection.services.search import indexing
 from detection.services.versions import require_version, version_of
 
 MAX_NAME_CHARACTERS = 120
@@ -34,6 +35,7 @@ CHANGEABLE = (
     "name",
     "retention_days",
     "stores_payloads",
+    "is_searchable",
     "redacted_names",
     "redaction_patterns",
     "requires_second_factor",
@@ -116,7 +118,7 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
     version
         `project_version` of what the person has seen; None checks nothing.
     **values
-        `name`, `retention_days`, `stores_payloads`, `redacted_names`, `redaction_patterns`,
+        `name`, `retention_days`, `stores_payloads`, `is_searchable`, `redacted_names`, `redaction_patterns`,
         `requires_second_factor`.
 
     Raises
@@ -138,6 +140,8 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
     for name, value in changed.items():
         setattr(project, name, value)
     project.save(update_fields=[*changed])
+    if changed.get("is_searchable"):
+        indexing.index_from_the_beginning()
     audit.record(actor, "project.save", project.slug, project_id=project_id, before=before, after=changed)
     transaction.on_commit(principal_cache.clear)
     return project
@@ -222,6 +226,7 @@ _CHECKS: dict[str, Any] = {
     "name": checked_name,
     "retention_days": _retention_days,
     "stores_payloads": bool,
+    "is_searchable": bool,
     "requires_second_factor": bool,
     "redacted_names": checked_redacted_names,
     "redaction_patterns": checked_redaction_patterns,

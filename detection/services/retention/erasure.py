@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final
@@ -131,6 +131,34 @@ def request_erasure(project_id: int, of: str, name: str, actor: Actor) -> Erasur
         )
         publish_after_commit(project.pk, Hint("erasure", row.public_id))
     return row
+
+
+def request_erasures(project_id: int, names: Sequence[str], actor: Actor) -> dict[str, Erasure | None]:
+    """Request the erasure of several sessions, each with its own receipt, all of them or none.
+
+    Parameters
+    ----------
+    names
+        Up to `MAX_OPEN`.
+
+    Returns
+    -------
+    dict
+        The receipts by name; None where nothing is stored under it.
+
+    Raises
+    ------
+    Conflict
+        ``too_many_erasures`` if too many would be open. None of them is requested then.
+    """
+    found: dict[str, Erasure | None] = {}
+    with transaction.atomic():
+        for name in dict.fromkeys(names):
+            try:
+                found[name] = request_erasure(project_id, ErasureOf.SESSION, name, actor)
+            except NotFound:
+                found[name] = None
+    return found
 
 
 def _retried(row: Erasure, actor: Actor) -> Erasure:
