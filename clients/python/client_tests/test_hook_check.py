@@ -263,6 +263,38 @@ def test_missing_and_disabled_hooks_are_named(server, monkeypatch, capsys):
     assert "`disableAllHooks`" in output
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "content", "reason"),
+    [
+        ("claude-code", ".claude/settings.json", '{"disableAllHooks": true}', "`disableAllHooks`"),
+        ("claude-code", ".claude/settings.local.json", '{"disableAllHooks": true, /* mine */}', "remove it"),
+        ("gemini-cli", ".gemini/settings.json", '{"hooksConfig": {"enabled": false}}', "set it to true"),
+    ],
+)
+def test_a_project_that_switches_hooks_off_is_named(
+    server, monkeypatch, capsys, tmp_path, name, file, content, reason
+):
+    install(monkeypatch, name, server.url, server.key)
+    project = tmp_path / "project"
+    (project / file).parent.mkdir(parents=True)
+    (project / file).write_text(content)
+    monkeypatch.chdir(project)
+    assert main(["hooks", "check", name]) == 1
+    output = capsys.readouterr().out
+    assert str(project / file) in output
+    assert reason in output
+    monkeypatch.chdir(tmp_path)
+    assert main(["hooks", "check", name]) == 0
+
+
+def test_codex_with_hooks_switched_off_as_a_whole_is_named(server, monkeypatch, capsys, codex, home):
+    install(monkeypatch, "codex", server.url, server.key)
+    codex.touch()
+    (home / ".codex" / "config.toml").write_text("[features]\nhooks = false\n")
+    assert main(["hooks", "check", "codex"]) == 1
+    assert "`hooks = false` below [features]" in capsys.readouterr().out
+
+
 def test_a_hook_that_would_deny_every_call_without_a_server_is_named(server, monkeypatch, capsys):
     install(monkeypatch, "claude-code", server.url, server.key)
     file = HOSTS["claude-code"].settings_file()

@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import pytest
@@ -85,8 +85,7 @@ def test_installing_into_nothing_and_removing_leaves_nothing(host, capsys):
     assert "already" in capsys.readouterr().out
     assert host.settings_file().read_text() == text
     assert main(["hooks", "uninstall", host.name]) == 0
-    if host.settings_file().exists():
-        assert json.loads(host.settings_file().read_text()) == {}
+    assert not host.settings_file().exists()
     assert main(["hooks", "uninstall", host.name]) == 0
 
 
@@ -130,7 +129,8 @@ def test_another_address_replaces_the_hooks(host):
 @pytest.mark.parametrize(
     "text",
     [
-        '{"hooks": {}, // mine\n}',
+        '{"hooks": { // mine\n}}',
+        '{"a": 1 / 2}',
         "[]",
         '{"hooks": []}',
         '{"hooks": {"PreToolUse": {}}}',
@@ -180,6 +180,82 @@ def test_windows_line_ends_are_kept():
     content = host.settings_file().read_bytes()
     assert content.count(b"\n") == content.count(b"\r\n") > 3
     assert b'\r\n\t"hooks"' in content
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}",
+        b"",
+        b"\n",
+        b'{"model":"opus","list":[1,2],"far":1e5,"word":"caf\\u00e9"}',
+        b'{\r\n\t"theme": "x"\r\n}',
+        b'\xef\xbb\xbf{\n    "theme": "x"\n}\n',
+        b'// mine\n{\n  "theme": "x", // dark\n  /* nothing } here */\n}\n',
+        b'{\n  "hooks": {"Notification": [ ]},\n  "theme": "x",\n}\n',
+    ],
+)
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_uninstalling_restores_the_file_byte_for_byte(host, content):
+    written(host, {})
+    host.settings_file().write_bytes(content)
+    assert main(["hooks", "install", host.name]) == 0
+    installed = host.settings_file().read_bytes()
+    assert f"/api/v1/hooks/{host.name}".encode() in installed
+    for kept in (b"// dark", b"/* nothing } here */", b"caf\\u00e9", b"1e5", b"\xef\xbb\xbf"):
+        assert (kept in installed) == (kept in content)
+    assert main(["hooks", "install", host.name, "--fail-closed"]) == 0
+    assert main(["hooks", "uninstall", host.name]) == 0
+    assert host.settings_file().read_bytes() == content
+
+
+def test_a_file_that_was_changed_after_the_installation_keeps_the_change_and_its_comments():
+    host = HOSTS["claude-code"]
+    written(host, {})
+    host.settings_file().write_text('{\n  // mine\n  "theme": "x"\n}\n')
+    main(["hooks", "install", host.name])
+    file = host.settings_file()
+    file.write_text(file.read_text().replace('"x"', '"y"'))
+    assert main(["hooks", "uninstall", host.name]) == 0
+    assert file.read_text() == '{\n  // mine\n  "theme": "y"\n}\n'
+
+
+def test_comments_among_the_hooks_are_not_lost_and_the_text_to_paste_is_shown(capsys):
+    host = HOSTS["claude-code"]
+    written(host, {})
+    text = '{"hooks": {"Stop": [] // mine\n}}'
+    host.settings_file().write_text(text)
+    assert main(["hooks", "install", host.name]) == 1
+    assert "/api/v1/hooks/claude-code" in capsys.readouterr().err
+    assert host.settings_file().read_text() == text
+
+
+@pytest.mark.parametrize("host", ALL_HOSTS.values(), ids=ALL_HOSTS)
+def test_the_settings_of_a_project_can_have_the_hooks(host, tmp_path, monkeypatch, capsys):
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    assert main(["hooks", "install", host.name, "--project"]) == 0
+    file = host.settings_file(project)
+    assert file.is_relative_to(project)
+    assert f"/api/v1/hooks/{host.name}" in file.read_text()
+    assert not host.settings_file().exists()
+    assert "keep the settings out of the repository" in capsys.readouterr().out
+    assert main(["hooks", "uninstall", host.name, "--project"]) == 0
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+def test_on_windows_a_command_is_one_that_each_of_its_shells_reads(host, monkeypatch):
+    home = PureWindowsPath(r"C:\Users\Ana Maria")
+    monkeypatch.setattr(credentials, "folder", lambda: home / ".loopguard")
+    monkeypatch.setattr(os, "name", "nt")
+    command = host.command("http://127.0.0.1:8300", host.before, fail_closed=True)
+    monkeypatch.undo()
+    wait = " wait" if host.waits else ""
+    assert command == (
+        f'sh "C:/Users/Ana Maria/.loopguard/hook" "http://127.0.0.1:8300/api/v1/hooks/{host.name}"{wait} closed'
+    )
 
 
 @pytest.mark.parametrize(

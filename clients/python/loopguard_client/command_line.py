@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from loopguard_client import mcp
 from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, hook_file, write_private
@@ -15,7 +16,7 @@ from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
 from loopguard_client.hooks.hosts import Host, hook_script
 from loopguard_client.hooks.opencode import ALL_HOSTS
-from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, removal
+from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, keep, removal
 from loopguard_client.transport import NoAnswer, Transport
 
 
@@ -55,6 +56,11 @@ def _parser() -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         action.add_argument("host", metavar="HOST", choices=ALL_HOSTS, help=", ".join(ALL_HOSTS))
         action.set_defaults(run=run)
+        action.add_argument(
+            "--project",
+            action="store_true",
+            help="the settings of the project in this folder; those of the account by default",
+        )
         if name != "check":
             action.add_argument("--dry-run", action="store_true", help="show the change without applying it")
         if name == "install":
@@ -145,18 +151,22 @@ def _try(found: Credentials) -> None:
 def _install(chosen: argparse.Namespace) -> int:
     host = ALL_HOSTS[chosen.host]
     found, stored = _credentials(chosen.url, store=not chosen.dry_run)
-    change = installation(host, found.url, fail_closed=chosen.fail_closed)
+    change = installation(host, found.url, fail_closed=chosen.fail_closed, project=_project(chosen))
     if chosen.dry_run:
         return _show(change)
     if stored:
         print(f"Key stored in {stored}.")
     if isinstance(host, Host):
         write_private(hook_file(), hook_script())
+    if change.is_needed:
+        keep(change)
     _make(
         change,
         f"LoopGuard's hooks are already installed in {change.file}.",
         f"Hooks installed in {change.file}.",
     )
+    if chosen.project:
+        print("The hooks name files of this account: keep the settings out of the repository.")
     if host.next_step:
         print(host.next_step)
         return 0
@@ -164,8 +174,12 @@ def _install(chosen: argparse.Namespace) -> int:
     return 0
 
 
+def _project(chosen: argparse.Namespace) -> Path | None:
+    return Path.cwd() if chosen.project else None
+
+
 def _uninstall(chosen: argparse.Namespace) -> int:
-    change = removal(ALL_HOSTS[chosen.host])
+    change = removal(ALL_HOSTS[chosen.host], _project(chosen))
     if chosen.dry_run:
         return _show(change)
     _make(change, f"{change.file} has no LoopGuard hooks.", f"Hooks removed from {change.file}.")
@@ -189,7 +203,7 @@ def _show(change: Change) -> int:
 
 def _check(chosen: argparse.Namespace) -> int:
     is_ok = True
-    for finding in check(ALL_HOSTS[chosen.host]):
+    for finding in check(ALL_HOSTS[chosen.host], _project(chosen)):
         print(f"{'ok      ' if finding.is_ok else 'PROBLEM '} {finding.text}", flush=True)
         is_ok = is_ok and finding.is_ok
     print("The hooks work." if is_ok else "The hooks do not work correctly.")

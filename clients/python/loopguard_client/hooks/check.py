@@ -13,12 +13,14 @@ import stat
 import subprocess
 import tempfile
 import threading
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from loopguard_client import credentials, wire
+from loopguard_client.hooks import jsonc
 from loopguard_client.hooks.hosts import CLOSED, Host, hook_script
 from loopguard_client.hooks.opencode import PluginHost
 from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings
@@ -58,19 +60,19 @@ class Finding:
     text: str
 
 
-def check(host: Host | PluginHost) -> Iterator[Finding]:
+def check(host: Host | PluginHost, project: Path | None = None) -> Iterator[Finding]:
     """Check the hooks of a host, from its settings to the server; stop when further checks are pointless.
 
     Sends one call and its result to the server, in a session named ``loopguard-check-…``.
     """
-    file = host.settings_file()
+    file = host.settings_file(project)
     key = _key()
     yield key
     if isinstance(host, PluginHost):
         yield from _check_plugin(host, file)
         return
     try:
-        document = parsed_settings(host)
+        document = parsed_settings(host, project)
     except SettingsProblem as problem:
         yield Finding(False, str(problem))
         return
@@ -83,7 +85,7 @@ def check(host: Host | PluginHost) -> Iterator[Finding]:
         )
     else:
         yield Finding(True, f"{file} has the {len(commands)} LoopGuard hooks.")
-    yield from _disabled(host, document)
+    yield from _disabled(host)
     if host.before not in commands or not key.is_ok:
         return
     yield from _fire(host, commands[host.before])
@@ -104,20 +106,45 @@ def _key() -> Finding:
     return Finding(True, f"{file} has a key, and only this account can read it.")
 
 
-def _disabled(host: Host, document: dict[str, Any]) -> Iterator[Finding]:
-    """Report settings that keep hooks from running."""
-    hooks = document.get("hooksConfig") or {}
-    reasons = {
-        "disableAllHooks": document.get("disableAllHooks") is True,
-        "allowManagedHooksOnly": document.get("allowManagedHooksOnly") is True,
-        "hooksConfig.enabled": isinstance(hooks, dict) and hooks.get("enabled") is False,
-        "hooksConfig.disabled": isinstance(hooks, dict) and "loopguard" in (hooks.get("disabled") or ()),
-    }
-    for name, is_set in reasons.items():
-        if is_set:
-            yield Finding(
-                False, f"`{name}` in {host.settings_file()} keeps {host.title} from running these hooks."
-            )
+def _disabled(host: Host) -> Iterator[Finding]:
+    """Report settings that keep hooks from running: of the account, and of the project in this folder."""
+    here = Path.cwd()
+    places = [host.settings_file(), *(here / file for file in (*host.shared_files, host.project_file))]
+    for file in dict.fromkeys(places):
+        try:
+            document = jsonc.parsed(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        if not isinstance(document, dict):
+            continue
+        found = document.get("hooksConfig")
+        hooks = found if isinstance(found, dict) else {}
+        reasons = {
+            "disableAllHooks": (document.get("disableAllHooks") is True, "remove it"),
+            "allowManagedHooksOnly": (document.get("allowManagedHooksOnly") is True, "remove it"),
+            "hooksConfig.enabled": (hooks.get("enabled") is False, "set it to true"),
+            "hooksConfig.disabled": (
+                "loopguard" in (hooks.get("disabled") or ()),
+                "take `loopguard` out of it",
+            ),
+        }
+        for name, (is_set, what_to_do) in reasons.items():
+            if is_set:
+                yield Finding(
+                    False, f"`{name}` in {file} keeps {host.title} from running these hooks: {what_to_do}."
+                )
+    if host.name == "codex":
+        yield from _codex_feature(host.settings_file().with_name("config.toml"))
+
+
+def _codex_feature(file: Path) -> Iterator[Finding]:
+    """Report that the hooks of Codex are switched off as a whole."""
+    try:
+        features = tomllib.loads(file.read_text(encoding="utf-8")).get("features")
+    except (OSError, ValueError):
+        return
+    if isinstance(features, dict) and features.get("hooks") is False:
+        yield Finding(False, f"`hooks = false` below [features] in {file} switches all hooks off: remove it.")
 
 
 def _fire(host: Host, command: str) -> Iterator[Finding]:

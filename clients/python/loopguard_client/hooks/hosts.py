@@ -45,6 +45,10 @@ class Host:
         Environment variable of its folder, and the folder below the home folder.
     file : str
         The settings file in its folder.
+    project_file : str
+        The settings file in the folder of a project; where there is one, that of this account alone.
+    shared_files : tuple of str
+        Further settings files in the folder of a project.
     before : str
         The hook that may block a call.
     other_hooks : tuple of str
@@ -64,15 +68,19 @@ class Host:
     program: str
     home: tuple[str, str]
     file: str
+    project_file: str
     before: str
     other_hooks: tuple[str, ...]
     matches: bool = True
     is_own_file: bool = False
     waits: bool = False
+    shared_files: tuple[str, ...] = ()
     next_step: str = ""
 
-    def settings_file(self) -> Path:
-        """Return the settings file of this account."""
+    def settings_file(self, project: Path | None = None) -> Path:
+        """Return the settings file of this account, or of a project."""
+        if project is not None:
+            return project / self.project_file
         variable, folder = self.home
         base = Path(os.environ.get(variable, "")) if variable else Path()
         return (base if base.is_absolute() else Path.home() / folder) / self.file
@@ -203,6 +211,8 @@ HOSTS: Final[Mapping[str, Host]] = {
             program="claude",
             home=("CLAUDE_CONFIG_DIR", ".claude"),
             file="settings.json",
+            project_file=".claude/settings.local.json",
+            shared_files=(".claude/settings.json",),
             before="PreToolUse",
             other_hooks=(
                 "PostToolUse",
@@ -220,6 +230,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             program="codex",
             home=("CODEX_HOME", ".codex"),
             file="hooks.json",
+            project_file=".codex/hooks.json",
             before="PreToolUse",
             other_hooks=("PostToolUse", "UserPromptSubmit", "Stop"),
             waits=True,
@@ -234,6 +245,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             program="gemini",
             home=("", ".gemini"),
             file="settings.json",
+            project_file=".gemini/settings.json",
             before="BeforeTool",
             other_hooks=("AfterTool", "BeforeAgent", "AfterAgent", "PreCompress", "SessionEnd"),
             waits=True,
@@ -244,6 +256,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             program="copilot",
             home=("COPILOT_HOME", ".copilot"),
             file="hooks/loopguard.json",
+            project_file=".github/hooks/loopguard.json",
             before="PreToolUse",
             other_hooks=(
                 "PostToolUse",

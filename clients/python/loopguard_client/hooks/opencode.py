@@ -29,8 +29,10 @@ class PluginHost:
     variable: str
     next_step: str = ""
 
-    def settings_file(self) -> Path:
-        """Return the plugin file of this account."""
+    def settings_file(self, project: Path | None = None) -> Path:
+        """Return the plugin file of this account, or of a project."""
+        if project is not None:
+            return project / f".{self.name}" / "plugins" / "loopguard.js"
         given = Path(os.environ.get(self.variable, ""))
         base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
         folder = (

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import json
-import re
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from loopguard_client import credentials
+from loopguard_client.hooks import jsonc
 from loopguard_client.hooks.hosts import Host
 from loopguard_client.hooks.opencode import PluginHost
 
@@ -79,33 +80,45 @@ class Change:
         return backup
 
 
-def installation(host: Host | PluginHost, url: str, *, fail_closed: bool = False) -> Change:
+def installation(
+    host: Host | PluginHost, url: str, *, fail_closed: bool = False, project: Path | None = None
+) -> Change:
     """Return the change that installs LoopGuard's hooks for an address.
+
+    Parameters
+    ----------
+    project
+        A folder whose settings get the hooks instead of those of the account.
 
     Raises
     ------
     SettingsProblem
-        The file is not plain JSON of the expected form.
+        The file is not JSON of the expected form, or has comments among its hooks.
     """
-    file, before = _read(host)
+    file, before = _read(host, project)
     if isinstance(host, PluginHost):
         return Change(file, before, host.plugin(url, fail_closed=fail_closed))
     document = _parsed(file, before)
     changed = host.with_hooks(document, url, fail_closed=fail_closed)
-    return Change(file, before, before if changed == document else _dumped(changed, before))
+    return Change(file, before, before if changed == document else _changed(file, host, changed, before))
 
 
-def removal(host: Host | PluginHost) -> Change:
+def removal(host: Host | PluginHost, project: Path | None = None) -> Change:
     """Return the change that removes LoopGuard's hooks and nothing else.
+
+    If nobody has changed the file since the installation, it gets its content from before, byte for byte.
 
     Raises
     ------
     SettingsProblem
-        The file is not plain JSON of the expected form.
+        The file is not JSON of the expected form, or has comments among its hooks.
     """
-    file, before = _read(host)
+    file, before = _read(host, project)
     if before is None:
         return Change(file, None, None)
+    kept = _kept(file, before)
+    if kept is not None:
+        return Change(file, before, kept.before)
     if isinstance(host, PluginHost):
         return Change(file, before, None if host.is_ours(before) else before)
     document = _parsed(file, before)
@@ -113,10 +126,56 @@ def removal(host: Host | PluginHost) -> Change:
     if changed == document:
         return Change(file, before, before)
     is_empty = host.is_own_file and not changed.keys() - {"version"}
-    return Change(file, before, None if is_empty else _dumped(changed, before))
+    return Change(file, before, None if is_empty else _changed(file, host, changed, before))
 
 
-def parsed_settings(host: Host) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What a file was before the installation; None: it did not exist."""
+
+    before: str | None
+
+
+def keep(change: Change) -> None:
+    """Keep what a file was before the installation that is to be made, for the removal.
+
+    Of several installations in a row, it is what the file was before the first.
+
+    Raises
+    ------
+    OSError
+        The folder of this account's settings cannot be written.
+    """
+    earlier = _kept(change.file, change.before) if change.before is not None else None
+    record = _record(change.file)
+    if earlier is None and change.before is not None and "/api/v1/hooks/" in change.before:
+        record.unlink(missing_ok=True)  # hooks of an installation that is not known
+        return
+    record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    before = earlier.before if earlier is not None else change.before
+    document = {"file": str(change.file), "after": _digest(change.after or ""), "before": before}
+    credentials.write_private(record, json.dumps(document))
+
+
+def _kept(file: Path, text: str) -> _Kept | None:
+    """Return what a file was before the installation, if nobody has changed it since."""
+    try:
+        document = json.loads(_record(file).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_unchanged = isinstance(document, dict) and document.get("after") == _digest(text)
+    return _Kept(document["before"]) if is_unchanged and "before" in document else None
+
+
+def _record(file: Path) -> Path:
+    return credentials.folder() / "installed" / f"{_digest(str(file))}.json"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def parsed_settings(host: Host, project: Path | None = None) -> dict[str, Any]:
     """Return the settings of a host; empty if there is no file.
 
     Raises
@@ -124,11 +183,11 @@ def parsed_settings(host: Host) -> dict[str, Any]:
     SettingsProblem
         The file is not plain JSON of the expected form.
     """
-    return _parsed(*_read(host))
+    return _parsed(*_read(host, project))
 
 
-def _read(host: Host | PluginHost) -> tuple[Path, str | None]:
-    file = host.settings_file()
+def _read(host: Host | PluginHost, project: Path | None = None) -> tuple[Path, str | None]:
+    file = host.settings_file(project)
     if file.is_symlink():
         file = file.resolve()
     try:
@@ -146,12 +205,12 @@ def _text(file: Path) -> str | None:
 
 
 def _parsed(file: Path, text: str | None) -> dict[str, Any]:
-    if text is None or not text.strip():
+    if text is None or not text.removeprefix(jsonc.BYTE_ORDER_MARK).strip():
         return {}
     try:
-        document: Any = json.loads(text, object_pairs_hook=_unique)
+        document: Any = jsonc.parsed(text)
     except ValueError as error:
-        raise SettingsProblem(f"{file} is not plain JSON ({error}). Nothing was changed.") from None
+        raise SettingsProblem(f"{file} is not JSON ({error}). Nothing was changed.") from None
     if isinstance(document, dict):
         hooks = document.get("hooks", {})
         if isinstance(hooks, dict) and all(isinstance(one, (list, bool)) for one in hooks.values()):
@@ -159,15 +218,17 @@ def _parsed(file: Path, text: str | None) -> dict[str, Any]:
     raise SettingsProblem(f"{file} does not have a known form of hooks. Nothing was changed.")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        raise ValueError("a name occurs twice in an object")
-    return document
-
-
-def _dumped(document: dict[str, Any], before: str | None) -> str:
-    """Return JSON with the indentation and the line ends that the file had."""
-    found = re.search(r"^([ \t]+)\S", before or "", re.MULTILINE)
-    text = json.dumps(document, indent=found[1] if found else 2, ensure_ascii=False) + "\n"
-    return text.replace("\n", "\r\n") if before and "\r\n" in before else text
+def _changed(file: Path, host: Host, document: dict[str, Any], before: str | None) -> str:
+    """Return the text of a file with other hooks; everything else in it stays as it is written."""
+    if before is None or not before.removeprefix(jsonc.BYTE_ORDER_MARK).strip():
+        return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if jsonc.has_comment(before, "hooks"):
+        hooks = json.dumps(document.get("hooks", {}), indent=2, ensure_ascii=False)
+        raise SettingsProblem(
+            f"{file} has comments among its hooks, which would be lost. Nothing was changed. "
+            f'Set `"hooks"` to this by hand:\n{hooks}'
+        )
+    text = jsonc.replaced(before, "hooks", document.get("hooks"))
+    if host.is_own_file and "version" not in jsonc.parsed(before):
+        text = jsonc.replaced(text, "version", 1)
+    return text
