@@ -172,6 +172,14 @@ _PEOPLE: Final = frozenset(source for row in _ROWS if "people" in row for source
 """Sources of prompts that a person has written."""
 
 
+_UNNAMED: Final = (
+    ("toolResult", "postToolUse"),
+    ("toolName", "preToolUse"),
+    ("prompt", "userPromptSubmitted"),
+    ("reason", "sessionEnd"),
+)
+
+
 class HookError(ValueError):
     """The body is not a hook's."""
 
@@ -195,7 +203,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     """
     if not isinstance(body, dict):
         raise HookError("The body of a hook must be an object.")
-    name = _text(body, "event") or name
+    name = _text(body, "event") or name or _unnamed(body)
     if not name:
         raise HookError("`hook_event_name` is required.")
     moment = _MOMENTS.get(_form(name), "other")
@@ -221,6 +229,13 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
         model=bounded(_text(body, "model"), 200),
         events=_events(moment, name, body),
     )
+
+
+def _unnamed(body: dict[str, Any]) -> str:
+    """Return the event of a body in Copilot's camel case, which names none: what it is about tells."""
+    if not {"sessionId", "timestamp"} <= body.keys():
+        return ""
+    return next((event for field, event in _UNNAMED if field in body), "other")
 
 
 def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[ReportedEvent]:

@@ -292,6 +292,24 @@ def test_a_host_that_was_killed_in_a_call_is_guarded_when_it_continues(host, api
     assert runs == 2
 
 
+def test_bodies_of_copilot_in_camel_case_are_read_although_they_name_no_event(api):
+    about = {"sessionId": "fee7", "timestamp": 1795877633362, "cwd": "/src"}
+    call = {"toolName": "bash", "toolArgs": {"command": "make test"}}
+    result = {"toolResult": {"resultType": "success", "textResultForLlm": "2 failed"}}
+    agent = HookedAgent(api, "copilot")
+    assert agent.send(about | {"source": "new", "initialPrompt": "go"}) == {}
+    agent.send(about | {"prompt": "Fix the tests."})
+    runs = 0
+    for _ in range(10):
+        if not is_denied("copilot", agent.send(about | call)):
+            runs += 1
+            agent.send(about | call | result)
+    agent.send(about | {"reason": "complete"})
+    assert runs == 3
+    kinds = Event.objects.filter(session__external_id="fee7").order_by("seq").values_list("type", flat=True)
+    assert (kinds[0], kinds.last(), [*kinds].count("result")) == ("message", "end", 3)
+
+
 def test_a_failed_tool_is_an_error(api):
     agent = HookedAgent(api, "claude-code")
     agent.before()

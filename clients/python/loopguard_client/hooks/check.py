@@ -138,13 +138,13 @@ def _disabled(host: Host) -> Iterator[Finding]:
 
 
 def _codex_feature(file: Path) -> Iterator[Finding]:
-    """Report that the hooks of Codex are switched off as a whole."""
+    """Report that the hooks of Codex are disabled as a whole."""
     try:
         features = tomllib.loads(file.read_text(encoding="utf-8")).get("features")
     except (OSError, ValueError):
         return
     if isinstance(features, dict) and features.get("hooks") is False:
-        yield Finding(False, f"`hooks = false` below [features] in {file} switches all hooks off: remove it.")
+        yield Finding(False, f"`hooks = false` below [features] in {file} disables all hooks: remove it.")
 
 
 def _fire(host: Host, command: str) -> Iterator[Finding]:
