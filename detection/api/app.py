@@ -14,6 +14,7 @@ from detection import __version__
 from detection.api import problems
 from detection.api.docs_page import render_docs
 from detection.api.routes import (
+    agent_messages,
     agents,
     alerting,
     approvals,
@@ -92,6 +93,8 @@ _PATH_PARAMETERS = {
     "notification_id": "Id of the notification.",
     "pattern": "Glob of tool names, percent-encoded.",
     "loop_id": "Id of the loop.",
+    "key_id": "Id of the key.",
+    "message_id": "Id of the message.",
     "price_id": "Id of the price.",
     "remembered_id": "Id of the remembered decision.",
     "route_id": "Id of the route.",
@@ -175,6 +178,7 @@ api.add_router("", policies.router)
 api.add_router("", message_templates.router)
 api.add_router("", approvals.router)
 api.add_router("", containments.router)
+api.add_router("", agent_messages.router)
 api.add_router("", alerting.router)
 api.add_router("", backends.router)
 api.add_router("", prices.router)

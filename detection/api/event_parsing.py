@@ -19,6 +19,7 @@ from typing import Any, Final, get_args
 from detection.api.problems import Problem, of_json
 from detection.api.schemas.agents import EventSchema, EventTypeName, OutcomeName, RoleName
 from detection.engine.open_calls import is_assigned
+from detection.integrations.labels import LabelError, Labels, labels_of
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import (
     DIGEST_CHARACTERS,
@@ -40,6 +41,9 @@ OUTCOMES: Final = get_args(OutcomeName)
 ROLES: Final = get_args(RoleName)
 
 _EVENT_FIELDS = frozenset(EventSchema.model_fields)
+_LABELS = frozenset(("tags", "metadata"))
+_FIELDS_BELOW_SHARED = _EVENT_FIELDS - _LABELS
+"""Of an event whose request has what is about the session."""
 _NOT_OF_HEARTBEATS = _EVENT_FIELDS - {*NAME_CHARACTERS, "type", "occurred_at"}
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 
@@ -184,8 +188,10 @@ def event_record(
     marks = cleaner.marks
     if isinstance(data, Doubled):
         marks["duplicate_key"] = None
-    if not data.keys() <= _EVENT_FIELDS:
+    if not data.keys() <= (_FIELDS_BELOW_SHARED if shared else _EVENT_FIELDS):
         marks["unknown_field"] = None
+    if not (shared or data.keys().isdisjoint(_LABELS)):
+        names["labels"] = labels(data.get("tags"), data.get("metadata"))
     return EventRecord(
         type=kind,
         arguments=arguments,
@@ -197,6 +203,14 @@ def event_record(
         altered=",".join(marks)[:120],
         **names,
     )
+
+
+def labels(tags: object, metadata: object) -> Labels:
+    """Read the tags and metadata of an event or a guard request."""
+    try:
+        return labels_of(tags, metadata)
+    except LabelError as error:
+        raise Problem(422, error.code, error.detail, path=error.path) from None
 
 
 def _names(data: dict[str, object], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:

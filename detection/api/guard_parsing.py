@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from detection.api import event_parsing
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, name
 from detection.api.problems import Problem
 from detection.api.schemas.agents import GuardRequestSchema
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.services.events.event_records import MAX_EVENTS, NAME_CHARACTERS, EventRecord
 from detection.services.ingestion.guard import GuardRequest
 from detection.strict_json import Doubled, join, loads
@@ -25,7 +27,7 @@ def guard_body(body: bytes) -> dict[str, object]:
 
 
 def guard_of(
-    document: dict[str, object], size: int, integration: str
+    document: dict[str, object], size: int, integration: str, given: Labels = NO_LABELS
 ) -> tuple[GuardRequest, list[dict[str, object]]]:
     """Read a body of the guard route.
 
@@ -39,6 +41,8 @@ def guard_of(
         Its bytes.
     integration
         The integration that sent it.
+    given
+        Tags and metadata of the headers; those of the body are added.
 
     Returns
     -------
@@ -61,7 +65,9 @@ def guard_of(
     altered = altered_body(document)
     for key, events in (("results", results), ("calls", calls)):
         altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
-    return replace(request_about(shared), integration=integration, results=results, calls=calls), altered
+    own = event_parsing.labels(document.get("tags"), document.get("metadata"))
+    about = replace(request_about(shared), labels=given.joined(own))
+    return replace(about, integration=integration, results=results, calls=calls), altered
 
 
 def shared_names(document: dict[str, object]) -> dict[str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size
+from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, labels
 from detection.api.guard_parsing import altered_body, altered_item, request_about, shared_names
 from detection.api.problems import Problem
 from detection.integrations.events import ReportedEvent
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MESSAGE_SHAPES, MessageShape
 from detection.services.events.event_records import EventRecord
@@ -67,7 +68,9 @@ class MessageList:
         return record
 
 
-def message_list_of(document: dict[str, object], size: int, secret: bytes) -> MessageList:
+def message_list_of(
+    document: dict[str, object], size: int, secret: bytes, given: Labels = NO_LABELS
+) -> MessageList:
     """Read a body with `messages` and `shape`.
 
     Parameters
@@ -76,6 +79,8 @@ def message_list_of(document: dict[str, object], size: int, secret: bytes) -> Me
         Bytes of the body.
     secret
         Key of the digests of messages.
+    given
+        Tags and metadata of the headers; those of the body are added.
 
     Raises
     ------
@@ -101,7 +106,9 @@ def message_list_of(document: dict[str, object], size: int, secret: bytes) -> Me
     for index, message in enumerate(messages):
         _check(message, shape, f"messages[{index}]")
     return MessageList(
-        about=request_about(shared),
+        about=replace(
+            request_about(shared), labels=given.joined(labels(document.get("tags"), document.get("metadata")))
+        ),
         messages=read_messages(messages, shape, secret),
         count=len(messages),
         round=shared.pop("round", ""),

@@ -1,4 +1,4 @@
-"""Checks of query strings and of names in paths, before any query runs."""
+"""Checks of query strings, headers and names in paths, before any query runs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ninja import Schema
 from detection.api.problems import Problem
 from detection.api.requests import ApiRequest, actor_of
 from detection.engine import wire_shapes
+from detection.integrations.labels import LabelError, Labels, labels_of_headers
 from detection.services.audit import Actor
 from detection.services.errors import NotFound
 from detection.services.sessions.session_names import stored_session_name
@@ -53,6 +54,20 @@ def rendered_shape(request: ApiRequest) -> wire_shapes.Shape | None:
         allowed = ", ".join(wire_shapes.SHAPES)
         raise Problem(422, "invalid_value", f"`render` must be one of {allowed}.", path="render")
     return shape
+
+
+def labels_of_request(request: ApiRequest) -> Labels:
+    """Return the tags and metadata in the headers of a request of an agent.
+
+    Raises
+    ------
+    Problem
+        422 for headers that are not valid.
+    """
+    try:
+        return labels_of_headers(lambda name: request.headers.get(name, ""))
+    except LabelError as error:
+        raise Problem(422, error.code, error.detail, path=error.path) from None
 
 
 def existing_name(name: str) -> str:

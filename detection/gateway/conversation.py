@@ -24,6 +24,7 @@ from detection.gateway.protocols.prompt_commands import (
 )
 from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
 from detection.gateway.routes import ModelProtocol
+from detection.integrations.labels import Labels
 from detection.services.gateway.grants import Grant
 
 
@@ -59,6 +60,7 @@ class Conversation:
     beginning: hashlib.blake2b
     agent: str
     parent_session: str
+    labels: Labels
     previous_response: str
     own_response_id: str
     asked_at: float
@@ -109,6 +111,7 @@ class Conversation:
             model=sessions.printable(self.request.get("model") or (answer.model if answer else ""), 200),
             agent=self.agent,
             parent_session=self.parent_session,
+            labels=self.labels,
             continued=self.previous_response or sessions.kept_conversation(self.request),
             max_repeated_words=self.max_repeated_words,
             is_one_shot=self.is_one_shot and not self.given_name,
@@ -149,6 +152,7 @@ def conversation_of(
         beginning=beginning,
         agent=sessions.agent_name(header),
         parent_session=sessions.parent_name(header),
+        labels=sessions.labels(header),
         previous_response=previous,
         own_response_id=f"{prefix}loopguard{client.request_id.removeprefix('req_')}",
         asked_at=clock.now().timestamp(),

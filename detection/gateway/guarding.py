@@ -17,6 +17,7 @@ from detection.gateway.protocols.answers import NOT_RUN, Answer, AnswerVerdict, 
 from detection.gateway.records import event_record
 from detection.gateway.traffic import RequestMeter
 from detection.gateway.workers import DatabaseWorkers
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.message_lists import ReadMessage, read_messages
 from detection.integrations.transcripts import MessageShape
 from detection.models.stored_verdict import StoredVerdict
@@ -81,6 +82,7 @@ class Speaker:
     model: str
     agent: str = ""
     parent_session: str = ""
+    labels: Labels = NO_LABELS
     continued: str = ""
     integration: str = INTEGRATION
     max_repeated_words: int = 0
@@ -335,7 +337,7 @@ def _guard(
     started = time.perf_counter()
     done = guard_messages(
         principal,
-        GuardRequest(**names, integration=speaker.integration),
+        GuardRequest(**names, integration=speaker.integration, labels=speaker.labels),
         read(),
         lambda _, event: event_record(event, names),
         round_name=answer.id[: NAME_CHARACTERS["round"]],

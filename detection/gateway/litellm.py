@@ -255,6 +255,7 @@ class GuardrailCall:
             model=self._model,
             agent=sessions.agent_name(self._header),
             parent_session=sessions.parent_name(self._header),
+            labels=sessions.labels(self._header),
             integration=NAME,
             max_repeated_words=max_repeated_words,
         )

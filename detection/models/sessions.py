@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from django.db.models.functions import Now
 
 from detection.engine.detectors import detector_for
 from detection.integrations.hosts import can_end_run
+from detection.integrations.labels import MAX_LABELS, MAX_TAG_CHARACTERS, Labels
 from detection.integrations.reach import NEWEST_CALLS, REACH_WORDS, WATCH_ONLY
 from detection.models.projects import Project
 from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
@@ -35,11 +35,6 @@ OTLP = "otlp"
 """The integration of sessions that are known by their telemetry alone."""
 MAX_COST_USD = 99_999_999.0
 """The highest cost that a session or an incident shows: their columns hold no more. More costs are not added."""
-MAX_TAGS = 16
-"""Tags and keys of metadata of a session; more make the sender's lists unreadable, and a filter needs one."""
-MAX_TAG_CHARACTERS = 64
-MAX_METADATA_CHARACTERS = 256
-"""Of a value of metadata, such as the name of a customer."""
 _RANKS = {"": 0, OTLP: 1, "events": 2}
 """Integrations that cannot block a call; all others rank above."""
 
@@ -268,12 +263,12 @@ class Session(TenantModel):
         if _RANKS.get(integration, len(_RANKS)) > _RANKS.get(self.integration, len(_RANKS)):
             self.integration = integration
 
-    def note_labels(self, tags: Iterable[str], metadata: Mapping[str, str]) -> None:
+    def note_labels(self, labels: Labels) -> None:
         """Add tags and metadata that a client sent, as far as they fit; a known key gets its new value."""
-        if not (tags or metadata):
-            return
-        self.tags = [*dict.fromkeys((*self.tags, *tags))][:MAX_TAGS]
-        self.metadata = dict([*(self.metadata | metadata).items()][:MAX_TAGS])
+        if any(labels):
+            known = Labels(tuple(self.tags), self.metadata).joined(labels)
+            self.tags = [*known.tags][:MAX_LABELS]
+            self.metadata = dict([*known.metadata.items()][:MAX_LABELS])
 
     @property
     def is_stopped_by_person(self) -> bool:

@@ -88,6 +88,26 @@ ONLY_LOOPS: Final = "-label:false_alarm"
 NO_LIMITS: Final = f"-detector:{','.join(sorted(RUN_LIMITS))}"
 """Without spent budgets, whose cost is that of all calls beyond the limit."""
 
+
+def _label_fields(of: str = "") -> tuple[FilterField, ...]:
+    """Return the filters by tags and metadata of sessions, for a list whose rows refer to them by `of`."""
+
+    def has_metadata(text: str) -> Q:
+        key, equals, value = text.partition("=")
+        return Q(**{f"{of}metadata__contains": {key: value}} if equals else {f"{of}metadata__has_key": key})
+
+    return (
+        FilterField(
+            name="tag", type="text", help="A tag of the session", completes=False,
+            match=lambda text: Q(**{f"{of}tags__contains": [text]}),
+        ),
+        FilterField(
+            name="metadata", type="text", help="Metadata of the session, as in `metadata:customer=acme`",
+            completes=False, match=has_metadata,
+        ),
+    )  # fmt: skip
+
+
 INCIDENTS: Final = ListSpec(
     name="incidents",
     words="incidents",
@@ -107,6 +127,7 @@ INCIDENTS: Final = ListSpec(
         ),
         _KIND,
         *filters_of(IncidentRow),
+        *_label_fields("session__"),
         flag_field(
             "first",
             "Whether it is the first incident of its loop; lists then show the cost of the whole loop",
@@ -252,6 +273,7 @@ SESSIONS: Final = ListSpec(
         ),
         *filters_of(SessionRow),
         TEXT_FIELD,
+        *_label_fields(),
     ),
     search=("external_id", "agent", "model", "last_tool"),
     contents="pk",
@@ -270,7 +292,7 @@ APPROVALS: Final = ListSpec(
     name="approvals",
     words="approvals",
     model=Approval,
-    fields=(*filters_of(ApprovalRow), _KIND),
+    fields=(*filters_of(ApprovalRow), _KIND, *_label_fields("session__")),
     search=("tool", "agent", "session__external_id", "summary"),
     time="requested_at",
     time_words="Requested",

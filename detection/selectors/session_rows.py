@@ -89,6 +89,8 @@ class SessionRow:
         "ends), its calls `can_block` one by one while the agent continues, or `watch_only`: calls are reported after they ran.",
         choices=REACHES, filter="reach", help="What can be done to it",
     )]
+    tags: Annotated[list[str], Shown("Tags that clients gave it.")]
+    metadata: Annotated[dict[str, str], Shown("Metadata that clients gave it.")]
     started_at: Annotated[datetime, Shown(
         "When the first event was received.", filter="started", help="When it started", sort="started",
     )]

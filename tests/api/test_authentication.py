@@ -74,6 +74,9 @@ BODIES = {
     ("POST", "/approvals/{approval_id}/ruling/label"): {"label": "right"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
+    ("POST", "/agent-messages"): {"session": "s-1", "text": "Write to the other table."},
+    ("PUT", "/agents/{agent}/tags"): {"tags": ["a"]},
+    ("PUT", "/keys/{key_id}/tags"): {"tags": ["a"]},
     ("POST", "/containments"): {"scope": "tool", "value": "deploy", "reaction": "block"},
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/routes/preview"): {"destinations": ["{destination_id}"]},
@@ -104,6 +107,7 @@ NEEDS_OWN_STATE = {
 }
 """Responds 409 or 404 while there is nothing to undo."""
 NAMES_A_FOREIGN_THING = {
+    ("PUT", "/keys/{key_id}/tags"),
     ("POST", "/erasures"),
     ("POST", "/alerts/routes"),
     ("POST", "/alerts/routes/preview"),
@@ -183,6 +187,9 @@ def _made(api, address):
     found["what_if_id"] = api.post("/what-if", {"scope": "project"}).json()["id"]
     body = {"scope": "tool", "value": "rarely_used", "reaction": "block"}
     found["containment_id"] = api.post("/containments", body).json()["id"]
+    body = {"session": "s-9", "text": "Stay away."}
+    found["message_id"] = api.post("/agent-messages", body).json()["id"]
+    found["key_id"] = api.get("/keys").json()["items"][0]["public_id"]
     found["view_id"] = api.put("/views", {"list": "incidents", "name": "Mine"}).json()["id"]
     for _ in range(3):
         make_incident(

@@ -182,7 +182,7 @@ def test_a_large_result_is_cut_instead_of_rejected_wherever_that_is_done(api):
 
 
 def test_altered_and_unknown_fields_are_reported(api):
-    body = '{"session": "s-1", "metadata": {}, "calls": [{"tool": "t", "arguments": {"q": "\\u0000"}}]}'
+    body = '{"session": "s-1", "color": {}, "calls": [{"tool": "t", "arguments": {"q": "\\u0000"}}]}'
     answer = api.raw("/guard", body).json()
     assert answer["altered"] == [
         {"path": "", "marks": ["unknown_field"]},

@@ -6,7 +6,8 @@ import time
 import pytest
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval
+from detection.models import AgentMessage, Approval, Session
+from detection.services import agent_messages
 from detection.services.audit import SYSTEM, Actor
 from detection.services.containments import containments
 from detection.services.containments.containments import Wanted
@@ -145,3 +146,33 @@ def test_a_key_is_contained_like_an_agent(world: World, is_revoked):
     if is_revoked:
         containments.lift(world.project.pk, found.public_id, ANA)
     assert bool(agent.turn().calls) is is_revoked
+
+
+@every_form
+def test_headers_give_the_session_its_tags_and_metadata(world: World, shape, is_stream):
+    calls_with_new_arguments(world, shape)
+    headers = {"LoopGuard-Tags": "risky, nightly", "LoopGuard-Metadata": '{"customer": "acme"}'}
+    agent = Agent(world, shape, is_stream, headers=headers)
+    assert agent.turn().calls
+    session = Session.objects.get()
+    assert (session.tags, session.metadata) == (["risky", "nightly"], {"customer": "acme"})
+    assert b"risky" not in b"".join(str(asked.headers).encode() + asked.body for asked in world.model.asked)
+    contain(world, "stop", "tag", "risky")
+    assert agent.turn().calls == []
+    invalid = Agent(world, shape, is_stream, session="s-2", headers={"LoopGuard-Metadata": "customer"})
+    assert invalid.turn().calls
+
+
+@forms_in_turns
+def test_the_model_reads_a_message_of_a_person_with_its_next_result(world: World, shape, is_stream):
+    calls_with_new_arguments(world, shape)
+    agent = Agent(world, shape, is_stream)
+    agent.turn()
+    agent_messages.leave(world.project.pk, "Use the staging table.", ANA, session="s-1")
+    agent.turn()
+    agent.turn()
+    agent.turn()
+    read = [b"Use the staging table." in asked.body for asked in world.model.asked]
+    assert read[:2] == [False, False]
+    assert any(read[2:])
+    assert AgentMessage.objects.get().delivered_to == "s-1"

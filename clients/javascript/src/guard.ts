@@ -29,6 +29,10 @@ export interface GuardOptions {
   agent?: string;
   backend?: string;
   model?: string;
+  /** Tags of all sessions, to find and contain them by. */
+  tags?: readonly string[];
+  /** Metadata of all sessions, as in `{ customer: "acme" }`. */
+  metadata?: Readonly<Record<string, string>>;
   /** How long a check may take, except for a held call; 0.25 by default. Afterwards the client decides. */
   budgetSeconds?: number;
   /** Tools that do not run without a verdict, as names or patterns such as `delete_*`. All others run. */
@@ -88,6 +92,7 @@ export class Guard {
     this.holdSeconds = options.holdSeconds ?? 120;
     this.maxDelaySeconds = options.maxDelaySeconds ?? 30;
     if (!(this.budgetSeconds > 0)) throw new TypeError("`budgetSeconds` must be more than 0.");
+    if (typeof options.tags === "string") throw new TypeError("`tags` must be a list of tags.");
     if (typeof options.failClosed === "string") throw new TypeError("`failClosed` must be a list of tools.");
     this.failClosed = (options.failClosed ?? []).map(pattern);
     this.transport = new Transport(found.url, found.key, `loopguard-client/${VERSION}`);
@@ -127,6 +132,8 @@ export class Guard {
   session(name = "", options: SessionOptions = {}): Session {
     const given = name ? wire.name(name) : wire.newId(`${options.agent || this.agent || "agent"}-`);
     const session = this.sessions.get(given) ?? new Session(this, given, !name);
+    session.tags = [...new Set([...(this.options.tags ?? []), ...session.tags, ...(options.tags ?? [])])];
+    session.metadata = { ...this.options.metadata, ...session.metadata, ...options.metadata };
     session.agent = options.agent || session.agent || this.agent;
     session.backend = options.backend || session.backend || this.backend;
     session.model = options.model || session.model || this.model;

@@ -33,6 +33,10 @@ export interface SessionOptions {
   model?: string | undefined;
   /** Name of the session whose agent started this one. */
   parent?: string | undefined;
+  /** Added to those of the guard and, of a known session, to those it has. */
+  tags?: readonly string[] | undefined;
+  /** As in `{ customer: "acme" }`; added in the same way. */
+  metadata?: Readonly<Record<string, string>> | undefined;
 }
 
 export interface Usage {
@@ -54,6 +58,8 @@ export class Session {
   backend = "";
   model = "";
   parent = "";
+  tags: readonly string[] = [];
+  metadata: Readonly<Record<string, string>> = {};
   /** Events that the server has not acknowledged, oldest first. */
   outbox: Event[] = [];
   private readonly counter = new LocalCounter();
@@ -441,7 +447,7 @@ export class Session {
     return { type, id: wire.newId("evt_"), session: this.name, occurred_at: new Date().toISOString(), ...values };
   }
 
-  private about(round: string): Record<string, string> {
+  private about(round: string): Record<string, unknown> {
     const about = {
       round: wire.name(round),
       agent: wire.name(this.agent, "agent"),
@@ -449,7 +455,8 @@ export class Session {
       model: wire.name(this.model, "model"),
       parent_session: wire.name(this.parent),
     };
-    return Object.fromEntries(Object.entries(about).filter(([, value]) => value));
+    const named = Object.fromEntries(Object.entries(about).filter(([, value]) => value));
+    return { ...named, ...wire.labels(this.tags, this.metadata) };
   }
 }
 

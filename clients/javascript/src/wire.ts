@@ -11,8 +11,10 @@ const MAX_DEPTH = 24;
 const MAX_ITEMS = 1_000;
 /** Values of one document that are read: an object of an application may refer to half of its memory. */
 const MAX_VALUES = 50_000;
-const LENGTHS = { tool: 128, agent: 128, backend: 128, model: 200, cwd: 1024, name: 256 } as const;
+const LENGTHS = { tool: 128, agent: 128, backend: 128, model: 200, cwd: 1024, tag: 64, key: 64, name: 256 } as const;
 export const MAX_NAME = LENGTHS.name;
+/** Tags, and keys of metadata. */
+const MAX_LABELS = 16;
 /** Integers beyond this lose digits on their way through JSON. */
 const MAX_NUMBER = 10 ** 15;
 
@@ -38,6 +40,20 @@ export function name(text: unknown, field: keyof typeof LENGTHS = "name"): strin
   const limit = LENGTHS[field];
   const clean = String(text ?? "").replace(/(?! )[\p{C}\p{Z}]/gu, "?");
   return clean.length <= limit ? clean : `${head(clean, limit - 17)}~${digest(clean).slice(0, 16)}`;
+}
+
+/** Return tags and metadata within the limits of the API, without those that are empty. */
+export function labels(
+  tags: readonly string[],
+  metadata: Readonly<Record<string, string>>,
+): { tags?: string[]; metadata?: Record<string, string> } {
+  const sent = [...new Set(tags.filter(Boolean).map((tag) => name(tag, "tag")))].slice(0, MAX_LABELS);
+  const pairs = Object.entries(metadata).filter(([key, value]) => key && value);
+  const values = pairs.slice(0, MAX_LABELS).map(([key, value]) => [name(key, "key"), name(value)]);
+  return {
+    ...(sent.length > 0 ? { tags: sent } : {}),
+    ...(values.length > 0 ? { metadata: Object.fromEntries(values) as Record<string, string> } : {}),
+  };
 }
 
 /**

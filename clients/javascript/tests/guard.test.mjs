@@ -271,3 +271,16 @@ test("the package is small, needs nothing, and has what it names", () => {
   assert.equal(dependencies, undefined);
   for (const one of [names["."].import, names["."].require]) assert.ok(statSync(`${ROOT}/${one}`).isFile());
 });
+
+test("sessions have the tags and metadata of guard and session", async () => {
+  const guard = patient({ tags: ["team-a"], metadata: { env: "prod" } });
+  const name = newName();
+  const own = guard.session(name, { tags: ["nightly", "x".repeat(80)], metadata: { customer: "acme" } });
+  await own.check("search", { q: "1" });
+  await guard.session(name, { tags: ["late"] }).check("search", { q: "2" });
+  const found = await stored(name);
+  const [first, second, long, last] = found.tags;
+  assert.deepEqual([first, second, long.length, last], ["team-a", "nightly", 64, "late"]);
+  assert.deepEqual(found.metadata, { env: "prod", customer: "acme" });
+  assert.ok(await guard.close(20));
+});

@@ -52,6 +52,10 @@ class Guard:
         ``LOOPGUARD_URL`` and ``LOOPGUARD_KEY``, else what ``loopguard login`` stored.
     agent, backend, model : str
         Names for the screens, and for settings by agent or model.
+    tags : iterable of str
+        Tags of all sessions, to find and contain them by.
+    metadata : mapping
+        Metadata of all sessions, as in ``{"customer": "acme"}``.
     budget_seconds : float
         How long a check may take, except for a held call; 0.25 by default. Afterwards the client decides.
     fail_closed : iterable of str
@@ -78,6 +82,8 @@ class Guard:
         agent: str = "",
         backend: str = "",
         model: str = "",
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         budget_seconds: float = BUDGET_SECONDS,
         fail_closed: Iterable[str] = (),
         hold_seconds: float = 120.0,
@@ -89,7 +95,10 @@ class Guard:
             raise ValueError("`budget_seconds` must be more than 0.")
         if isinstance(fail_closed, str):
             raise ValueError("`fail_closed` must be a list of tools, not a string.")  # noqa: TRY004
+        if isinstance(tags, str):
+            raise ValueError("`tags` must be a list of tags, not a string.")  # noqa: TRY004
         self.agent, self.backend, self.model = agent, backend, model
+        self.tags, self.metadata = tuple(tags), dict(metadata or {})
         self.budget_seconds, self.hold_seconds = budget_seconds, hold_seconds
         self.max_delay_seconds = max_delay_seconds
         self._fail_closed = tuple(fail_closed)
@@ -139,7 +148,15 @@ class Guard:
     # Sessions
 
     def session(
-        self, name: str = "", *, agent: str = "", backend: str = "", model: str = "", parent: str = ""
+        self,
+        name: str = "",
+        *,
+        agent: str = "",
+        backend: str = "",
+        model: str = "",
+        parent: str = "",
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
     ) -> Session:
         """Return the session of a name, or a new one.
 
@@ -154,6 +171,8 @@ class Guard:
             Instead of those of the guard.
         parent
             Name of the session whose agent started this one.
+        tags, metadata
+            Added to those of the guard and, of a known session, to those it has.
         """
         given = wire.name(name) if name else wire.new_id(f"{agent or self.agent or 'agent'}-")
         with self._lock:
@@ -166,6 +185,8 @@ class Guard:
                     backend=backend or self.backend,
                     model=model or self.model,
                     parent=parent,
+                    tags=(*self.tags, *tags),
+                    metadata={**self.metadata, **(metadata or {})},
                     is_new=not name,
                 )
                 self._sessions[given] = session
@@ -174,6 +195,8 @@ class Guard:
                 self._sessions.move_to_end(given)
                 session.agent, session.parent = agent or session.agent, parent or session.parent
                 session.backend, session.model = backend or session.backend, model or session.model
+                session.tags = (*session.tags, *(tag for tag in tags if tag not in session.tags))
+                session.metadata |= metadata or {}
         return session
 
     def _forget_sessions(self) -> None:

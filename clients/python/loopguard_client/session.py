@@ -93,11 +93,14 @@ class Session:
         backend: str,
         model: str,
         parent: str,
+        tags: Iterable[str] = (),
+        metadata: Mapping[str, str] | None = None,
         is_new: bool,
     ) -> None:
         self.guard = guard
         self.name = wire.name(name)
         self.agent, self.backend, self.model, self.parent = agent, backend, model, parent
+        self.tags, self.metadata = tuple(tags), dict(metadata or {})
         self._is_new = is_new
         self._tokens: list[Token[Session | None]] = []
         self.reset()
@@ -585,7 +588,7 @@ class Session:
             "type": kind, "id": wire.new_id("evt_"), "session": self.name, "occurred_at": _now(), **values
         }  # fmt: skip
 
-    def _about(self, round_: str = "") -> dict[str, str]:
+    def _about(self, round_: str = "") -> dict[str, Any]:
         about = {
             "round": wire.name(round_),
             "agent": wire.name(self.agent, "agent"),
@@ -593,7 +596,9 @@ class Session:
             "model": wire.name(self.model, "model"),
             "parent_session": wire.name(self.parent),
         }
-        return {field: value for field, value in about.items() if value}
+        return {field: value for field, value in about.items() if value} | wire.labels(
+            self.tags, self.metadata
+        )
 
 
 class GuardedCall:

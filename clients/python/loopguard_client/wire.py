@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 STORED_CHARACTERS: Final = 16_000
@@ -16,8 +16,10 @@ MAX_ARGUMENT_CHARACTERS: Final = 32_000
 MAX_TEXT_IN_ARGUMENTS: Final = 2_000
 MAX_DEPTH: Final = 24
 MAX_ITEMS: Final = 1_000
-LENGTHS: Final = {"tool": 128, "agent": 128, "backend": 128, "model": 200, "cwd": 1024}
+LENGTHS: Final = {"tool": 128, "agent": 128, "backend": 128, "model": 200, "cwd": 1024, "tag": 64, "key": 64}
 MAX_NAME: Final = 256
+MAX_LABELS: Final = 16
+"""Tags, and keys of metadata."""
 
 
 def new_id(prefix: str) -> str:
@@ -35,6 +37,16 @@ def name(text: str, field: str = "") -> str:
     limit = LENGTHS.get(field, MAX_NAME)
     clean = text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
     return clean if len(clean) <= limit else f"{clean[: limit - 17]}~{digest(clean)[:16]}"
+
+
+def labels(tags: Iterable[str], metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Return tags and metadata within the limits of the API, without those that are empty."""
+    sent_tags = list(dict.fromkeys(name(str(tag), "tag") for tag in tags if str(tag)))[:MAX_LABELS]
+    pairs = {
+        name(str(key), "key"): name(str(value)) for key, value in metadata.items() if str(key) and str(value)
+    }
+    sent: dict[str, Any] = {"tags": sent_tags, "metadata": dict(list(pairs.items())[:MAX_LABELS])}
+    return {field: value for field, value in sent.items() if value}
 
 
 def content(value: Any) -> str | None:

@@ -15,7 +15,7 @@ from detection.api import event_parsing, guard_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
 from detection.api.message_parsing import message_list_of
 from detection.api.problems import Problem, check_disk_space
-from detection.api.query_parameters import RENDER_PARAMETER, rendered_shape
+from detection.api.query_parameters import RENDER_PARAMETER, labels_of_request, rendered_shape
 from detection.api.request_bodies import JSON, NDJSON
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
@@ -85,7 +85,7 @@ def send_events(request: ApiRequest) -> HttpResponse:
     check_disk_space()
     principal = request.principal
     batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
-    done = ingest(principal, batch.events)
+    done = ingest(principal, batch.events, labels=labels_of_request(request))
     if done.rejected and batch.is_single:
         raise NotStorable
     if done.rejected:
@@ -164,7 +164,9 @@ def guard_calls(request: ApiRequest) -> HttpResponse:
     body = guard_parsing.guard_body(request.body)
     if body.get("messages") is not None or body.get("shape") is not None:
         return json_response(_guard_messages(request, body, shape))
-    guard_request, altered = guard_parsing.guard_of(body, len(request.body), _integration(request))
+    guard_request, altered = guard_parsing.guard_of(
+        body, len(request.body), _integration(request), labels_of_request(request)
+    )
     started = time.perf_counter()
     out = guard(principal, guard_request)
     seconds = time.perf_counter() - started
@@ -185,7 +187,7 @@ def _guard_messages(
 ) -> dict[str, Any]:
     """Evaluate the calls that a list of messages ends with; return the response."""
     principal = request.principal
-    parsed = message_list_of(body, len(request.body), principal.digest_secret)
+    parsed = message_list_of(body, len(request.body), principal.digest_secret, labels_of_request(request))
     started = time.perf_counter()
     done = guard_messages(
         principal,

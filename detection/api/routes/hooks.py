@@ -13,7 +13,7 @@ from detection.api import event_parsing, prometheus
 from detection.api.auth import ApiKeyAuth
 from detection.api.long_texts import CUT
 from detection.api.problems import Problem, check_disk_space
-from detection.api.query_parameters import check_parameter_names
+from detection.api.query_parameters import check_parameter_names, labels_of_request
 from detection.api.request_bodies import JSON
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
@@ -79,7 +79,7 @@ def evaluate_hook(request: ApiRequest, host: Path[HostName]) -> HttpResponse:
     is_large = len(request.body) > event_parsing.MAX_EVENT_BYTES
     records = [_record(event, data, is_large=is_large) for data in event.events]
     started = time.perf_counter()
-    answer = handle_hook(request.principal, known, event, records)
+    answer = handle_hook(request.principal, known, event, records, labels_of_request(request))
     _count(request, host, event.moment, answer, time.perf_counter() - started)
     address = _wait_url(known, answer, wait_seconds)
     return json_response(

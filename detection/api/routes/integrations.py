@@ -13,6 +13,7 @@ from detection.api.schemas.integrations import AgentSchema, IntegrationSchema, K
 from detection.models import ApiKey
 from detection.selectors.integrations import heard_agents, heard_integrations, heard_key
 from detection.selectors.row_fields import document_of
+from detection.services.tags import agent_tags
 
 router = Router(tags=["integrations"])
 MAX_KEYS = 200
@@ -33,7 +34,11 @@ def list_integrations(request: ApiRequest) -> HttpResponse:
 @router.get("/agents", auth=READ, response={200: PageSchema[AgentSchema]}, summary="List agents")
 def list_agents(request: ApiRequest) -> HttpResponse:
     """List the agents of the last seven days and what can be done to each, most recently active first."""
-    return list_response(document_of(one) for one in heard_agents(request.principal.project_id))
+    project_id = request.principal.project_id
+    tags = agent_tags(project_id)
+    return list_response(
+        document_of(one) | {"tags": tags.get(one.name, [])} for one in heard_agents(project_id)
+    )
 
 
 @router.get("/keys", auth=ADMIN, response={200: PageSchema[KeySchema]}, summary="List keys")

@@ -16,6 +16,7 @@ from detection.api import event_parsing, otlp_responses, prometheus
 from detection.api.auth import ApiKeyAuth
 from detection.api.otlp_responses import JSON, PROTOBUF
 from detection.api.problems import Problem, check_disk_space
+from detection.api.query_parameters import labels_of_request
 from detection.api.request_bodies import TELEMETRY_LIMITS
 from detection.api.requests import ApiRequest
 from detection.api.routes.agents import LAG_SECONDS_PER_WEIGHT
@@ -125,7 +126,7 @@ def _receive(
     except OtlpError as error:
         raise Problem(400 if error.code == "not_otlp" else 413, error.code, error.detail) from None
     parsed = _parsed(principal.project_id, found.spans)
-    done = ingest_telemetry(principal, parsed.spans, parsed.ordered)
+    done = ingest_telemetry(principal, parsed.spans, parsed.ordered, labels_of_request(request))
     parsed.reject_stored(done.rejected)
     # As for events: stored events cost more while the workers have not caught up.
     request.META["loopguard.weight"] = (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
-from pydantic import ConfigDict
+from pydantic import ConfigDict, StringConstraints
 
 from detection.api.schemas.common import Decision, Ending, FindingSchema, Rung, SettingSchema
+from detection.integrations.labels import MAX_LABELS, MAX_TAG_CHARACTERS, MAX_VALUE_CHARACTERS
 from detection.integrations.transcripts import MessageShape
 from detection.services.events.event_records import (
     DIGEST_CHARACTERS,
@@ -69,6 +70,13 @@ _OCCURRED_AT = (
 )
 
 
+_TAGS = "Tags for the session, added to those it has: at most 16, of 1 to 64 characters."
+_METADATA = (
+    'Metadata for the session, as in `{"customer": "acme"}`: at most 16 keys. A known key gets the new value.'
+)
+Tag = Annotated[str, StringConstraints(min_length=1, max_length=MAX_TAG_CHARACTERS)]
+
+
 class UsageSchema(Schema):
     """Tokens and cost of a model response."""
 
@@ -108,6 +116,10 @@ class EventSchema(Schema):
     role: RoleName | None = Field(None, description=_ROLE)
     outcome: OutcomeName | None = Field(
         None, description="How the session ended. For `end` events; `completed` by default."
+    )
+    tags: list[Tag] | None = Field(None, max_length=MAX_LABELS, description=_TAGS)
+    metadata: dict[str, Annotated[str, StringConstraints(max_length=MAX_VALUE_CHARACTERS)]] | None = Field(
+        None, max_length=MAX_LABELS, description=_METADATA
     )
 
 
@@ -228,6 +240,10 @@ class GuardRequestSchema(Schema):
     model: str | None = _name("model", description=_MODEL)
     agent: str | None = _name("agent", description=_AGENT)
     parent_session: str | None = _name("parent_session", description=_PARENT)
+    tags: list[Tag] | None = Field(None, max_length=MAX_LABELS, description=_TAGS)
+    metadata: dict[str, Annotated[str, StringConstraints(max_length=MAX_VALUE_CHARACTERS)]] | None = Field(
+        None, max_length=MAX_LABELS, description=_METADATA
+    )
     results: list[GuardResultSchema] = Field([], description="Results of earlier calls.")
     calls: list[GuardCallSchema] = Field([], description="Calls that the agent wants to make.")
     messages: list[dict[str, Any]] | None = Field(

@@ -41,6 +41,7 @@ class KeySchema(Schema):
     last_heard_at: datetime | None = Field(
         description="Time of its last accepted events or calls, to the minute."
     )
+    tags: list[str] = Field(description="Tags of the key.")
     heard_on: list[str] = Field(
         description="Where they arrived in the seven days before: `events`, `guard`, `otlp` or `hooks/<host>`, "
         "latest first."
@@ -54,3 +55,5 @@ class KeySchema(Schema):
 @with_fields_of(HeardAgent)
 class AgentSchema(Schema):
     """An agent, as seen in the last seven days."""
+
+    tags: list[str] = Field(description="Tags of the agent.")

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from detection.gateway.protocols.answers import ToolCall, canonical_arguments, dicts, text_field
+from detection.integrations.labels import NO_LABELS, LabelError, Labels, labels_of_headers
 from detection.integrations.session_names import bounded, session_name
 from detection.integrations.transcripts import is_of_model
 from detection.strict_json import compact
@@ -60,6 +61,14 @@ def agent_name(header: Callable[[str], str]) -> str:
         return bounded(given, 128)
     program = header("user-agent").lower()
     return next((name for start, name in _AGENTS.items() if program.startswith(start)), "")
+
+
+def labels(header: Callable[[str], str]) -> Labels:
+    """Return the tags and metadata of the session; none where the headers are not valid, which ends no request."""
+    try:
+        return labels_of_headers(lambda name: header(name.lower()))
+    except LabelError:
+        return NO_LABELS
 
 
 def is_retry(header: Callable[[str], str]) -> bool:

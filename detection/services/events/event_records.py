@@ -18,6 +18,7 @@ from django.db import connection
 
 from detection.engine.calls import Message
 from detection.engine.scopes import MAX_NAME_CHARACTERS
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.people import Circumstances
 from detection.models import SessionKey
 from detection.models.events import EventType, MessageRole
@@ -94,6 +95,8 @@ class EventRecord:
         Of a message: who wrote it; empty is the user.
     circumstances
         Of a message in a list: how it came, which decides whether a person wrote it.
+    labels
+        Tags and metadata for the session.
     altered
         Comma-separated marks of what the parser changed, such as ``nul``.
     received_at
@@ -120,6 +123,7 @@ class EventRecord:
     cost_usd: float = 0.0
     occurred_at: datetime | None = None
     altered: str = ""
+    labels: Labels = NO_LABELS
 
     circumstances: Circumstances | None = None
     assigned: tuple[str, ...] = ()
@@ -171,7 +175,7 @@ class EventRecord:
         return self.tail_digest.translate(_HEX_AS_LETTERS)
 
 
-_NOT_STORED = frozenset(("session", "parent_session", "id", "circumstances", "assigned"))
+_NOT_STORED = frozenset(("session", "parent_session", "id", "labels", "circumstances", "assigned"))
 _NAMES = tuple(field.name for field in fields(EventRecord) if field.name not in _NOT_STORED)
 _values = attrgetter(*_NAMES)
 _COLUMNS = ", ".join(_NAMES)

@@ -15,6 +15,7 @@ from detection.engine import interventions, messages, silence
 from detection.engine.calls import DECISIONS, Step
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.message_lists import KnownMessages
 from detection.integrations.people import Circumstances
 from detection.models import (
@@ -29,6 +30,7 @@ from detection.models import (
 from detection.models.session_state import HELD_DOWN, clear_stop
 from detection.models.stored_verdict import StoredVerdict, finding_document
 from detection.selectors.containments import ContainmentRule
+from detection.services import agent_messages
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion import ingest
@@ -70,6 +72,8 @@ class GuardRequest:
         Whether the agent cannot wait for an approval, and gets the decision when it makes the call again.
     messages
         Memory of the session's message lists, before and after this request.
+    labels
+        Tags and metadata for the session.
     """
 
     session: str
@@ -84,15 +88,19 @@ class GuardRequest:
     is_resent: bool = False
     awaits_retry: bool = False
     messages: tuple[bytes, KnownMessages] | None = None
+    labels: Labels = NO_LABELS
 
     def with_names(self, redactor: Redactor) -> GuardRequest:
         """Return the request with marks for the secrets in its names; those of its events are redacted with them."""
         names = self.session, self.backend, self.model, self.agent, self.parent_session
+        request = self
+        if self.labels is not NO_LABELS:
+            request = replace(self, labels=redactor.labels(self.labels))
         if not redactor.may_change(names):
-            return self
+            return request
         session, backend, model, agent, parent = map(redactor.name, names)
         return replace(
-            self, session=session, backend=backend, model=model, agent=agent, parent_session=parent
+            request, session=session, backend=backend, model=model, agent=agent, parent_session=parent
         )
 
     @property
@@ -247,6 +255,7 @@ def _evaluate(
             request.integration, request.agent, request.backend, request.model, request.parent_session,
             principal.public_id,
         )  # fmt: skip
+        locked.session.note_labels(request.labels)
         now = clock.now()
         for event in request.events if waits_for_family else ():
             # The stored events of the family came before the request that is judged with them.
@@ -323,19 +332,56 @@ def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
             by_seq[event.seq] = verdict
         elif verdict.decision != "allow":
             notices.append(verdict)
-    for approval in locked.approvals.apply_remembered(locked.tracker) if held else ():
-        for place, event in held:
-            if (verdicts[place].approval or {}).get("id") == approval.public_id:
-                verdicts[place] = verdicts[place].with_approval(approval)
-                # It waited only until the end of its request.
-                locked.events.replace_decision(event, approval.decision)
-                event.verdict = replace(verdicts[place].verdict, approval=approval.public_id)
+    if held:
+        _apply_remembered(locked, held, verdicts)
+    if message_id := locked.containments.message_for(session.external_id, session.agent):
+        _hand_out_message(locked, message_id, fresh, verdicts)
     locked.events.store(fresh)
     session.evaluated_seq, session.last_event_at = session.last_seq, now
     if session.project.first_event_at is None:
         ingest.note_first_event(session.project)
     strictest = max((verdict.decision for verdict in verdicts), key=DECISIONS.index, default="allow")
     return GuardResponse(session.external_id, strictest, tuple(verdicts), tuple(notices))
+
+
+def _apply_remembered(
+    locked: LockedSession, held: list[tuple[int, EventRecord]], verdicts: list[CallResponse]
+) -> None:
+    """Give held calls, by their place among the verdicts, the decisions that are remembered for them."""
+    for approval in locked.approvals.apply_remembered(locked.tracker):
+        for place, event in held:
+            if (verdicts[place].approval or {}).get("id") == approval.public_id:
+                verdicts[place] = verdicts[place].with_approval(approval)
+                # It waited only until the end of its request.
+                locked.events.replace_decision(event, approval.decision)
+                event.verdict = replace(verdicts[place].verdict, approval=approval.public_id)
+
+
+def _hand_out_message(
+    locked: LockedSession, public_id: str, fresh: list[EventRecord], verdicts: list[CallResponse]
+) -> None:
+    """Add the message that waits for the agent to the first verdict on a new call that does not wait itself."""
+    session = locked.session
+    calls = {event.call_id: event for event in fresh if event.type == EventType.CALL}
+    places = (
+        at
+        for at, one in enumerate(verdicts)
+        if one.call_id in calls and not one.duplicate and one.decision != "hold"
+    )
+    place = next(places, None)
+    text = "" if place is None else agent_messages.take(session.project_id, public_id, session.external_id)
+    if place is None or not text:
+        return
+    response, event = verdicts[place], calls[verdicts[place].call_id]
+    known = response.verdict
+    verdict = replace(
+        known,
+        message=f"{known.message}\n\n{text}".strip(),
+        message_by_shape={shape: f"{own}\n\n{text}" for shape, own in known.message_by_shape.items()},
+    )
+    decision = "warn" if response.decision == "allow" else response.decision
+    verdicts[place] = replace(response, decision=decision, verdict=verdict)
+    event.decision, event.verdict = decision, verdict
 
 
 def _writer(circumstances: Circumstances, policy: Policy) -> MessageRole:

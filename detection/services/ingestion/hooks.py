@@ -10,6 +10,7 @@ from detection.engine.calls import DECISIONS, Decision
 from detection.engine.open_calls import is_assigned
 from detection.engine.wire_shapes import WARNED_WITH_RESULT, Shape, action_of
 from detection.integrations.hosts import HookEvent, Host
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.models import Event, EventType
 from detection.services.errors import NotStorable
 from detection.services.events.event_records import EventRecord
@@ -35,7 +36,11 @@ class HookAnswer:
 
 
 def handle_hook(
-    principal: Principal, host: Host, event: HookEvent, records: Sequence[EventRecord]
+    principal: Principal,
+    host: Host,
+    event: HookEvent,
+    records: Sequence[EventRecord],
+    labels: Labels = NO_LABELS,
 ) -> HookAnswer:
     """Record what a hook reports, and evaluate the call that it asks about.
 
@@ -47,6 +52,8 @@ def handle_hook(
         The hook.
     records
         Its events, checked by the parser.
+    labels
+        Tags and metadata for the session.
 
     Raises
     ------
@@ -54,7 +61,7 @@ def handle_hook(
         If the database cannot store one of them.
     """
     if event.moment in ("prompt", "answer", "compaction", "end"):
-        done = ingest(principal, records, integration=f"hooks/{host.name}")
+        done = ingest(principal, records, integration=f"hooks/{host.name}", labels=labels)
         if done.rejected:
             raise NotStorable
     if event.moment == "end":
@@ -72,6 +79,7 @@ def handle_hook(
         calls=tuple(records) if is_call else (),
         results=() if is_call else tuple(records),
         awaits_retry=waits,
+        labels=labels,
     )
     guarded = guard(principal, request)
     if is_call:

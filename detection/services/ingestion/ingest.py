@@ -20,6 +20,7 @@ from django.db import DataError, connection
 from detection import clock, jobs
 from detection.engine.dispatching import named
 from detection.engine.open_calls import ASSIGNED
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.people import is_reported_by_person
 from detection.models import EventType, MessageRole, Project, Session
 from detection.models.sessions import OTLP
@@ -65,7 +66,13 @@ class Accepted:
         self.sessions += [name for name in other.sessions if name not in self.sessions]
 
 
-def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: str = "events") -> Accepted:
+def ingest(
+    principal: Principal,
+    events: Sequence[EventRecord],
+    *,
+    integration: str = "events",
+    labels: Labels = NO_LABELS,
+) -> Accepted:
     """Store a batch.
 
     Parameters
@@ -76,6 +83,8 @@ def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: 
         At most 1,000, in the order in which they are to count. They are redacted and numbered in place.
     integration
         What sends them; see `Session.integration`.
+    labels
+        Tags and metadata for all their sessions, besides those of the events.
 
     Returns
     -------
@@ -85,6 +94,10 @@ def ingest(principal: Principal, events: Sequence[EventRecord], *, integration: 
     """
     if not events:
         return Accepted()
+    redactor = principal.redactor
+    for event in events:
+        if event.labels is not NO_LABELS or labels is not NO_LABELS:
+            event.labels = redactor.labels(labels.joined(event.labels))
     prepare(events, principal)
     return _store_valid(principal, events, integration)
 
@@ -226,6 +239,7 @@ def _fresh(
         session.note_sender(
             integration, event.agent, event.backend, event.model, event.parent_session, principal.public_id
         )
+        session.note_labels(event.labels)
         number(event, session, now, identity)
         fresh.append(event)
         if event.altered:

@@ -13,6 +13,7 @@ from typing import Final
 
 from django.db import connection
 
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.otlp.conversations import event_id
 from detection.models import EventType
 from detection.models.sessions import OTLP
@@ -38,7 +39,10 @@ class TelemetrySpan:
 
 
 def ingest_telemetry(
-    principal: Principal, spans: Sequence[TelemetrySpan], ordered: Sequence[EventRecord]
+    principal: Principal,
+    spans: Sequence[TelemetrySpan],
+    ordered: Sequence[EventRecord],
+    labels: Labels = NO_LABELS,
 ) -> Accepted:
     """Store the events of one request.
 
@@ -50,6 +54,8 @@ def ingest_telemetry(
         Those with events.
     ordered
         The records of all spans, in the order in which they are to count. Their sessions are named in place.
+    labels
+        Tags and metadata for all sessions.
 
     Returns
     -------
@@ -60,7 +66,8 @@ def ingest_telemetry(
     _name_sessions(principal, spans)
     total = Accepted()
     for start in range(0, len(ordered), BATCH_EVENTS):
-        total.add(ingest(principal, ordered[start : start + BATCH_EVENTS], integration=OTLP), start)
+        part = ordered[start : start + BATCH_EVENTS]
+        total.add(ingest(principal, part, integration=OTLP, labels=labels), start)
     _remember(principal, spans)
     return total
 

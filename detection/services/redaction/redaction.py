@@ -21,6 +21,12 @@ from urllib.parse import quote, unquote
 
 import re2
 
+from detection.integrations.labels import (
+    MAX_KEY_CHARACTERS,
+    MAX_TAG_CHARACTERS,
+    MAX_VALUE_CHARACTERS,
+    Labels,
+)
 from detection.services.redaction.named_values import is_secret, names_a_header
 from detection.services.redaction.secret_names import (
     CAMEL,
@@ -168,6 +174,17 @@ class Redactor:
             return cleaned
         digest = self._digest(name)
         return f"{cleaned[: MAX_NAME_CHARACTERS - len(digest) - 1]}~{digest}"
+
+    def labels(self, labels: Labels) -> Labels:
+        """Return tags and metadata without secrets; those in metadata are also found by the names of their keys."""
+        if not any(labels):
+            return labels
+        values = loads(self.content(compact(dict(labels.metadata))).encode())
+        metadata = {
+            self.name(key)[:MAX_KEY_CHARACTERS]: str(value)[:MAX_VALUE_CHARACTERS]
+            for key, value in values.items()
+        }
+        return Labels(tuple(self.name(tag)[:MAX_TAG_CHARACTERS] for tag in labels.tags), metadata)
 
     def _without_patterns(self, text: str) -> str:
         """Return a text with marks for what the project's own patterns match outside the marks in it."""

@@ -440,13 +440,18 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
     Yields
     ------
     dict
-        The rows by name. What new events say of a session (`last_seq`, agent, backend, model, parent) is written when
-        the block ends.
+        The rows by name. What new events say of a session (`last_seq`, agent, backend, model, parent, tags, metadata)
+        is written when the block ends.
     """
     with transaction.atomic():
         sessions = session_rows.lock_or_create(principal, names)
+        before = {name: (one.tags, one.metadata) for name, one in sessions.items()}
         yield sessions
         session_rows.save_received(principal.project_id, sessions.values())
+        for name, one in sessions.items():
+            if (one.tags, one.metadata) != before[name]:
+                rows = Session.objects.filter(project_id=one.project_id, pk=one.pk)
+                rows.update(tags=one.tags, metadata=one.metadata)
 
 
 def _locked(locked_rows: Rows, tracker_rows: Rows) -> LockedSession:

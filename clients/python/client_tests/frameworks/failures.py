@@ -72,7 +72,15 @@ class AdapterFailures:
         # A process of its own, not a fork: frameworks keep threads, and a fork copies the locks these hold.
         adapter = f"{type(self).__module__.rpartition('.')[2]}:{type(self).__name__}"
         agent = subprocess.run(
-            [sys.executable, "-m", "client_tests.frameworks.killed_agent", adapter, server.url, server.key, name],
+            [
+                sys.executable,
+                "-m",
+                "client_tests.frameworks.killed_agent",
+                adapter,
+                server.url,
+                server.key,
+                name,
+            ],
             cwd=CLIENT,
             timeout=SECONDS,
         )
