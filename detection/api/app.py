@@ -33,6 +33,7 @@ from detection.api.routes import (
     policies,
     prices,
     projects,
+    rates,
     saved_views,
     search,
     sessions,
@@ -185,6 +186,7 @@ api.add_router("", prices.router)
 api.add_router("", projects.router)
 api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
+api.add_router("", rates.router)
 api.add_router("", integrations.router)
 api.add_router("", imports.router)
 api.add_router("", erasures.router)

@@ -16,9 +16,10 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
-from detection.console.access import ProjectRequest, actor_of, in_project, own_page
+from detection.console.access import ProjectRequest, actor_of, in_project, lacks_second_factor, own_page
 from detection.models import Membership, Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
+from detection.selectors.rates import RateRow, rates
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import projects as service
 from detection.services.redaction.redaction import normalized_name
@@ -26,6 +27,7 @@ from detection.services.versions import ChangedMeanwhile
 
 MAX_SHOWN = 500
 MAX_COUNTED = 10_000
+RATES_PERIOD = timedelta(days=7)
 _SEPARATORS = re.compile(r"[,\n]")
 
 
@@ -47,16 +49,23 @@ def list_page(request: HttpRequest) -> HttpResponse:
             messages.success(request, f"Project {project.name} created. You are its admin.")
             return redirect("console:project", project.slug)
     rows = Membership.objects.filter(user_id=request.user.pk or 0).select_related("project")
+    shown = [*rows.order_by(F("project__archived_at").asc(nulls_first=True), "project__name")[:MAX_SHOWN]]
     context = {
-        "memberships": rows.order_by(F("project__archived_at").asc(nulls_first=True), "project__name")[
-            :MAX_SHOWN
-        ],
+        "memberships": shown,
+        "rates": _rates(request, [row.project for row in shown]),
         "may_create": may_create,
         "error": error,
         "given": request.POST,
         "max_name": service.MAX_NAME_CHARACTERS,
     }
     return render(request, "projects/list.html", context, status=422 if error else 200)
+
+
+def _rates(request: HttpRequest, projects: list[Project]) -> list[RateRow]:
+    """Return the rates of the last seven days of the projects that the person may see now."""
+    seen = [one.pk for one in projects if not lacks_second_factor(request, one)]
+    end = timezone.now()
+    return rates(seen, end - RATES_PERIOD, end, "project") if seen else []
 
 
 @never_cache

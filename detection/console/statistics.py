@@ -23,6 +23,7 @@ from detection.models import Project
 from detection.models.incidents import LabelReason
 from detection.selectors.filters import ListQuery
 from detection.selectors.lists import REACTION_OUTCOMES, STATISTICS
+from detection.selectors.rates import RateBy, RateRow, rates
 from detection.selectors.statistics import By, Numbers, Row, statistics
 from detection.selectors.statistics_rows import (
     Sessions,
@@ -36,6 +37,7 @@ GROUPS: tuple[tuple[By, str], ...] = (
     ("model", "Model"),
     ("backend", "Backend"),
 )
+RATES_BY: Mapping[By, RateBy] = {"kind": "detector", "tool": "tool", "model": "model"}
 SHOWN_GROUPS, MORE_GROUPS = 25, 200
 MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=900), timedelta(days=8)
 
@@ -152,6 +154,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             )
             for reason, count in found.false_alarms
         ],
+        "rates": _rates(project.pk, query, by),
         "counted_at": found.counted_at,
         "without_demo": listing.with_terms(language.term("demo", "no"), without=("demo",)),
     }
@@ -195,6 +198,15 @@ def _next(moment: datetime, step: By, zone: tzinfo) -> datetime:
         return moment + timedelta(hours=1)
     own = moment.astimezone(zone).replace(tzinfo=None) + timedelta(days=1)
     return own.replace(tzinfo=zone).astimezone(UTC)
+
+
+def _rates(project_id: int, query: ListQuery, by: By) -> list[RateRow]:
+    """Return the rates of the range by what the page groups by; none under a filter, which they do not have."""
+    start, end = query.range.start, query.range.end
+    kept = [term for term in query.terms if term != language.term("demo", "no")]
+    if kept or query.is_empty or start is None or end is None or by not in RATES_BY:
+        return []
+    return rates([project_id], start, end, RATES_BY[by], with_demo=not query.terms)[:SHOWN_GROUPS]
 
 
 def _links_of(
