@@ -53,7 +53,7 @@ def _counts(project_id: int) -> dict[str, int]:
         "live": counts.active_sessions,
         "approvals": selector.count_waiting(project_id),
         "loops": of_loops.open,
-        "muted_loops": of_loops.muted_but_firing,
+        "later_loops": of_loops.later_but_firing,
         "incidents": counts.open_incidents,
     }
 

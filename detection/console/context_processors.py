@@ -68,7 +68,7 @@ SECTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """One line of the navigation; `muted` counts the loops that are muted but firing."""
+    """One line of the navigation; `later` counts the loops that are put off but firing."""
 
     name: str
     words: str
@@ -77,7 +77,7 @@ class NavigationItem:
     url: str
     is_current: bool
     badge: Badge | None
-    muted: Badge | None = None
+    later: Badge | None = None
 
     @property
     def counted(self) -> str:
@@ -139,7 +139,7 @@ def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[Na
             reverse(f"console:{name}", args=[project.slug]),
             name == section,
             badges.get(name),
-            badges.get("muted_loops") if name == "loops" else None,
+            badges.get("later_loops") if name == "loops" else None,
         )
         for name, words, icon, key in NAVIGATION
     ]

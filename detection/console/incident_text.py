@@ -23,6 +23,7 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import ExplainedSetting
 from detection.models import Approval, EventType, Incident, IncidentActivity, call_flags
 from detection.models.evidence import EvidenceCall
+from detection.models.incidents import LabelReason
 from detection.selectors.incident_rows import IncidentRow
 from detection.services.exceptions.exceptions import uncounted_calls
 from detection.services.tracking.tracker import QUIET_CALLS
@@ -66,9 +67,12 @@ ACTIVITY = {
     "commented": "Commented",
     "undone": "Undone",
     "assigned": "Assigned",
-    "mute_ended": "Mute ended",
-    "muted": "Muted",
-    "unmuted": "Unmuted",
+    "came_back": "Came back",
+    "later": "Later",
+    "done": "Done",
+    **{f"fine:{reason.value}" if reason else "fine": "This is fine" for reason in LabelReason},
+    "confirmed": "Confirmed: a loop",
+    "label_removed": "Label removed",
     "labelled false_alarm": "Labelled not a loop",
     "labelled true_loop": "Labelled a loop",
     "labelled none": "Label removed",

@@ -28,8 +28,10 @@ _WORDS: Final = {
     "reopen": "reopened",
     "snooze": "snoozed",
     "label": "labelled",
-    "mute": "muted",
-    "unmute": "unmuted",
+    "done": "closed",
+    "later": "put off",
+    "fine": "marked as fine",
+    "confirm": "confirmed",
     "assign": "assigned",
     "undo": "restored",
 }
@@ -61,7 +63,7 @@ class ListActions:
     matching
         Returns the row ids that a query selects: project id, query, newest row id, limit.
     triage
-        `incidents.triage` or `incidents.loop_triage`, which have the same functions.
+        `incidents.triage` or `exceptions.fine`, which have the same functions.
     arguments
         Reads the arguments of an action: request, action, option.
     """

@@ -23,7 +23,7 @@ from detection.selectors.lists import INCIDENTS, ONLY_LOOPS
 REFRESHED: Final = ",".join(
     f"#loop-{part}"
     for part in (
-        "state", "title", "acknowledge", "mute", "label", "resolve", "banners", "said", "shared", "facts", "activity",
+        "status", "title", "buttons", "banners", "said", "shared", "facts", "activity",
         "exception",
     )
 )  # fmt: skip

@@ -15,15 +15,7 @@ from detection.engine.loop_identity import ANY_ARGUMENTS
 from detection.models import Loop
 from detection.selectors.loops import LoopRow, SharedFact
 
-STATE_CHIPS: Final = {
-    "open": "loop",
-    "acknowledged": "held",
-    "snoozed": "idle",
-    "muted": "idle",
-    "ended": "done",
-    "resolved": "ok",
-    "not_a_loop": "ok",
-}
+STATUS_CHIPS: Final = {"open": "loop", "later": "idle", "fine": "ok", "done": "done"}
 _RESULTS = {"errors": ", and the results are errors", "empty": ", and the results are empty"}
 _NAMES = {
     "tool": "Tool",

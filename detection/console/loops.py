@@ -24,24 +24,21 @@ from detection.selectors import bulk_actions
 from detection.selectors import loops as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, ONLY_LOOPS
 from detection.selectors.loops import LoopRow
-from detection.services.incidents import loop_triage as service
+from detection.services.exceptions import fine as service
 
 PAGE_ROWS: Final = 50
 MAX_MEMBERS: Final = 200
 TABS: Final = (
     ("open", "Open"),
-    ("acknowledged", "Acknowledged"),
-    ("snoozed", "Snoozed"),
-    ("muted", "Muted"),
-    ("muted_but_firing", "Muted but firing"),
-    ("ended", "Ended"),
-    ("resolved", "Resolved"),
-    ("not_a_loop", "Not a loop"),
+    ("later", "Later"),
+    ("later_but_firing", "Later, but firing"),
+    ("fine", "Fine"),
+    ("done", "Done"),
     ("", "All"),
 )
-_RARE: Final = ("snoozed", "muted_but_firing")
+_RARE: Final = ("later_but_firing",)
 """Tabs that are shown only when not empty."""
-MUTES: Final = {
+SPANS: Final = {
     "1h": timedelta(hours=1),
     "8h": timedelta(hours=8),
     "1d": timedelta(days=1),
@@ -92,7 +89,7 @@ def line_of(row: LoopRow) -> Line:
     return Line(
         row,
         loop_text.sentence(row),
-        loop_text.STATE_CHIPS[row.state],
+        loop_text.STATUS_CHIPS[row.status],
         trend(row.trend),
     )
 
@@ -121,13 +118,13 @@ def page(request: ProjectRequest) -> HttpResponse:
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     found = listing.page(selector.list_loops, PAGE_ROWS)
-    counts = selector.state_counts(project.pk, listing.query)
+    counts = selector.status_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
     incidents_url = reverse("console:incidents", args=[project.slug])
     context = {
         "listing": listing,
         "tabs": [tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE],
-        "is_muted": listing.query.only("is") in ("muted", "muted_but_firing"),
+        "closed": listing.query.only("is") in ("later", "later_but_firing", "fine"),
         "lines": [
             replace(
                 line_of(row),
@@ -159,13 +156,13 @@ SAMPLE: Final = trend((0, 0, 0, 1, 0, 0, 2, 1, 0, 0, 3, 2, 0, 1, 4, 2, 0, 3, 5, 
 
 def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str, Any]:
     """Read the arguments of an action."""
-    if action == "mute":
+    if action == "later":
         reason = request.POST.get("reason", "")[:300]
-        if option in MUTES:
-            return {"until": timezone.now() + MUTES[option], "reason": reason}
+        if option in SPANS:
+            return {"until": timezone.now() + SPANS[option], "reason": reason}
         return {"until_worse": True, "reason": reason}
-    if action == "label":
-        return {"value": option or request.POST.get("label", "")}
+    if action == "fine":
+        return {"reason": option, "note": request.POST.get("note", "")[:1000]}
     if action == "assign":
         me = request.user.get_username()
         return {"assignee": me if option == "me" else request.POST.get("assignee", "")}

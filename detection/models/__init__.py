@@ -40,7 +40,7 @@ from detection.models.invitations import Invitation
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
-from detection.models.loops import Loop, LoopActivity, LoopStatus
+from detection.models.loops import Loop, LoopActivity, LoopForm, LoopStatus
 from detection.models.message_templates import MessageTemplate
 from detection.models.operations import BeatProcess, BriefRecord, FailedSignIns, PartHeartbeat
 from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
@@ -111,6 +111,7 @@ __all__ = [
     "LimitNotice",
     "Loop",
     "LoopActivity",
+    "LoopForm",
     "LoopStatus",
     "Membership",
     "MessageRole",

@@ -212,8 +212,8 @@ class RouteDestination(TenantModel):
 class AlertSilence(Matchers, TenantModel):
     """Suppresses matching alert events until `ends_at`; they stay listed on the silence.
 
-    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. The mute of
-    a loop is a silence with `loop`; see `services.alerting.mutes`.
+    After it ends, incidents that are still open and were never sent are sent once; `caught_up_at` is when. A loop
+    that is put off has a silence with `loop`; see `services.alerting.postponing`.
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
@@ -228,12 +228,12 @@ class AlertSilence(Matchers, TenantModel):
         on_delete=models.CASCADE,
         db_index=False,
         related_name="silences",
-        help_text="Only this loop, which is muted.",
+        help_text="Only this loop, which is put off.",
     )
     baseline = models.IntegerField(
         null=True,
         blank=True,
-        help_text="Of a loop that is muted until it gets worse: "
+        help_text="Of a loop that is put off until it gets worse: "
         "more incidents than this in 24 hours end the silence.",
     )
     reason = models.CharField(max_length=300)

@@ -19,15 +19,23 @@ def new_loop_id() -> str:
 
 
 class LoopStatus(models.TextChoices):
-    """Triage state of a loop: derived by `selectors.loops`, never stored."""
+    """Status of a loop: derived by `selectors.loops`, never stored."""
 
     OPEN = "open", "Open"
-    ACKNOWLEDGED = "acknowledged", "Acknowledged"
-    SNOOZED = "snoozed", "Snoozed"
-    MUTED = "muted", "Muted"
-    ENDED = "ended", "Ended"
-    RESOLVED = "resolved", "Resolved"
-    NOT_A_LOOP = "not_a_loop", "Not a loop"
+    LATER = "later", "Later"
+    FINE = "fine", "Fine"
+    DONE = "done", "Done"
+
+
+class LoopForm(models.TextChoices):
+    """What more there is to say of a loop's status; derived, never stored."""
+
+    NONE = "", "None"
+    RETURNED = "returned", "Returned"
+    LOOPING_NOW = "looping_now", "Looping now"
+    NEW = "new", "New"
+    WENT_SILENT = "went_silent", "Went silent"
+    ENDED_BY_ITSELF = "ended_by_itself", "Ended by itself"
 
 
 class Loop(TenantModel):
@@ -36,23 +44,22 @@ class Loop(TenantModel):
     A row is created with the first incident of its identity (`detection.engine.loop_identity`) and never changed by
     detection, so that sessions that open incidents of one loop do not wait for one another. All figures are counted
     from the incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed
-    (`resolved_at`, `label`). A mute is an alert silence of the loop.
+    (`resolved_at`, `label`). *Later* is an alert silence of the loop.
 
-    The state is the first that applies:
+    The status is the first that applies:
 
-    ============  ====================================================================================
-    state         when
-    ============  ====================================================================================
-    muted         a silence of the loop is active
-    open          an incident is open
-    acknowledged  an incident is acknowledged
-    snoozed       an incident is snoozed
-    not_a_loop    a person said so of the loop, or of each of its incidents
-    resolved      a person resolved the loop
-    ended         otherwise
-    ============  ====================================================================================
+    ======  ==========================================================================================
+    status  when
+    ======  ==========================================================================================
+    later   a silence of the loop is active
+    open    an incident is open or acknowledged
+    later   an incident is snoozed
+    fine    a person said so of the loop, or each of its incidents is labelled "not a loop"
+    done    otherwise: a person closed it, or each of its incidents ended by itself
+    ======  ==========================================================================================
 
-    So a closed loop whose loop returns is open again: it has returned.
+    So a closed loop that is detected again is open: it has returned. An open loop has one of four forms, in this order:
+    it has returned, it is looping now, it is new (no person has acted on it), it went silent.
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="loops")
@@ -95,7 +102,7 @@ class Loop(TenantModel):
 
 
 class LoopActivity(TenantModel):
-    """A person's action on a loop, or the end of a mute by rule.
+    """A person's action on a loop, or the end of *Later* by rule.
 
     An action on all incidents of the loop is carried out in steps: `done_up_to` is the last incident that it has
     reached, `last_incident` the newest incident when it was requested, and `finished_at` is empty until it has reached

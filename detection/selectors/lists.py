@@ -29,7 +29,7 @@ from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReaso
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.selectors.filters import TEXT_FIELD, FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
-from detection.selectors.loop_status import has_state, is_muted_but_firing
+from detection.selectors.loop_status import has_status, is_later_but_firing
 from detection.selectors.pages import SortKey
 from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
 from detection.selectors.row_fields import filters_of, sorts_of
@@ -392,10 +392,10 @@ LOOPS: Final = ListSpec(
         FilterField(
             name="is",
             type="choice",
-            help="State of the loop",
+            help="Status of the loop",
             choices=(
-                *(FieldChoice(state.value, state.label, partial(has_state, state)) for state in LoopStatus),
-                FieldChoice("muted_but_firing", "Muted but firing", is_muted_but_firing),
+                *(FieldChoice(one.value, one.label, partial(has_status, one)) for one in LoopStatus),
+                FieldChoice("later_but_firing", "Later, but firing", is_later_but_firing),
             ),
         ),
         FilterField(

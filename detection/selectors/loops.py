@@ -32,24 +32,27 @@ from django.utils import timezone
 
 from detection.engine.detectors import detector_for
 from detection.engine.loop_identity import title
-from detection.models import AlertSilence, Incident, Loop, LoopStatus
+from detection.models import AlertSilence, Incident, Loop, LoopActivity, LoopForm, LoopStatus
 from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import LOOPS
-from detection.selectors.loop_status import active_mutes, conditions, firing_mutes
+from detection.selectors.loop_status import AT_WORK, active_postponements, conditions, firing_postponements
 from detection.selectors.pages import Page, cut
 from detection.selectors.row_fields import Shown
 
 if TYPE_CHECKING:
     from django_stubs_ext import WithAnnotations
 
-STATES: Final = tuple(LoopStatus.values)
+STATUSES: Final = tuple(LoopStatus.values)
 TREND_BUCKETS: Final = 24
 TREND_SPAN: Final = timedelta(days=1)
 MAX_NAMES: Final = 50
 _OF_LOOPS: Final = ("is", "owner", "assigned")
 """Fields of the filter language that select loops; all others select incidents."""
 MAX_IN_NAVIGATION: Final = 1000
+LOOPING_NOW: Final = timedelta(minutes=2)
+"""A loop whose last call is longer ago is silent."""
+_UNFINISHED: Final = (*AT_WORK, IncidentStatus.SNOOZED.value)
 SHARED_FACTS: Final = ("tool", "agent", "model", "backend", "calls_digest", "session_name")
 
 
@@ -58,16 +61,16 @@ ALL_LOOPS = list_query(LOOPS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mute:
-    """The active mute of a loop."""
+class Postponement:
+    """Until when a loop is put off."""
 
     # fmt: off
     reason: Annotated[str, Shown("The reason.")]
-    by: Annotated[str, Shown("Who muted it: a user name or `key:<id>`.")]
-    starts_at: Annotated[datetime, Shown("When it was muted.")]
-    ends_at: Annotated[datetime, Shown("When the mute ends at the latest.")]
+    by: Annotated[str, Shown("Who put it off: a user name or `key:<id>`.")]
+    starts_at: Annotated[datetime, Shown("When it was put off.")]
+    ends_at: Annotated[datetime, Shown("When it comes back at the latest.")]
     baseline: Annotated[int | None, Shown(
-        "More new incidents than this in 24 hours end the mute. Null if only the time ends it.",
+        "More new incidents than this in 24 hours bring it back. Null if only the time does.",
     )]
     incidents: Annotated[int, Shown("How many incidents have been detected since.")]
     # fmt: on
@@ -102,16 +105,21 @@ class LoopRow:
     program: Annotated[str, Shown("Program of the shell command. Empty for other tools.")]
     results: Annotated[str, Shown("`errors`, `empty`, or empty for all other results.")]
     detail: Annotated[str, Shown("The provider's problem, or the unit of the budget.")]
-    state: Annotated[str, Shown("State.", choices=LoopStatus)]
+    status: Annotated[str, Shown("Status.", choices=LoopStatus)]
+    form: Annotated[str, Shown(
+        "More about the status: of an open loop `returned`, `looping_now`, `new` or `went_silent`, of one that is done "
+        "`ended_by_itself`.", choices=LoopForm,
+    )]
     has_returned: Annotated[bool, Shown("Whether it was closed and has reopened.")]
     label: Annotated[str, Shown(
         "`true_loop` or `false_alarm`, if a person labelled the loop; `false_alarm` also if each of its incidents "
         "has that label.", is_optional=True,
     )]
     assignee: Annotated[str | None, Shown("User name of the person it is assigned to.")]
-    mute: Annotated[Mute | None, Shown("The active mute.")]
+    later: Annotated[Postponement | None, Shown("Until when it is put off.")]
     incidents: Annotated[int, Shown("Number of incidents.")]
     open_incidents: Annotated[int, Shown("Number of open incidents.")]
+    looping_now: Annotated[int, Shown("Sessions with a call of the loop in the last 2 minutes.")]
     sessions: Annotated[int, Shown("Number of sessions.")]
     first_seen_at: Annotated[datetime, Shown("When its first incident was opened.")]
     last_seen_at: Annotated[datetime, Shown("When it was last detected.")]
@@ -128,23 +136,23 @@ class LoopRow:
     # fmt: on
 
     @property
-    def is_muted_but_firing(self) -> bool:
-        """Whether incidents were detected since it was muted."""
-        return self.mute is not None and self.mute.incidents > 0
+    def is_later_but_firing(self) -> bool:
+        """Whether incidents were detected since it was put off."""
+        return self.later is not None and self.later.incidents > 0
 
 
-class WithState(TypedDict):
-    """The state that `with_state` adds."""
+class WithStatus(TypedDict):
+    """The status that `with_status` adds."""
 
-    state: str
+    status: str
 
 
-def with_state(project_id: int) -> QuerySet[WithAnnotations[Loop, WithState]]:
-    """Return the loops of a project with their `state`."""
+def with_status(project_id: int) -> QuerySet[WithAnnotations[Loop, WithStatus]]:
+    """Return the loops of a project with their `status`."""
     now = timezone.now()
-    cases = [When(condition, then=Value(state.value)) for state, condition in conditions(now)]
-    state = Case(*cases, default=Value(LoopStatus.ENDED.value), output_field=CharField())
-    return Loop.objects.filter(project_id=project_id).annotate(state=state)
+    cases = [When(condition, then=Value(status.value)) for status, condition in conditions(now)]
+    status = Case(*cases, default=Value(LoopStatus.DONE.value), output_field=CharField())
+    return Loop.objects.filter(project_id=project_id).annotate(status=status)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,21 +236,35 @@ def _figures(incidents: QuerySet[Incident]) -> Any:
 def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incident]) -> list[LoopRow]:
     """Complete the figures of loops to rows; five queries."""
     ids = [row.id for row in figures]
-    loops = {row.pk: row for row in with_state(project_id).select_related("assignee").filter(pk__in=ids)}
-    open_ = dict(
-        Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, loop__in=ids)
+    loops = {row.pk: row for row in with_status(project_id).select_related("assignee").filter(pk__in=ids)}
+    now = timezone.now()
+    looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - LOOPING_NOW)
+    at_work_of = {
+        loop: (open_, looping_now)
+        for loop, open_, looping_now in Incident.objects.filter(
+            project_id=project_id, status__in=_UNFINISHED, loop__in=ids
+        )
         .order_by()
         .values_list("loop_id")
-        .annotate(Count("pk"))
-    )
+        .annotate(
+            open_=Count("pk", filter=Q(status=IncidentStatus.OPEN)),
+            looping_now=Count("session_name", filter=looping, distinct=True),
+        )
+    }
     agents, models = _names(incidents.filter(loop__in=ids))
-    trends, mutes = _trends(project_id, ids), _mutes(project_id, ids)
+    trends, later = _trends(project_id, ids), _postponements(project_id, ids)
+    touched = set(
+        LoopActivity.objects.filter(project_id=project_id, loop__in=ids).values_list("loop", flat=True)
+    )
     found = []
     for row in figures:
         if (loop := loops.get(row.id)) is None:
             continue
-        own, at_work = {name: getattr(loop, name) for name in _OWN}, open_.get(loop.pk, 0)
-        if loop.state == LoopStatus.NOT_A_LOOP:
+        own, (at_work, looping_now) = (
+            {name: getattr(loop, name) for name in _OWN},
+            at_work_of.get(loop.pk, (0, 0)),
+        )
+        if loop.status == LoopStatus.FINE:
             own["label"] = IncidentLabel.FALSE_ALARM
         is_closed = loop.resolved_at is not None or own["label"] == IncidentLabel.FALSE_ALARM
         without_calls = "shared" if row.calls_found else "" if row.loops else "not a loop"
@@ -255,6 +277,13 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
                 incidents=row.incidents,
                 sessions=row.sessions,
                 open_incidents=at_work,
+                looping_now=looping_now,
+                form=_form(
+                    loop,
+                    has_returned=is_closed and at_work > 0,
+                    is_looping=looping_now > 0,
+                    is_new=loop.pk not in touched,
+                ),
                 first_seen_at=row.first_seen,
                 last_seen_at=row.last_seen,
                 cost_usd=row.cost,
@@ -264,10 +293,24 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
                 agents=agents.get(loop.pk, ()),
                 models=models.get(loop.pk, ()),
                 trend=trends[loop.pk],
-                mute=mutes.get(loop.pk),
+                later=later.get(loop.pk),
             )
         )
     return found
+
+
+def _form(
+    loop: WithAnnotations[Loop, WithStatus], *, has_returned: bool, is_looping: bool, is_new: bool
+) -> LoopForm:
+    if loop.status == LoopStatus.DONE:
+        return LoopForm.NONE if loop.resolved_at else LoopForm.ENDED_BY_ITSELF
+    if loop.status != LoopStatus.OPEN:
+        return LoopForm.NONE
+    if has_returned:
+        return LoopForm.RETURNED
+    if is_looping:
+        return LoopForm.LOOPING_NOW
+    return LoopForm.NEW if is_new else LoopForm.WENT_SILENT
 
 
 _OWN: Final = (
@@ -278,7 +321,7 @@ _OWN: Final = (
     "program",
     "results",
     "detail",
-    "state",
+    "status",
     "label",
     "resolved_at",
 )
@@ -323,8 +366,8 @@ def _trends(project_id: int, loop_ids: Sequence[int]) -> dict[int, tuple[int, ..
     return {loop: tuple(numbers) for loop, numbers in found.items()}
 
 
-def _mutes(project_id: int, loop_ids: Sequence[int]) -> dict[int, Mute]:
-    """Return the active mutes of loops with the number of hidden incidents; one query."""
+def _postponements(project_id: int, loop_ids: Sequence[int]) -> dict[int, Postponement]:
+    """Return the active postponements of loops with the number of hidden incidents; one query."""
     now = timezone.now()
     since = (
         Incident.objects.filter(
@@ -342,7 +385,7 @@ def _mutes(project_id: int, loop_ids: Sequence[int]) -> dict[int, Mute]:
         .order_by("ends_at")
     )
     return {
-        row.loop_id: Mute(
+        row.loop_id: Postponement(
             reason=row.reason,
             by=row.created_by,
             starts_at=row.starts_at,
@@ -368,17 +411,14 @@ def matching_keys(project_id: int, query: ListQuery, up_to: int, limit: int) -> 
 
 @dataclass(frozen=True, slots=True)
 class LoopCounts:
-    """How many loops have each state; those that are `muted_but_firing` are `muted`, too."""
+    """How many loops have each status; those that are `later_but_firing` are `later`, too."""
 
     all: int
     open: int
-    acknowledged: int
-    snoozed: int
-    muted: int
-    muted_but_firing: int
-    ended: int
-    resolved: int
-    not_a_loop: int
+    later: int
+    later_but_firing: int
+    fine: int
+    done: int
 
     @property
     def is_capped(self) -> bool:
@@ -386,33 +426,33 @@ class LoopCounts:
         return False
 
 
-def state_counts(project_id: int, query: ListQuery = ALL_LOOPS) -> LoopCounts:
-    """Count loops by state under the query of the list, except its terms of the field `is`; two queries."""
+def status_counts(project_id: int, query: ListQuery = ALL_LOOPS) -> LoopCounts:
+    """Count loops by status under the query of the list, except its terms of the field `is`; two queries."""
     matching = _matching(project_id, query.condition(without=("is",)))
-    rows = with_state(project_id).filter(pk__in=matching.values("loop")).order_by()
-    found = dict.fromkeys(STATES, 0) | dict(rows.values_list("state").annotate(Count("pk")))
-    firing = firing_mutes(timezone.now()).filter(project_id=project_id).values("loop")
-    muted_but_firing = rows.filter(pk__in=firing).count() if found["muted"] else 0
-    return LoopCounts(all=sum(found.values()), muted_but_firing=muted_but_firing, **found)
+    rows = with_status(project_id).filter(pk__in=matching.values("loop")).order_by()
+    found = dict.fromkeys(STATUSES, 0) | dict(rows.values_list("status").annotate(Count("pk")))
+    firing = firing_postponements(timezone.now()).filter(project_id=project_id).values("loop")
+    later_but_firing = rows.filter(pk__in=firing).count() if found["later"] else 0
+    return LoopCounts(all=sum(found.values()), later_but_firing=later_but_firing, **found)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopBadges:
-    """How many loops are open, and how many are muted but firing; each stops at `MAX_IN_NAVIGATION`."""
+    """How many loops are open, and how many are put off but firing; each stops at `MAX_IN_NAVIGATION`."""
 
     open: int
-    muted_but_firing: int
+    later_but_firing: int
 
 
 def navigation_counts(project_id: int) -> LoopBadges:
-    """Count the loops of the navigation; a query of the active mutes, and one or two bounded ones by index."""
+    """Count the loops of the navigation; a query of the active postponements, and one or two bounded ones by index."""
     now = timezone.now()
-    muted = [*active_mutes(now).filter(project_id=project_id).values_list("loop", flat=True)]
-    rows = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, loop__isnull=False)
-    if not muted:
+    later = [*active_postponements(now).filter(project_id=project_id).values_list("loop", flat=True)]
+    rows = Incident.objects.filter(project_id=project_id, status__in=AT_WORK, loop__isnull=False)
+    if not later:
         return LoopBadges(_distinct(rows), 0)
-    firing = firing_mutes(now).filter(project_id=project_id)
-    return LoopBadges(_distinct(rows.exclude(loop__in=muted)), _distinct(firing))
+    firing = firing_postponements(now).filter(project_id=project_id)
+    return LoopBadges(_distinct(rows.exclude(loop__in=later)), _distinct(firing))
 
 
 def _distinct(rows: QuerySet[Any]) -> int:

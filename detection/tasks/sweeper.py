@@ -8,7 +8,7 @@ from __future__ import annotations
 import structlog
 from celery.signals import beat_init, worker_init, worker_shutting_down
 
-from detection.services.alerting import mutes
+from detection.services.alerting import postponing
 from detection.services.approvals import decisions
 from detection.services.containments import settling
 from detection.services.incidents import triage
@@ -40,7 +40,7 @@ class Sweeper(Periodic):
         settling.settle_due()
         triage.wake_due()
         overrides.expire_due()
-        mutes.wake_due()
+        postponing.wake_due()
         stalled.report_due()
         self._sweep_until_done()
         if not self._is_tidy:

@@ -32,7 +32,7 @@ function show({ badges, held, held_count: heldCount, closed }) {
     write(badge.querySelector("[data-badge-text]"), text);
     badge.classList.toggle("hot", isHot);
     if (badge.closest(".tabbar")) badge.hidden = !isHot;
-    else if (badge.matches(".muted")) badge.hidden = text === "0";
+    else if (badge.matches(".later")) badge.hidden = text === "0";
   }
   showCount(heldCount);
   const wanted = new Map(held.map((one) => [one.id, one]));

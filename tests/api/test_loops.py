@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import Incident
+from detection.models import AuditEntry, Incident, Override, ToolOverride
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def loop(api):
 
 def test_a_loop_says_what_how_often_where_and_what_its_incidents_share(api, loop):
     number = Incident.objects.count()
-    assert (loop["state"], loop["incidents"], loop["sessions"]) == ("open", number, 3)
+    assert (loop["status"], loop["incidents"], loop["sessions"]) == ("open", number, 3)
     assert {one["name"] for one in loop["agents"]} == {"triage", "coder"}
     assert sum(loop["trend"]) == number
     found = api.get(f"/loops/{loop['id']}").json()
@@ -57,7 +57,7 @@ def test_filters_select_incidents_and_orders_have_cursors(api, loop):
     api.loop("s-9", tool="grep", agent="coder")
     of_triage = api.get("/loops", q="agent:triage").json()["items"]
     assert [(one["id"], one["sessions"]) for one in of_triage] == [(loop["id"], 1)]
-    assert api.get("/loops", state="resolved").json()["items"] == []
+    assert api.get("/loops", status="done").json()["items"] == []
     for order in ("", "-sessions", "incidents", "-cost", "first", "tool", "-owner"):
         whole = [one["id"] for one in api.get("/loops", sort=order).json()["items"]]
         first = api.get("/loops", sort=order, limit=1).json()
@@ -73,39 +73,82 @@ def test_filters_select_incidents_and_orders_have_cursors(api, loop):
 def test_actions_answer_with_the_loop_and_each_can_be_undone(api, loop):
     path = f"/loops/{loop['id']}"
     for action, body, changed in (
-        ("mute", {"until_worse": True, "reason": "vendor informed"}, ("state", "muted")),
-        ("acknowledge", None, ("state", "acknowledged")),
-        ("resolve", {"note": "fixed"}, ("state", "resolved")),
-        ("label", {"label": "false_alarm"}, ("label", "false_alarm")),
+        ("later", {"until_worse": True, "reason": "vendor informed"}, ("status", "later")),
+        ("done", {"note": "fixed"}, ("status", "done")),
+        ("fine", {"reason": "poll"}, ("label", "false_alarm")),
+        ("confirm", None, ("label", "true_loop")),
     ):
         after = api.post(f"{path}/{action}", body)
         assert after.status_code == 200, after.text
         assert after.json()[changed[0]] == changed[1]
         undone = api.post(f"{path}/undo").json()
-        assert (undone["state"], undone["label"], undone["mute"]) == ("open", None, None), action
-    muted = api.post(f"{path}/mute", {"hours": 8}).json()["mute"]
-    assert (muted["baseline"], muted["incidents"]) == (None, 0)
-    assert api.post(f"{path}/unmute").json()["state"] == "open"
+        assert (undone["status"], undone["label"], undone["later"]) == ("open", None, None), action
+    later = api.post(f"{path}/later", {"hours": 8}).json()["later"]
+    assert (later["baseline"], later["incidents"]) == (None, 0)
+    assert api.post(f"{path}/reopen").json()["status"] == "open"
+    api.post(f"{path}/fine")
+    assert api.post(f"{path}/reopen").json()["label"] is None
     assert api.post(f"{path}/assign", {"assignee": "nobody"}).json()["path"] == "assignee"
-    missing = api.post(f"{path}/mute", {}).json()
+    missing = api.post(f"{path}/later", {}).json()
     assert (missing["path"], missing["detail"]) == ("until", "`until`, `hours` or `until_worse` is required.")
     past = {"until": timezone.now().isoformat()}
-    assert api.post(f"{path}/mute", past).status_code == 422
-    outcome = api.post("/loops/bulk", {"ids": [loop["id"], "loop_none"], "action": "resolve"}).json()[
-        "outcome"
-    ]
+    assert api.post(f"{path}/later", past).status_code == 422
+    outcome = api.post("/loops/bulk", {"ids": [loop["id"], "loop_none"], "action": "done"}).json()["outcome"]
     assert outcome == {loop["id"]: "done", "loop_none": "not_found"}
     assert api.post(f"{path}/comment", {"note": "seen"}).status_code == 200
     activity = [entry["action"] for entry in api.get(path).json()["activity"]]
-    assert activity[-2:] == ["resolved", "commented"]
+    assert activity[-2:] == ["done", "commented"]
 
 
-def test_a_mute_is_a_silence_that_names_its_loop(api, loop):
+def test_what_is_put_off_is_a_silence_that_names_its_loop(api, loop):
     ends_at = (timezone.now() + timedelta(hours=1)).isoformat()
     assert api.post("/alerts/silences", {"reason": "rebuild", "ends_at": ends_at}).json()["loop"] is None
-    assert api.post(f"/loops/{loop['id']}/mute", {"until_worse": True}).status_code == 200
+    assert api.post(f"/loops/{loop['id']}/later", {"until_worse": True}).status_code == 200
     found = {one["reason"]: one["loop"] for one in api.get("/alerts/silences").json()["items"]}
-    assert found == {"Muted until it gets worse": loop["id"], "rebuild": None}
-    api.post(f"/loops/{loop['id']}/unmute")
+    assert found == {"Later, until it gets worse": loop["id"], "rebuild": None}
+    api.post(f"/loops/{loop['id']}/reopen")
     (ended,) = api.get("/alerts/silences", ended="true").json()["items"]
     assert ended["loop"] == loop["id"]
+
+
+def test_what_is_fine_is_an_exception_where_the_person_says_and_both_are_undone(api, loop):
+    path = f"/loops/{loop['id']}"
+    offered = {one["where"]: one for one in api.get(f"{path}/fine").json()["items"]}
+    assert [*offered] == ["run", "tool", "agent", "everywhere"], "a model has no settings without its backend"
+    newest = api.get(path).json()["newest_incidents"][0]
+    assert offered["agent"]["change"]["scope"] == f"agent:{newest['agent']}"
+    assert offered["everywhere"]["change"]["scope"] == "project"
+    until = (timezone.now() + timedelta(days=30)).isoformat()
+    body = {"where": "agent", "note": "it polls", "expires_at": until}
+    assert api.post(f"{path}/fine", body).json()["status"] == "fine"
+    entry = AuditEntry.objects.filter(subject=f"agent:{newest['agent']}").latest("pk")
+    assert f"it polls (from {newest['id']})" in str(entry.after)
+    assert Override.objects.get(agent=newest["agent"]).expires_at is not None
+    assert set(Incident.objects.values_list("label", flat=True)) == {"false_alarm"}
+    undone = api.post(f"{path}/undo").json()
+    assert (undone["status"], undone["label"]) == ("open", None)
+    assert not Override.objects.filter(agent=newest["agent"]).exists()
+
+
+def test_an_exception_leaves_the_siblings_alone_if_told_so(api, loop):
+    path = f"/loops/{loop['id']}"
+    after = api.post(f"{path}/fine", {"where": "tool", "siblings": False}).json()
+    assert (after["status"], after["label"]) == ("open", None)
+    assert ToolOverride.objects.filter(pattern="search_web").exists()
+    api.post(f"{path}/undo")
+    assert not ToolOverride.objects.filter(pattern="search_web").exists()
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"where": "nowhere"}, "where"),
+        ({"reason": "because"}, "reason"),
+        ({"siblings": False}, "where"),
+        ({"where": "run", "expires_at": "2036-01-01T00:00:00Z"}, "expires_at"),
+    ],
+)
+def test_what_cannot_be_fine_is_an_error_and_changes_nothing(api, loop, body, field):
+    answer = api.post(f"/loops/{loop['id']}/fine", body)
+    assert (answer.status_code, answer.json()["path"]) == (422, field)
+    assert set(Incident.objects.values_list("label", flat=True)) == {""}

@@ -30,7 +30,7 @@ SNAPSHOT = Path(__file__).parents[2] / "docs" / "openapi.json"
 VERBS = {
     "Get", "List", "Create", "Update", "Delete", "Remove", "Add", "Send", "Resend", "Export", "Preview", "Run",
     "Evaluate", "Decide", "Acknowledge", "Resolve", "Reopen", "Snooze", "Undo", "Revoke", "Label", "Comment", "Stop", "Resume", "End",
-    "Contain", "Lift", "Test", "Cancel", "Assign", "Search", "Mute", "Unmute", "Accept", "Reject",
+    "Contain", "Lift", "Test", "Cancel", "Assign", "Search", "Put", "Close", "Confirm", "Accept", "Reject",
 }  # fmt: skip
 
 

@@ -232,7 +232,7 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
         make_incident(world.project, tool=tool, agent=NASTY)
         loops.assign_missing()
         found[tool] = Loop.objects.get(project=world.project, tool=tool)
-        loop_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+        loop_triage.later(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     page = f"{url(world, 'alerts')}?tab=silences"
 
     def shown():
@@ -253,9 +253,9 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
         make_incident(world.project, tool=tool)
         loops.assign_missing()
         found[tool] = Loop.objects.get(project=world.project, tool=tool)
-        loop_triage.mute(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
+        loop_triage.later(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     assert shown() == first
-    loop_triage.unmute(world.project.pk, found["read_file"].public_id, SYSTEM)
+    loop_triage.reopen(world.project.pk, found["read_file"].public_id, SYSTEM)
     shown()
     gone = found.pop("tool_0")
     gone.incidents.all().delete()

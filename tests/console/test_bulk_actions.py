@@ -76,12 +76,12 @@ def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
 
 @pytest.mark.parametrize("is_matching", [True, False])
 def test_rows_that_an_action_leaves_as_they_are_do_not_count(world, is_matching):
-    already = Incident.objects.filter(loop_id__in=("c-1", "c-2"))
+    already = Incident.objects.filter(calls_digest__in=("c-1", "c-2"))
     already.update(label="false_alarm")
     if is_matching:
         done, number = all_that_match(world), 60
     else:
-        ids = Incident.objects.filter(loop_id__in=("c-1", "c-2", "c-3", "c-4", "c-5")).order_by("pk")
+        ids = Incident.objects.filter(calls_digest__in=("c-1", "c-2", "c-3", "c-4", "c-5")).order_by("pk")
         form = {"action": "label:false_alarm", "ids": [*ids.values_list("public_id", flat=True)]}
         done, number = world.client.post(f"{world.base}/incidents/act", form, follow=True), 5
     assert f"{number - 2} incidents labelled, 2 unchanged." in text(done)
@@ -95,19 +95,18 @@ def test_rows_that_an_action_leaves_as_they_are_do_not_count(world, is_matching)
 
 
 @pytest.mark.parametrize("number", [3, 25])
-def test_patterns_without_open_incidents_are_not_acknowledged(world, number):
+def test_loops_that_are_assigned_or_closed_already_are_unchanged(world, number):
     Incident.objects.all().delete()
     for one in range(number):
         loop(world.project, f"run-{one}", tool=f"tool-{one}", calls=4)
     Incident.objects.filter(session_name="run-0").update(status="ended", ended_at=timezone.now())
     ids = [*Loop.objects.filter(incidents__isnull=False).values_list("public_id", flat=True)]
-    for action, count in (("acknowledge", number - 1), ("resolve", number)):
+    for action, words in (("assign:me", "assigned"), ("done", "closed")):
         form = {"action": action, "ids": ids}
         said = text(world.client.post(f"{world.base}/loops/act", form, follow=True))
-        unchanged = f", {number - count} unchanged" if count < number else ""
-        assert f"{count} loops {action.removesuffix('e')}ed{unchanged}." in said
+        assert f"{number} loops {words}." in said
         again = text(world.client.post(f"{world.base}/loops/act", form, follow=True))
-        assert f"0 loops {action.removesuffix('e')}ed, {number} unchanged." in again
+        assert f"0 loops {words}, {number} unchanged." in again
 
 
 def test_an_undo_counts_what_it_restores_along_with_another_row(world):
@@ -176,16 +175,14 @@ def test_a_batch_that_was_not_counted_is_not_carried_out_again(world, monkeypatc
     assert IncidentActivity.objects.filter(action="snoozed").count() == 60
 
 
-def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
+def test_undo_leaves_what_the_person_has_changed_of_a_loop_since(world):
     for number in range(3):
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     query = "q=is:open tool:tool_*"
     keys = [*Loop.objects.filter(tool__startswith="tool_").order_by("pk")]
-    done = all_that_match(world, "loops", query, "label:false_alarm")
+    done = all_that_match(world, "loops", query, "fine")
     since = keys[0]
-    world.client.post(
-        f"{world.base}/loops/act", {"action": "label", "label": "true_loop", "ids": since.public_id}
-    )
+    world.client.post(f"{world.base}/loops/act", {"action": "confirm", "ids": since.public_id})
     # The process that carried it out had not counted the last row when an undo ended it.
     BulkAction.objects.update(
         done=len(keys) - 1, finished_at=BulkAction.objects.get().created_at, claimed_until=None
@@ -195,14 +192,14 @@ def test_undo_leaves_what_the_person_has_changed_of_a_pattern_since(world):
     assert [Loop.objects.get(pk=one.pk).label for one in keys] == ["true_loop"] + [""] * (len(keys) - 1)
 
 
-def test_all_patterns_that_match_are_resolved_and_restored(world):
+def test_all_loops_that_match_are_closed_and_restored(world):
     for number in range(51):  # one more than a page has
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     keys = Loop.objects.filter(tool__startswith="tool_").count()
     assert keys > 50
     assert f"all {keys} that match" in text(world.client.get(f"{world.base}/loops?q=is:open tool:tool_*"))
-    done = all_that_match(world, "loops", "q=is:open tool:tool_*", "resolve")
-    assert f"{keys} loops resolved." in text(done)
+    done = all_that_match(world, "loops", "q=is:open tool:tool_*", "done")
+    assert f"{keys} loops closed." in text(done)
     while loop_changes.carry_out_waiting():
         pass
     own = Incident.objects.filter(tool__startswith="tool_")
@@ -240,17 +237,15 @@ def test_a_note_that_names_an_action_does_not_belong_to_it(world, monkeypatch):
     assert labels() == {f"c-{number}": "" for number in range(60)} | {"other": "false_alarm"}
 
 
-def test_what_the_person_did_to_a_pattern_before_the_action_reached_it_is_not_undone_with_it(
-    world, monkeypatch
-):
+def test_what_the_person_did_to_a_loop_before_the_action_reached_it_is_not_undone_with_it(world, monkeypatch):
     for number in range(3):
         loop(world.project, f"own-{number}", tool=f"tool_{number:02}", calls=4)
     monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
-    all_that_match(world, "loops", "q=is:open tool:tool_*", "label:false_alarm")
+    all_that_match(world, "loops", "q=is:open tool:tool_*", "fine")
     row = BulkAction.objects.get()
     assert row.done == 1
     last = Loop.objects.get(pk=row.targets[-1])
-    form = {"action": "label:false_alarm", "ids": last.public_id}
+    form = {"action": "fine", "ids": last.public_id}
     world.client.post(f"{world.base}/loops/act", form)
     BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
     while bulk_actions.carry_out_waiting():

@@ -65,29 +65,29 @@ def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world)
     assert stranger.get(page.request["PATH_INFO"]).status_code == 404
 
 
-def test_a_loop_is_muted_assigned_commented_and_resolved_with_undo(world):
-    assert "1 loop muted." in act(world, "mute")
+def test_a_loop_is_put_off_assigned_commented_and_closed_with_undo(world):
+    assert "1 loop put off." in act(world, "later")
     Incident.objects.update(last_seen_at=AlertSilence.objects.get().starts_at)
-    assert "Muted but firing" not in text(world.client.get(f"{world.base}/loops?q=is:muted"))
+    assert "Later, but firing" not in text(world.client.get(f"{world.base}/loops?q=is:later"))
     loop(world.project, "again", calls=4)
-    shown = text(world.client.get(f"{world.base}/loops?q=is:muted_but_firing"))
-    assert "Muted but firing 1" in shown
-    assert "since muted" in shown
+    shown = text(world.client.get(f"{world.base}/loops?q=is:later_but_firing"))
+    assert "Later, but firing 1" in shown
+    assert "since then" in shown
     assert "Still firing" in text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     assert "1 loop restored." in act(world, "undo")
-    act(world, "mute:8h")
+    act(world, "later:8h")
     until = AlertSilence.objects.latest("pk").ends_at
     noted = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     assert f"until {until:%Y-%m-%d %H:%M} UTC" in noted
     act(world, "undo")
     assert "1 loop assigned." in act(world, "assign:me")
     act(world, "comment", note="vendor informed")
-    shown = act(world, "resolve")
+    shown = act(world, "done")
     assert not Incident.objects.exclude(status="resolved").exists()
-    assert "1 loop resolved." in shown
+    assert "1 loop closed." in shown
     act(world, "undo")
     page = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
-    for words in ("Open", world.user.get_username(), "vendor informed", "undid: resolved"):
+    for words in ("Open", world.user.get_username(), "vendor informed", "undid: done"):
         assert words in page, words
     row, leaving = Loop.objects.get(), make_member(world.project, Role.OPERATOR)
     act(world, "assign", assignee=leaving.get_username())
@@ -104,7 +104,7 @@ def test_a_loop_is_muted_assigned_commented_and_resolved_with_undo(world):
     assert row.assignee is None  # not the one who left
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
-    assert viewer.post(f"{world.base}/loops/act", {"action": "resolve"}).status_code == 403
+    assert viewer.post(f"{world.base}/loops/act", {"action": "done"}).status_code == 403
 
 
 def test_a_loop_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world):
@@ -112,20 +112,20 @@ def test_a_loop_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world)
     ids = [*Incident.objects.values_list("public_id", flat=True)]
     form = {"action": "label:false_alarm", "ids": ids}
     world.client.post(f"{world.base}/incidents/act", form | {"ids": ids[:1]})
-    assert "Not a loop 0" in text(world.client.get(f"{world.base}/loops?q="))
+    assert "Fine 0" in text(world.client.get(f"{world.base}/loops?q="))
     world.client.post(f"{world.base}/incidents/act", form)
-    listed = text(world.client.get(f"{world.base}/loops?q=is:not_a_loop"))
-    assert "Not a loop 1" in listed
+    listed = text(world.client.get(f"{world.base}/loops?q=is:fine"))
+    assert "Fine 1" in listed
     assert "search_web is called again" in listed
     page = text(world.client.get(address))
-    assert "Remove label" in page
-    assert "resolve-button" not in world.client.get(address).content.decode()
+    assert "Reopen" in page
+    assert "done-button" not in world.client.get(address).content.decode()
     file = world.client.get(f"{world.base}/export/loops?q=&format=jsonl").getvalue()
     (row,) = map(json.loads, file.splitlines())
-    assert (row["state"], row["label"]) == ("not_a_loop", "false_alarm")
-    act(world, "label", label="")
+    assert (row["status"], row["label"]) == ("fine", "false_alarm")
+    act(world, "reopen")
     assert not Incident.objects.exclude(label="").exists()
-    assert "Not a loop 0" in text(world.client.get(f"{world.base}/loops?q="))
+    assert "Fine 0" in text(world.client.get(f"{world.base}/loops?q="))
 
 
 def test_a_loop_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):

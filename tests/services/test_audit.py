@@ -35,7 +35,7 @@ from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
-from detection.services.exceptions import exceptions
+from detection.services.exceptions import exceptions, fine
 from detection.services.gateway import backends, prices
 from detection.services.incidents import bulk_actions, loop_triage, triage
 from detection.services.ingestion import import_files, run_import, transcript_imports
@@ -58,8 +58,9 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.outbox.record_incident_event",  # is called by what writes the entry
     "audit.record",  # is the entry
     "loop_activity.record",  # is the entry
-    "alerting.mutes.mute",  # parts of `loop_triage`
-    "alerting.mutes.unmute",
+    "alerting.postponing.postpone",  # parts of `loop_triage`
+    "alerting.postponing.bring_back",
+    "incidents.loop_triage.start_fine",
     "alerting.silences.extend_again",
     "sessions.actions.stop_locked",  # part of `stop` and of a decision
 }
@@ -291,20 +292,23 @@ def _changes(w):
         ),
         "incidents.loop_triage.assign": (w.loop, lambda p: loop_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
         "incidents.loop_triage.comment": (w.loop, lambda p: loop_triage.comment(w.pk, p, ANA, "x")),
-        "incidents.loop_triage.mute": (w.loop, lambda p: loop_triage.mute(w.pk, p, ANA, until_worse=True)),
-        "incidents.loop_triage.unmute": (
-            lambda: w.done(loop_triage.mute, until_worse=True), lambda p: loop_triage.unmute(w.pk, p, ANA)
+        "incidents.loop_triage.later": (w.loop, lambda p: loop_triage.later(w.pk, p, ANA, until_worse=True)),
+        "incidents.loop_triage.reopen": (
+            lambda: w.done(loop_triage.later, until_worse=True), lambda p: loop_triage.reopen(w.pk, p, ANA)
         ),
-        "incidents.loop_triage.acknowledge": (w.loop, lambda p: loop_triage.acknowledge(w.pk, p, ANA)),
-        "incidents.loop_triage.resolve": (w.loop, lambda p: loop_triage.resolve(w.pk, p, ANA)),
-        "incidents.loop_triage.label": (w.loop, lambda p: loop_triage.label(w.pk, p, ANA, "false_alarm")),
+        "incidents.loop_triage.done": (w.loop, lambda p: loop_triage.done(w.pk, p, ANA)),
+        "incidents.loop_triage.fine": (w.loop, lambda p: loop_triage.fine(w.pk, p, ANA)),
+        "incidents.loop_triage.confirm": (w.loop, lambda p: loop_triage.confirm(w.pk, p, ANA)),
         "incidents.loop_triage.undo": (
-            lambda: w.done(loop_triage.resolve), lambda p: loop_triage.undo(w.pk, p, ANA)
+            lambda: w.done(loop_triage.done), lambda p: loop_triage.undo(w.pk, p, ANA)
         ),
+        "exceptions.fine.fine": (w.loop, lambda p: fine.fine(w.pk, p, ANA, where="agent")),
+        "exceptions.fine.undo": (lambda: w.done(loop_triage.done), lambda p: fine.undo(w.pk, p, ANA)),
+        "exceptions.fine.bulk": (w.loop, lambda p: fine.bulk(w.pk, [p], "fine", ANA)),
         "incidents.loop_triage.unassign_former_members": (
             w.left, lambda _: loop_triage.unassign_former_members(w.pk, ANA)
         ),
-        "incidents.loop_triage.bulk": (w.loop, lambda p: loop_triage.bulk(w.pk, [p], "resolve", ANA)),
+        "incidents.loop_triage.bulk": (w.loop, lambda p: loop_triage.bulk(w.pk, [p], "done", ANA)),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),

@@ -12,22 +12,24 @@ from ninja import Body, Query, Router
 
 from detection.api.auth import ADMIN, ADMIN_WITH_BODY, READ
 from detection.api.pages import bulk_response, export_response, page_response, query_of
-from detection.api.query_parameters import existing, existing_name, target
+from detection.api.query_parameters import check_parameters, existing, existing_name, target
 from detection.api.requests import ApiRequest
-from detection.api.responses import LIST_AS_FILE, json_response
+from detection.api.responses import LIST_AS_FILE, json_response, list_response
 from detection.api.schemas.common import PageSchema
 from detection.api.schemas.incidents import ActivitySchema, CommentRequestSchema, NoteRequestSchema
 from detection.api.schemas.loops import (
     AssignRequestSchema,
     BulkLoopActionRequestSchema,
     BulkLoopActionResultSchema,
-    LabelLoopRequestSchema,
+    FineChoiceSchema,
+    FineQuerySchema,
+    FineRequestSchema,
+    LaterRequestSchema,
     LoopDetailSchema,
     LoopExportQuerySchema,
     LoopFiltersSchema,
     LoopQuerySchema,
     LoopSchema,
-    MuteRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
 from detection.filtering.language import term
@@ -36,12 +38,13 @@ from detection.selectors import incidents, loops
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import INCIDENTS, LOOPS
 from detection.selectors.row_fields import document_of
+from detection.services.exceptions import fine as verbs
 from detection.services.incidents import loop_triage as services
 from detection.web.documents import incident_document, loop_document
 
 router = Router(tags=["loops"])
 MAX_INCIDENTS, MAX_ACTIVITY = 50, 200
-_PARAMETERS = {"state": "is", "assignee": "owner", "kind": "detector"} | {
+_PARAMETERS = {"status": "is", "assignee": "owner", "kind": "detector"} | {
     name: name for name in ("tool", "agent", "backend", "model", "session")
 }
 """Typed parameters and the fields of the filter language that they select values of."""
@@ -89,13 +92,15 @@ def update_loops(request: ApiRequest, body: Body[BulkLoopActionRequestSchema]) -
     more: dict[str, object] = {}
     if body.action == "assign":
         more = {"assignee": body.assignee}
-    elif body.action == "mute":
+    elif body.action == "later":
         more = {"until": body.until, "until_worse": body.until_worse, "reason": body.reason}
-    elif body.action == "label":
-        more = {"value": body.label, "note": body.note}
-    elif body.action in ("acknowledge", "resolve"):
+    elif body.action == "fine":
+        more = {
+            "reason": body.reason, "note": body.note, "where": body.where, "expires_at": body.expires_at,
+        }  # fmt: skip
+    elif body.action in ("done", "confirm"):
         more = {"note": body.note}
-    return bulk_response(request, services.bulk, body.ids, body.action, **more)
+    return bulk_response(request, verbs.bulk, body.ids, body.action, **more)
 
 
 @router.get(
@@ -142,70 +147,101 @@ def comment_loop(request: ApiRequest, loop_id: str, body: Body[CommentRequestSch
 
 
 @router.post(
-    "/loops/{loop_id}/mute",
+    "/loops/{loop_id}/done",
+    auth=ADMIN,
+    response={200: LoopSchema},
+    summary="Close a loop",
+    openapi_extra=described(NoteRequestSchema),
+)
+def close_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
+    """Close the loop and its incidents. If it is detected again, it opens: it has returned."""
+    note = optional_body(request, NoteRequestSchema).note
+    return _changed(request, services.done(*target(request, loop_id), note))
+
+
+@router.post(
+    "/loops/{loop_id}/later",
     auth=ADMIN_WITH_BODY,
     response={200: LoopSchema},
-    summary="Mute a loop",
+    summary="Put off a loop",
 )
-def mute_loop(request: ApiRequest, loop_id: str, body: Body[MuteRequestSchema]) -> HttpResponse:
-    """Send no notifications about the loop until a given time, or until it gets worse."""
+def postpone_loop(request: ApiRequest, loop_id: str, body: Body[LaterRequestSchema]) -> HttpResponse:
+    """Hide the loop and send no notifications about it until a given time, or until it gets worse."""
     until = body.until
     if until is None and body.hours is not None:
         until = timezone.now() + timedelta(hours=body.hours)
     return _changed(
         request,
-        services.mute(
+        services.later(
             *target(request, loop_id), until=until, until_worse=body.until_worse, reason=body.reason
         ),
     )
 
 
-@router.post(
-    "/loops/{loop_id}/unmute",
-    auth=ADMIN,
-    response={200: LoopSchema},
-    summary="Unmute a loop",
+@router.get(
+    "/loops/{loop_id}/fine",
+    auth=READ,
+    response={200: PageSchema[FineChoiceSchema]},
+    summary="List where a loop may be fine",
 )
-def unmute_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
-    """End the mute. Alerts for incidents that are still open and were never sent are sent once."""
-    return _changed(request, services.unmute(*target(request, loop_id)))
+def list_fine_choices(request: ApiRequest, loop_id: str, query: Query[FineQuerySchema]) -> HttpResponse:
+    """List the exceptions for the newest incident of the loop, narrowest first. Each can be tried as a what-if."""
+    check_parameters(request, FineQuerySchema)
+    project_id, public_id = request.principal.project_id, existing_name(loop_id)
+    return list_response(
+        {
+            "where": choice.where,
+            "words": f"{choice.option.where}: {choice.option.words}",
+            "settings": [*choice.option.settings],
+            "change": choice.option.change.as_dict(),
+        }
+        for choice in verbs.choices(project_id, public_id, query.reason)
+    )
 
 
 @router.post(
-    "/loops/{loop_id}/acknowledge",
-    auth=ADMIN,
-    response={200: LoopSchema},
-    summary="Acknowledge a loop",
-    openapi_extra=described(NoteRequestSchema),
-)
-def acknowledge_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
-    """Acknowledge all its open and snoozed incidents. If there are very many, a worker continues."""
-    note = optional_body(request, NoteRequestSchema).note
-    return _changed(request, services.acknowledge(*target(request, loop_id), note))
-
-
-@router.post(
-    "/loops/{loop_id}/resolve",
-    auth=ADMIN,
-    response={200: LoopSchema},
-    summary="Resolve a loop",
-    openapi_extra=described(NoteRequestSchema),
-)
-def resolve_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
-    """Resolve the loop and its incidents. If its loop is detected again, the loop reopens."""
-    note = optional_body(request, NoteRequestSchema).note
-    return _changed(request, services.resolve(*target(request, loop_id), note))
-
-
-@router.post(
-    "/loops/{loop_id}/label",
+    "/loops/{loop_id}/fine",
     auth=ADMIN_WITH_BODY,
     response={200: LoopSchema},
-    summary="Label a loop",
+    summary="Accept a loop",
 )
-def label_loop(request: ApiRequest, loop_id: str, body: Body[LabelLoopRequestSchema]) -> HttpResponse:
-    """Record whether the loop and all its incidents were loops."""
-    return _changed(request, services.label(*target(request, loop_id), body.label, body.note))
+def accept_loop(request: ApiRequest, loop_id: str, body: Body[FineRequestSchema]) -> HttpResponse:
+    """Say that the loop is fine: its incidents get the label "not a loop", and an exception is saved for `where`."""
+    return _changed(
+        request,
+        verbs.fine(
+            *target(request, loop_id),
+            body.reason,
+            body.note,
+            where=body.where,
+            expires_at=body.expires_at,
+            siblings=body.siblings,
+        ),
+    )
+
+
+@router.post(
+    "/loops/{loop_id}/confirm",
+    auth=ADMIN,
+    response={200: LoopSchema},
+    summary="Confirm a loop",
+    openapi_extra=described(NoteRequestSchema),
+)
+def confirm_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
+    """Label the loop and all its incidents as loops, which suggestions learn from."""
+    note = optional_body(request, NoteRequestSchema).note
+    return _changed(request, services.confirm(*target(request, loop_id), note))
+
+
+@router.post(
+    "/loops/{loop_id}/reopen",
+    auth=ADMIN,
+    response={200: LoopSchema},
+    summary="Reopen a loop",
+)
+def reopen_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
+    """Bring back a loop that was put off, or else remove its labels. Alerts that it hid are sent once."""
+    return _changed(request, services.reopen(*target(request, loop_id)))
 
 
 @router.post(
@@ -216,4 +252,4 @@ def label_loop(request: ApiRequest, loop_id: str, body: Body[LabelLoopRequestSch
 )
 def undo_loop_action(request: ApiRequest, loop_id: str) -> HttpResponse:
     """Undo the last action of this key on the loop and its incidents, within ten minutes."""
-    return _changed(request, services.undo(*target(request, loop_id)))
+    return _changed(request, verbs.undo(*target(request, loop_id)))

@@ -226,7 +226,7 @@ class SilenceSchema(SilenceRequestSchema):
 
     id: Annotated[str, PUBLIC_ID] = Field(description="Id of the silence.")
     loop: Annotated[str | None, Shown(column="loop__public_id")] = Field(
-        description="Id of the muted loop, whose alerts alone are silenced. Null if the silence is not a mute."
+        description="Id of the loop that is put off, whose alerts alone are silenced. Null for other silences."
     )
     created_by: str = Field(description="Who created it.")
     suppressed_count: Annotated[int, Shown(show=lambda row: getattr(row, "suppressed_count", 0))] = Field(

@@ -23,21 +23,21 @@ from detection.api.schemas.common import (
 from detection.api.schemas.incidents import ActivitySchema, IncidentSchema
 from detection.selectors.loops import LoopRow, SharedFact
 
-_UNTIL = "End of the mute, at most 90 days ahead."
+_UNTIL = "When it comes back, at most 90 days ahead."
 _UNTIL_WORSE = (
-    "End the mute when more new incidents open within 24 hours than in the 24 hours before it (at least one)."
+    "Bring it back when more new incidents open within 24 hours than in the 24 hours before (at least one)."
 )
-_LABEL = "`true_loop` or `false_alarm`. Empty removes the labels."
+_FINE_REASON = "Why it is fine."
 _ASSIGNEE = "User name of a member. Empty for no one."
-_MUTE_REASON = "Why notifications are suppressed."
+_LATER_REASON = "Why it is put off."
 
 
 class LoopFiltersSchema(FilterQuerySchema):
     """Filters of loops."""
 
-    state: Literal[
-        "", "open", "acknowledged", "snoozed", "muted", "muted_but_firing", "ended", "resolved", "not_a_loop"
-    ] = Field("", description="State. `muted_but_firing` selects muted loops that were detected since.")
+    status: Literal["", "open", "later", "later_but_firing", "fine", "done"] = Field(
+        "", description="Status. `later_but_firing` selects loops that were detected since they were put off."
+    )
     kind: FindingKindFilter = Field("", description="Detector of an incident.")
     tool: ShortText = Field("", description="Tool of an incident.")
     agent: ShortText = Field("", description="Agent of an incident.")
@@ -71,7 +71,7 @@ class LoopDetailSchema(LoopSchema):
     """A loop with what its incidents share, its newest incidents and its activity."""
 
     shared: dict[str, SharedFactSchema] = Field(
-        description="By field: `tool`, `agent`, `model`, `backend`, `loop` (the same arguments) and `session`."
+        description="By field: `tool`, `agent`, `model`, `backend`, `calls_digest` (the same arguments) and `session`."
     )
     newest_incidents: list[IncidentSchema] = Field(
         description="Its newest incidents. `GET /incidents?loop_id=…` lists all of them."
@@ -85,20 +85,49 @@ class AssignRequestSchema(StrictSchema):
     assignee: Name200 = Field(description=_ASSIGNEE)
 
 
-class LabelLoopRequestSchema(StrictSchema):
-    """A label of a loop and all its incidents."""
-
-    label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
-    note: Note = Field("", description="Note for the activity.")
-
-
-class MuteRequestSchema(StrictSchema):
-    """When a mute ends. `until`, `hours` or `until_worse` is required."""
+class LaterRequestSchema(StrictSchema):
+    """Until when a loop is put off. `until`, `hours` or `until_worse` is required."""
 
     until: Timestamp | None = Field(None, description=_UNTIL)
-    hours: float | None = Field(None, gt=0, le=2160, description="Length of the mute, instead of `until`.")
+    hours: float | None = Field(None, gt=0, le=2160, description="Hours until then, instead of `until`.")
     until_worse: bool = Field(False, description=_UNTIL_WORSE)
-    reason: Reason = Field("", description=_MUTE_REASON)
+    reason: Reason = Field("", description=_LATER_REASON)
+
+
+LabelReasonName = Literal["", "poll", "volatile_argument", "honest_repetition", "broken_tool", "other"]
+Where = Literal["run", "tool", "agent", "model", "everywhere"]
+
+
+class FineQuerySchema(Schema):
+    """Why a loop is fine, which the choices depend on."""
+
+    reason: LabelReasonName = Field("", description=_FINE_REASON)
+
+
+class FineChoiceSchema(Schema):
+    """Where a loop may be fine."""
+
+    where: Where = Field(description="Only this run, this tool, this agent, this model, or everywhere.")
+    words: str = Field(description="What the exception does.")
+    settings: list[str] = Field(description="The settings that it sets, where the words do not name them.")
+    change: dict[str, object] = Field(description="The change of the settings, as `POST /what-if` takes it.")
+
+
+class FineRequestSchema(StrictSchema):
+    """Why a loop is fine, and where."""
+
+    where: Literal["", Where] = Field(
+        "", description="Where the exception applies. Empty for the label alone, without an exception."
+    )
+    reason: LabelReasonName = Field("", description=_FINE_REASON)
+    note: Note = Field("", description="Note for the activity, and the reason of the exception.")
+    expires_at: Timestamp | None = Field(
+        None, description="End of the exception. Null for none; one for a run ends with the session."
+    )
+    siblings: bool = Field(
+        True,
+        description="Whether all incidents of the loop get the label. Otherwise only the exception is saved.",
+    )
 
 
 class BulkLoopActionRequestSchema(StrictSchema):
@@ -107,15 +136,18 @@ class BulkLoopActionRequestSchema(StrictSchema):
     ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(
         min_length=1, max_length=500, description="Ids of the loops."
     )
-    action: Literal["assign", "acknowledge", "resolve", "label", "mute", "unmute", "undo"] = Field(
+    action: Literal["assign", "done", "later", "fine", "confirm", "reopen", "undo"] = Field(
         description="The action."
     )
     assignee: Name200 = Field("", description=f"For `assign`. {_ASSIGNEE}")
-    until: Timestamp | None = Field(None, description=f"For `mute`. {_UNTIL}")
-    until_worse: bool = Field(False, description=f"For `mute`. {_UNTIL_WORSE}")
-    reason: Reason = Field("", description=f"For `mute`. {_MUTE_REASON}")
-    label: Literal["true_loop", "false_alarm", ""] = Field("", description=f"For `label`. {_LABEL}")
-    note: Note = Field("", description="Note for the activity, for `acknowledge`, `resolve` and `label`.")
+    until: Timestamp | None = Field(None, description=f"For `later`. {_UNTIL}")
+    until_worse: bool = Field(False, description=f"For `later`. {_UNTIL_WORSE}")
+    reason: Reason = Field("", description=f"For `later` and `fine`. {_LATER_REASON}")
+    where: Literal["", Where] = Field(
+        "", description="For `fine`. Where the exception applies; empty for none."
+    )
+    expires_at: Timestamp | None = Field(None, description="For `fine`. End of the exception.")
+    note: Note = Field("", description="Note for the activity, for `done`, `fine` and `confirm`.")
 
 
 class BulkLoopActionResultSchema(Schema):

@@ -22,7 +22,7 @@ from detection.models import (
 )
 from detection.models.alert_facts import AlertFacts
 from detection.models.incidents import IncidentStatus
-from detection.services.alerting import event_facts, mutes, outbox, routing
+from detection.services.alerting import event_facts, outbox, postponing, routing
 from detection.services.alerting.routing import EnabledRoute
 
 MAX_AT_ONCE = 500
@@ -122,7 +122,7 @@ def catch_up() -> int:
     late: list[AlertEvent] = []
     for silence in ended.select_related("loop").order_by("ends_at")[:MAX_AT_ONCE]:
         late += _late_events(silence)
-        mutes.note_end(silence)
+        postponing.note_end(silence)
         silence.caught_up_at = now
         silence.save(update_fields=["caught_up_at"])
     AlertEvent.objects.bulk_create(late)

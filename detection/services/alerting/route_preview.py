@@ -11,7 +11,7 @@ from typing import Any, Final
 from django.utils import timezone
 
 from detection.models import AlertDestination, AlertEvent, AlertEventType, AlertRoute, OutboxState
-from detection.services.alerting import alert_routes, mutes, rendering, routing
+from detection.services.alerting import alert_routes, postponing, rendering, routing
 from detection.services.alerting.routing import EnabledRoute
 
 WINDOW: Final = timedelta(hours=24)
@@ -155,13 +155,13 @@ class _Simulation:
     def _is_silenced(self, event: AlertEvent) -> bool:
         """Return what routing has decided, which no route changes, or would decide now on an event that waits for it.
 
-        At most one query per mute that ends when its loop gets worse.
+        At most one query per postponement that ends when its loop gets worse.
         """
         if event.state != OutboxState.PENDING:
             return event.state == OutboxState.SILENCED
         silence = routing.matching_silence(self._silences, event.facts)
         while silence is not None and silence.pk not in self._lasting:
-            if mutes.is_worse(silence, self._now):
+            if postponing.is_worse(silence, self._now):
                 self._silences.remove(silence)
                 silence = routing.matching_silence(self._silences, event.facts)
             else:

@@ -30,7 +30,7 @@ from detection.models import (
     Severity,
 )
 from detection.models.alert_facts import AlertFacts
-from detection.services.alerting import mutes
+from detection.services.alerting import postponing
 from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 log = structlog.get_logger(__name__)
@@ -101,7 +101,7 @@ def enabled_routes(project_id: int) -> list[EnabledRoute]:
 
 def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
     silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
-    while silence is not None and mutes.end_if_worse(silence):
+    while silence is not None and postponing.end_if_worse(silence):
         silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
     if silence is not None:
         event.state, event.silence = OutboxState.SILENCED, silence

@@ -99,8 +99,15 @@ def silence_version(row: AlertSilence) -> str:
 
 
 @transaction.atomic
-def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str | None = None) -> AlertSilence:
+def end_silence(
+    project_id: int, public_id: str, actor: Actor, *, version: str | None = None, is_noted: bool = True
+) -> AlertSilence:
     """End a silence now. Incidents that are still open and were never sent are sent once; see `reminders`.
+
+    Parameters
+    ----------
+    is_noted
+        Whether the activity of the loop of *Later* notes it.
 
     Raises
     ------
@@ -124,9 +131,9 @@ def end_silence(project_id: int, public_id: str, actor: Actor, *, version: str |
             before=before,
             after=silence_as_dict(row),
         )
-        if row.loop is not None:
+        if row.loop is not None and is_noted:
             ended = {"ends_at": before["ends_at"], "silence": row.public_id}
-            loop_activity.record(row.loop, actor, "unmuted", before=ended)
+            loop_activity.record(row.loop, actor, "reopened", before=ended)
     return row
 
 

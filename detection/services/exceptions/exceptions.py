@@ -20,7 +20,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import ToolRule, stored_values
-from detection.engine.scopes import SESSION, Scope
+from detection.engine.scopes import PROJECT, SESSION, Scope
 from detection.models import (
     AuditEntry,
     Incident,
@@ -47,6 +47,10 @@ from detection.services.what_if.changes import PolicyChange
 from detection.services.what_if.what_ifs import save_change
 from detection.strict_json import JsonProblem, loads
 
+PLACES: Final[Mapping[str, str]] = {
+    "run": "session", "tool": "tool", "agent": "agent", "model": "model", "everywhere": "project",
+}  # fmt: skip
+"""Where something is fine, and the scope of its exception."""
 MAX_ARGUMENTS: Final = 20
 MAX_OTHERS: Final = 20
 """Incidents about the same calls that are read for an exception."""
@@ -114,13 +118,17 @@ def _object(text: str | None) -> dict[str, object] | None:
     return value if isinstance(value, dict) else None
 
 
-def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[ExceptionOption]:
+def options(
+    incident: Incident, arguments: Sequence[str] | None = None, *, everywhere: bool = False
+) -> list[ExceptionOption]:
     """List the exceptions that fit an incident, by scope.
 
     Parameters
     ----------
     arguments
         Names of arguments for the option to ignore them; None for those that vary.
+    everywhere
+        Whether to list those for the whole project, too.
     """
     arguments = varying_arguments(incident) if arguments is None else arguments
     if not can_ignore_arguments(incident):
@@ -148,7 +156,7 @@ def options(incident: Incident, arguments: Sequence[str] | None = None) -> list[
             for name, words, values, labels in effects
         ]
     found += _of_tool(incident, own, raised, arguments)
-    for scope in _scopes(incident):
+    for scope in (*_scopes(incident), *((PROJECT,) if everywhere else ())):
         row = rows_at(incident.project_id, scope).in_effect().first()
         stored = stored_values(row.values) if row else {}
         found += [
@@ -271,11 +279,27 @@ def expiry_of(reason: str) -> str:
 
 def find(incident: Incident, option_id: str, arguments: Sequence[str] | None = None) -> ExceptionOption:
     """Return an option of an incident; `Invalid` for one that it does not have."""
-    found = {option.id: option for option in options(incident, arguments)}
+    found = {option.id: option for option in options(incident, arguments, everywhere=True)}
     if option_id not in found:
         names = ", ".join(found) or "none; this incident has no exceptions"
         raise Invalid(f"`option` must be one of {names}.", field="option", code="invalid_value")
     return found[option_id]
+
+
+def where(incident: Incident, place: str, reason: str = "") -> ExceptionOption | None:
+    """Return the exception of an incident for a place that fits a reason best; None if it has none there.
+
+    Parameters
+    ----------
+    place
+        One of `PLACES`.
+    reason
+        One of `LabelReason`.
+    """
+    kind = PLACES[place]
+    found = [one for one in options(incident, everywhere=True) if one.id.partition(":")[0] == kind]
+    chosen = best(found, reason)
+    return next((one for one in found if one.id == chosen), None)
 
 
 @transaction.atomic
@@ -432,7 +456,7 @@ def _incident(project_id: int, public_id: str) -> Incident:
 
 
 def _scopes(incident: Incident) -> list[Scope]:
-    """Return the scopes of rows that the incident's call had."""
+    """Return the scopes of rows that the incident's call had, narrowest first."""
     found = []
     if incident.backend and incident.model:
         found.append(Scope.of(backend=incident.backend, model=incident.model))

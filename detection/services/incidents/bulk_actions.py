@@ -30,7 +30,7 @@ CLAIM: Final = timedelta(seconds=60)
 UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
 _TIMES: Final = ("until",)
-_SWEEPING: Final = ("acknowledge", "resolve", "label")
+_SWEEPING: Final = ("assign", "done", "fine", "confirm", "reopen")
 _MODELS: Final[dict[str, type[Incident | Loop]]] = {"incidents": Incident, "loops": Loop}
 _ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},

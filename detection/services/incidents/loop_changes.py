@@ -15,7 +15,7 @@ from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from detection.models import Incident, LoopActivity
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.services.audit import Actor
 from detection.services.errors import ServiceError
 from detection.services.incidents import triage
@@ -34,17 +34,24 @@ _UNFINISHED = (
 _Change = Callable[[int, str, Actor, str], Incident]
 
 
-def _label(value: str) -> _Change:
-    return lambda project_id, public_id, actor, note: triage.label(project_id, public_id, actor, value, note)
+def _label(value: str, reason: str = "") -> _Change:
+    return lambda project_id, public_id, actor, note: triage.label(
+        project_id, public_id, actor, value, note, reason
+    )
+
+
+def _fine(reason: str) -> tuple[Q, _Change]:
+    label = IncidentLabel.FALSE_ALARM
+    return ~Q(label=label, label_reason=reason), _label(label, reason)
 
 
 SWEEPING: Mapping[str, tuple[Q, _Change]] = {
-    "acknowledged": (
-        Q(status__in=(IncidentStatus.OPEN.value, IncidentStatus.SNOOZED.value)),
-        triage.acknowledge,
-    ),
-    "resolved": (Q(status__in=_UNFINISHED), triage.resolve),
-    **{f"labelled {value or 'none'}": (~Q(label=value), _label(value)) for value in IncidentLabel.values},
+    "assigned": (Q(status=IncidentStatus.OPEN.value), triage.acknowledge),
+    "done": (Q(status__in=_UNFINISHED), triage.resolve),
+    "fine": (~Q(label=IncidentLabel.FALSE_ALARM), _label(IncidentLabel.FALSE_ALARM)),
+    **{f"fine:{reason}": _fine(reason) for reason in LabelReason.values if reason},
+    "confirmed": (~Q(label=IncidentLabel.TRUE_LOOP), _label(IncidentLabel.TRUE_LOOP)),
+    "label_removed": (~Q(label=IncidentLabel.NONE), _label(IncidentLabel.NONE)),
 }
 """Actions on all incidents: which incidents they concern, and the change of one."""
 

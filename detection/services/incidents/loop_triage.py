@@ -1,4 +1,6 @@
-"""Actions of people on loops: assign, comment, mute, and acknowledge, resolve or label all incidents; undo.
+"""What people do with loops: assign and comment; Done, Later, Fine; confirm, reopen and undo.
+
+Done and Fine close all incidents of a loop, and Fine labels them. `services.exceptions.fine` saves the exception, too.
 
 The figures and the state of a loop are counted by `selectors.loops`.
 """
@@ -6,7 +8,7 @@ The figures and the state of a loop are counted by `selectors.loops`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -16,9 +18,9 @@ from django.db.models import Max
 from django.utils import timezone
 
 from detection.models import Loop, LoopActivity, Membership
-from detection.models.incidents import IncidentLabel
+from detection.models.incidents import IncidentLabel, LabelReason
 from detection.services import loop_activity
-from detection.services.alerting import mutes, silences
+from detection.services.alerting import postponing, silences
 from detection.services.audit import Actor, noted
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
 from detection.services.incidents import loop_changes
@@ -27,8 +29,9 @@ from detection.services.incidents.triage import NOTHING_TO_UNDO
 from detection.services.loop_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
-_SWEEPING = frozenset(("acknowledge", "resolve", "label", "undo"))
-_NOT_UNDOABLE = ("commented", "mute_ended", "unassigned")
+_SWEEPING = frozenset(("assign", "done", "fine", "confirm", "reopen", "undo"))
+_CLOSING = frozenset(("done", "fine", *(f"fine:{one}" for one in LabelReason.values if one)))
+_NOT_UNDOABLE = ("commented", "came_back", "unassigned")
 
 
 @contextmanager
@@ -48,11 +51,12 @@ def _change(
     action: str,
     note: str = "",
     fields: dict[str, object] | None = None,
+    kept: Mapping[str, object] | None = None,
     **more: Any,
 ) -> LoopActivity:
-    """Set fields of a locked loop, and record the change with the old values for undo."""
+    """Set fields of a locked loop, and record the change with the old values, and what else undo needs."""
     values = fields or {}
-    before = {name: plain(getattr(loop, name)) for name in values}
+    before = {name: plain(getattr(loop, name)) for name in values} | dict(kept or {})
     for name, value in values.items():
         setattr(loop, name, value)
     if values:
@@ -69,8 +73,12 @@ def _checked_note(note: str, *, required: bool = False) -> str:
     return note
 
 
-def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Loop:
+def assign(
+    project_id: int, public_id: str, actor: Actor, assignee: str = "", *, seconds: float = IN_REQUEST_SECONDS
+) -> Loop:
     """Set the person responsible for a loop; empty for no one.
+
+    Who takes a loop has seen it: its open incidents are acknowledged.
 
     Raises
     ------
@@ -87,11 +95,18 @@ def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") ->
                 raise Invalid(
                     "`assignee` must be the user name of a member of this project.", field="assignee"
                 )
-        with _locked(project_id, public_id) as loop:
-            if loop.assignee_id != user_id:
-                note = f"to {assignee}" if assignee else "to no one"
-                _change(loop, actor, "assigned", note, {"assignee_id": user_id})
-    return loop
+        note = f"to {assignee}" if assignee else "to no one"
+        if user_id is not None and user_id == actor.user_id:
+            fields: dict[str, object] = {"assignee_id": user_id}
+            change = _start_sweep(
+                project_id, public_id, actor, "assigned", note, fields, is_note_required=False
+            )
+        else:
+            change = None
+            with _locked(project_id, public_id) as loop:
+                if loop.assignee_id != user_id:
+                    _change(loop, actor, "assigned", note, {"assignee_id": user_id})
+    return finish(project_id, public_id, change, seconds)
 
 
 def unassign_former_members(project_id: int, actor: Actor) -> None:
@@ -114,7 +129,7 @@ def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Loop:
         return loop
 
 
-def mute(
+def later(
     project_id: int,
     public_id: str,
     actor: Actor,
@@ -123,62 +138,119 @@ def mute(
     until_worse: bool = False,
     reason: str = "",
 ) -> Loop:
-    """Send no notifications about a loop until a time, or until it gets worse; see `services.alerting.mutes`."""
+    """Put a loop off until a time, or until it gets worse: it sends no notifications; see `services.alerting`."""
     with _locked(project_id, public_id) as loop:
-        replaced = mutes.active(project_id, [loop.pk]).get(loop.pk)
+        replaced = postponing.active(project_id, [loop.pk]).get(loop.pk)
         before = {"silence": replaced.public_id, "ends_at": plain(replaced.ends_at)} if replaced else None
-        mutes.mute(loop, actor, until=until, until_worse=until_worse, reason=reason)
+        postponing.postpone(loop, actor, until=until, until_worse=until_worse, reason=reason)
         ends = [f"until {noted(until)}"] if until else []
         note = " or ".join([*ends, *(["until it gets worse"] if until_worse else [])])
         note = f"{note}: {reason.strip()}" if reason.strip() else note
-        loop_activity.record(loop, actor, "muted", note, before=before)
+        loop_activity.record(loop, actor, "later", note, before=before)
         return loop
 
 
-def unmute(project_id: int, public_id: str, actor: Actor) -> Loop:
-    """End the mute of a loop. Nothing changes if it is not muted."""
-    with _locked(project_id, public_id) as loop:
-        mutes.unmute(loop, actor)
-        return loop
+def reopen(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_REQUEST_SECONDS) -> Loop:
+    """Bring back a loop that was put off, or remove the labels of one that is fine.
 
-
-def acknowledge(
-    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
-) -> Loop:
-    """Acknowledge all open and snoozed incidents of a loop. Nothing changes without them and a note."""
-    return _sweep(project_id, public_id, actor, "acknowledged", note, {}, seconds)
-
-
-def resolve(
-    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
-) -> Loop:
-    """Resolve a loop with all incidents that are open, acknowledged or snoozed.
-
-    If its loop returns, the loop reopens.
+    Incidents whose loop continues are open again then. A loop that is done opens when it is detected again.
     """
-    return _sweep(project_id, public_id, actor, "resolved", note, {"resolved_at": timezone.now()}, seconds)
+    with _locked(project_id, public_id) as loop:
+        if postponing.bring_back(loop, actor) is not None:
+            return loop
+    return _sweep(
+        project_id, public_id, actor, "label_removed", "", {"label": IncidentLabel.NONE.value}, seconds
+    )
 
 
-def label(
+def done(
+    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
+) -> Loop:
+    """Close a loop with all its incidents that are open, acknowledged or snoozed; it ends a postponement, too.
+
+    If it is detected again, the loop opens: it has returned.
+    """
+    return _sweep(project_id, public_id, actor, "done", note, {"resolved_at": timezone.now()}, seconds)
+
+
+def fine(
     project_id: int,
     public_id: str,
     actor: Actor,
-    value: str,
+    reason: str = "",
     note: str = "",
     *,
     seconds: float = IN_REQUEST_SECONDS,
 ) -> Loop:
-    """Set whether a loop and all its incidents were loops.
+    """Say that a loop is fine: it and all its incidents get the label "not a loop".
 
     Parameters
     ----------
-    value
-        ``true_loop``, ``false_alarm``, or empty to remove the labels.
+    reason
+        Why, one of `LabelReason`; empty without a reason.
+
+    Raises
+    ------
+    Invalid
+        For an unknown reason, or a note that is too long.
     """
-    if value not in IncidentLabel.values:
-        raise Invalid("`label` must be true_loop, false_alarm or empty.", field="label")
+    if reason not in LabelReason.values:
+        words = ", ".join(filter(None, LabelReason.values))
+        raise Invalid(f"`reason` must be one of {words}.", field="reason")
+    change = start_fine(project_id, public_id, actor, reason, note)
+    return finish(project_id, public_id, change, seconds)
+
+
+def start_fine(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    reason: str,
+    note: str,
+    *,
+    excepted: str = "",
+    siblings: bool = True,
+) -> LoopActivity | None:
+    """Record that a loop is fine, in the transaction of its exception; `finish` labels the incidents.
+
+    Parameters
+    ----------
+    excepted
+        Id of the incident whose exception was saved.
+    siblings
+        Whether to label the incidents.
+    """
+    action = f"fine:{reason}" if reason else "fine"
+    if not siblings:
+        with _locked(project_id, public_id) as loop:
+            return _change(loop, actor, "excepted", _checked_note(note), kept={"excepted": excepted})
+    fields: dict[str, object] = {"label": IncidentLabel.FALSE_ALARM.value}
+    return _start_sweep(
+        project_id,
+        public_id,
+        actor,
+        action,
+        _checked_note(note),
+        fields,
+        kept={"excepted": excepted} if excepted else None,
+    )
+
+
+def finish(project_id: int, public_id: str, change: LoopActivity | None, seconds: float) -> Loop:
+    """Carry out a change that was recorded, for at most these seconds; a worker continues."""
+    if change is None:
+        return Loop.objects.get(project_id=project_id, public_id=public_id)
+    if change.last_incident:
+        loop_changes.carry_out(change, seconds)
+    return change.loop
+
+
+def confirm(
+    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
+) -> Loop:
+    """Confirm that a loop and all its incidents were loops."""
     return _sweep(
-        project_id, public_id, actor, f"labelled {value or 'none'}", note, {"label": value}, seconds
+        project_id, public_id, actor, "confirmed", note, {"label": IncidentLabel.TRUE_LOOP.value}, seconds
     )
 
 
@@ -192,22 +264,42 @@ def _sweep(
     seconds: float,
 ) -> Loop:
     """Change all incidents of a loop: for at most these seconds, a worker continues."""
-    note = _checked_note(note)
+    change = _start_sweep(project_id, public_id, actor, action, _checked_note(note), fields)
+    return finish(project_id, public_id, change, seconds)
+
+
+def _start_sweep(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    action: str,
+    note: str,
+    fields: dict[str, object],
+    *,
+    is_note_required: bool = True,
+    kept: Mapping[str, object] | None = None,
+) -> LoopActivity | None:
+    """Record a change of all incidents of a loop, which this process then carries out; None if nothing changes."""
     with _locked(project_id, public_id) as loop:
-        # Resolving again sets a new time only if there is something to resolve.
+        closed = postponing.active(project_id, [loop.pk]).get(loop.pk) if action in _CLOSING else None
+        # Closing again sets a new time only if there is something to close.
         is_same = all(
             getattr(loop, name) == value or (name == "resolved_at" and loop.resolved_at is not None)
             for name, value in fields.items()
         )
-        if not note and is_same and not loop.incidents.filter(loop_changes.SWEEPING[action][0]).exists():
-            return loop
+        is_noted = bool(note) and is_note_required
+        concerned = loop.incidents.filter(loop_changes.SWEEPING[action][0])
+        if not (is_noted or kept or closed) and is_same and not concerned.exists():
+            return None
+        kept = dict(kept or {})
+        if closed is not None:
+            kept |= {"silence": closed.public_id, "ends_at": plain(closed.ends_at)}
+            silences.end_silence(project_id, closed.public_id, actor, is_noted=False)
         newest = loop.incidents.aggregate(newest=Max("pk"))["newest"] or 0
-        change = _change(
-            loop, actor, action, note, fields,
+        return _change(
+            loop, actor, action, note, fields, kept,
             last_incident=newest, finished_at=None, claimed_until=loop_changes.claim(),
         )  # fmt: skip
-    loop_changes.carry_out(change, seconds)
-    return loop
 
 
 def undo(
@@ -241,9 +333,9 @@ def undo(
             more |= {
                 "last_incident": last.last_incident, "finished_at": None, "claimed_until": loop_changes.claim(),
             }  # fmt: skip
-        fields = dict(last.before)
-        if last.action == "muted":
-            mutes.unmute(loop, actor)
+        fields = {name: value for name, value in last.before.items() if name != "excepted"}
+        if last.action == "later":
+            postponing.bring_back(loop, actor)
         if "silence" in fields:
             ends_at = datetime.fromisoformat(fields.pop("ends_at"))
             silences.extend_again(project_id, fields.pop("silence"), actor, ends_at)
@@ -252,7 +344,7 @@ def undo(
             fields["assignee_id"] = None  # has left since
         if fields.get("resolved_at"):
             fields["resolved_at"] = datetime.fromisoformat(fields["resolved_at"])
-        change = _change(loop, actor, "undone", f"undid: {last.action}", fields, **more)
+        change = _change(loop, actor, "undone", f"undid: {last.action}", fields, None, **more)
     if change.last_incident:
         loop_changes.carry_out(change, seconds)
     return loop
@@ -268,33 +360,44 @@ def undoable(loop: Loop, actor_name: str, *, is_timed: bool = True) -> LoopActiv
 
 ACTIONS: dict[str, Callable[..., Loop]] = {
     "assign": assign,
-    "acknowledge": acknowledge,
-    "resolve": resolve,
-    "label": label,
-    "mute": mute,
-    "unmute": unmute,
+    "done": done,
+    "later": later,
+    "fine": fine,
+    "confirm": confirm,
+    "reopen": reopen,
     "undo": undo,
 }
 
 
 def bulk(
-    project_id: int, public_ids: list[str], action: str, actor: Actor, **arguments: Any
+    project_id: int,
+    public_ids: list[str],
+    action: str,
+    actor: Actor,
+    *,
+    actions: Mapping[str, Callable[..., Loop]] = ACTIONS,
+    **arguments: Any,
 ) -> dict[str, str]:
     """Apply one action to several loops.
+
+    Parameters
+    ----------
+    actions
+        The actions by name.
 
     Returns
     -------
     dict
         By id: ``done``, or the code of the error.
     """
-    if action not in ACTIONS:
-        raise Invalid(f"`action` must be one of {', '.join(ACTIONS)}.", field="action")
+    if action not in actions:
+        raise Invalid(f"`action` must be one of {', '.join(actions)}.", field="action")
     outcome, until = {}, time.monotonic() + IN_REQUEST_SECONDS
     for public_id in dict.fromkeys(public_ids):
         if action in _SWEEPING:
             arguments["seconds"] = max(0.0, until - time.monotonic())
         try:
-            ACTIONS[action](project_id, public_id, actor, **arguments)
+            actions[action](project_id, public_id, actor, **arguments)
             outcome[public_id] = "done"
         except ServiceError as error:
             outcome[public_id] = error.code

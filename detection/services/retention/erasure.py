@@ -374,7 +374,7 @@ class _ErasureWork:
     def _erase_incidents(self, name: str, about: list[str]) -> Counter[str]:
         """Remove the incidents of sessions of this name that have no row any more, with what was sent about them.
 
-        Adds to `about` the loops of which none is left, with their mutes.
+        Adds to `about` the loops of which none is left, with their postponements.
         """
         project_id = self._row.project_id
         incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)

@@ -106,7 +106,7 @@ def opens(project, number):
 
 def mute_until_worse(project):
     loop = Loop.objects.get(project=project)
-    loop_triage.mute(project.pk, loop.public_id, ANA, until=None, until_worse=True)
+    loop_triage.later(project.pk, loop.public_id, ANA, until=None, until_worse=True)
 
 
 def previewed(project, hook, route=None):

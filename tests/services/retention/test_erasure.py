@@ -143,7 +143,7 @@ def everywhere(project, receiver):
     exceptions.create_exception(project.pk, incident.public_id, ANA, "tool:poll", note=f"for {SECRET}")
     until = timezone.now() + timedelta(hours=1)
     loop_triage.comment(project.pk, incident.loop.public_id, ANA, SECRET)
-    loop_triage.mute(project.pk, incident.loop.public_id, ANA, until=until, reason=SECRET)
+    loop_triage.later(project.pk, incident.loop.public_id, ANA, until=until, reason=SECRET)
     silences.create_silence(project.pk, ANA, reason=SECRET, ends_at=until, calls_digest=incident.calls_digest)
     filters = urlencode({"q": write([term("session", NAME)])})
     saved_views.save_view(project.pk, "incidents", "Theirs", filters, ANA)

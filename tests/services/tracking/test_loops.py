@@ -73,7 +73,7 @@ def test_the_same_loop_of_other_sessions_and_agents_is_one_loop_with_what_they_s
     assert rows.keys() == {"search_web", "grep"}
     search = rows["search_web"]
     incidents = Incident.objects.filter(loop__public_id=search.public_id)
-    assert (search.sessions, search.incidents, search.state) == (3, incidents.count(), "open")
+    assert (search.sessions, search.incidents, search.status) == (3, incidents.count(), "open")
     assert dict(search.agents)["coder"] == incidents.filter(agent="coder").count()
     assert sum(search.trend) == search.incidents
     assert search.last_seen_at == max(incidents.values_list("last_seen_at", flat=True))
@@ -115,63 +115,93 @@ def statuses():
     return [*Incident.objects.order_by("pk").values_list("status", flat=True)]
 
 
-def state(loop):
-    return selector.row_of(loop).state
+def status(loop):
+    return selector.row_of(loop).status
 
 
 def test_a_note_is_kept_although_nothing_is_left_to_change(project, loop):
     for note in ("fixed the tool", "root cause: the proxy"):
-        loop_triage.resolve(project.pk, loop.public_id, OPERATOR, note)
-    notes = loop.activity.filter(action="resolved").order_by("pk").values_list("note", flat=True)
+        loop_triage.done(project.pk, loop.public_id, OPERATOR, note)
+    notes = loop.activity.filter(action="done").order_by("pk").values_list("note", flat=True)
     assert [*notes] == ["fixed the tool", "root cause: the proxy"]
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
-    assert state(loop) == "resolved"
+    assert status(loop) == "done"
 
 
 def test_an_action_changes_all_incidents_and_undo_restores_each(project, loop):
     before = statuses()
-    loop_triage.resolve(project.pk, loop.public_id, OPERATOR, "fixed the tool")
+    loop_triage.done(project.pk, loop.public_id, OPERATOR, "fixed the tool")
     assert statuses() == ["resolved"] * 3 + ["ended", "resolved"]
-    assert state(loop) == "resolved"
-    assert loop.activity.get(action="resolved").changed == 4
-    loop_triage.resolve(project.pk, loop.public_id, OPERATOR)  # nothing is left to resolve
-    assert loop.activity.filter(action="resolved").count() == 1
+    assert status(loop) == "done"
+    assert loop.activity.get(action="done").changed == 4
+    loop_triage.done(project.pk, loop.public_id, OPERATOR)  # nothing is left to resolve
+    assert loop.activity.filter(action="done").count() == 1
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
-    assert (statuses(), state(loop)) == (before, "open")
+    assert (statuses(), status(loop)) == (before, "open")
     with pytest.raises(Conflict, match="no change to undo"):
         loop_triage.undo(project.pk, loop.public_id, OPERATOR)
-    loop_triage.acknowledge(project.pk, loop.public_id, OPERATOR)
-    assert state(loop) == "acknowledged"
-    loop_triage.label(project.pk, loop.public_id, OPERATOR, "false_alarm")
-    assert state(loop) == "not_a_loop"
+    loop_triage.fine(project.pk, loop.public_id, OPERATOR, "poll")
+    assert status(loop) == "fine"
+    assert {*Incident.objects.values_list("label_reason", flat=True)} == {"poll"}
     assert {*Incident.objects.values_list("label", flat=True)} == {"false_alarm"}
     make_incident(project, status="open", ended_at=None, loop=loop)
     row = selector.row_of(loop)
-    assert (row.state, row.has_returned) == ("open", True)
+    assert (row.status, row.form, row.has_returned) == ("open", "returned", True)
 
 
 def test_what_does_not_fit_into_the_request_is_continued_and_can_be_undone_before(project, loop, monkeypatch):
     monkeypatch.setattr(loop_triage, "IN_REQUEST_SECONDS", 0.0)
     before = statuses()
-    loop_triage.resolve(project.pk, loop.public_id, OPERATOR, seconds=0.0)
+    loop_triage.done(project.pk, loop.public_id, OPERATOR, seconds=0.0)
     assert statuses().count("resolved") == 1
     assert loop_changes.carry_out_waiting() == 1
     assert statuses().count("resolved") == 4
     assert loop_changes.carry_out_waiting() == 0
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
     assert statuses() == before
-    loop_triage.resolve(project.pk, loop.public_id, OPERATOR, seconds=0.0)
+    loop_triage.done(project.pk, loop.public_id, OPERATOR, seconds=0.0)
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
     assert loop_changes.carry_out_waiting() == 0, "an undo ends what it reverts"
     assert statuses() == before
 
 
 def test_undo_leaves_what_someone_changed_afterwards(project, loop):
-    loop_triage.acknowledge(project.pk, loop.public_id, OPERATOR)
+    ana = make_member(project)
+    actor = Actor(ana.get_username(), ana.pk)
+    loop_triage.assign(project.pk, loop.public_id, actor, ana.get_username())
+    assert statuses()[:3] == ["acknowledged"] * 3, "who takes a loop has seen it"
+    assert status(loop) == "open"
     first = Incident.objects.earliest("pk")
     triage.resolve(project.pk, first.public_id, OPERATOR)
-    loop_triage.undo(project.pk, loop.public_id, OPERATOR)
+    loop_triage.undo(project.pk, loop.public_id, actor)
     assert statuses()[:2] == ["resolved", "open"]
+    assert selector.row_of(Loop.objects.get()).assignee is None
+
+
+def test_closing_a_loop_that_is_put_off_ends_that_and_undo_restores_it(project, loop):
+    loop_triage.later(project.pk, loop.public_id, OPERATOR, until_worse=True, reason="vendor informed")
+    assert status(loop) == "later"
+    loop_triage.done(project.pk, loop.public_id, OPERATOR)
+    assert (status(loop), selector.row_of(loop).later) == ("done", None)
+    loop_triage.undo(project.pk, loop.public_id, OPERATOR)
+    assert (status(loop), selector.row_of(loop).later.reason) == ("later", "vendor informed")
+
+
+def test_a_loop_has_the_form_of_what_its_sessions_do(project):
+    incident = make_incident(project, status="open", ended_at=None, last_seen_at=timezone.now())
+    loops.assign_missing()
+    loop = Loop.objects.get()
+    row = selector.row_of(loop)
+    assert (row.form, row.looping_now) == ("looping_now", 1)
+    Incident.objects.update(last_seen_at=timezone.now() - timedelta(minutes=3))
+    assert (selector.row_of(loop).form, selector.row_of(loop).looping_now) == ("new", 0)
+    loop_triage.comment(project.pk, loop.public_id, OPERATOR, "seen")
+    assert selector.row_of(loop).form == "went_silent"
+    Incident.objects.filter(pk=incident.pk).update(status="ended", ended_at=timezone.now())
+    row = selector.row_of(loop)
+    assert (row.status, row.form) == ("done", "ended_by_itself")
+    loop_triage.done(project.pk, loop.public_id, OPERATOR)
+    assert selector.row_of(loop).form == ""
 
 
 def test_a_loop_is_assigned_to_members_only(project, loop):
@@ -194,17 +224,17 @@ def test_counts_and_lists_agree_in_every_state(project, loop):
     other = make_incident(project, tool="grep", group_id="other", label="false_alarm", status="ended")
     loops.assign_missing()
     other.refresh_from_db()
-    loop_triage.mute(project.pk, other.loop.public_id, OPERATOR, until_worse=True)
+    loop_triage.later(project.pk, other.loop.public_id, OPERATOR, until_worse=True)
     Incident.objects.filter(pk=other.pk).update(last_seen_at=timezone.now() + timedelta(seconds=1))
     for _ in range(2):
-        counts = selector.state_counts(project.pk)
-        for name in (*selector.STATES, "muted_but_firing", "all"):
+        counts = selector.status_counts(project.pk)
+        for name in (*selector.STATUSES, "later_but_firing", "all"):
             query = list_query(LOOPS, "" if name == "all" else f"is:{name}")
             assert len(selector.list_loops(project.pk, query).items) == getattr(counts, name), name
-        assert (counts.open, counts.muted_but_firing) == (
-            selector.navigation_counts(project.pk).open, selector.navigation_counts(project.pk).muted_but_firing,
+        assert (counts.open, counts.later_but_firing) == (
+            selector.navigation_counts(project.pk).open, selector.navigation_counts(project.pk).later_but_firing,
         )  # fmt: skip
-        loop_triage.resolve(project.pk, loop.public_id, OPERATOR)
+        loop_triage.done(project.pk, loop.public_id, OPERATOR)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -244,8 +274,8 @@ def test_sixteen_workers_open_incidents_of_the_same_loops_at_once():
 
 
 def test_what_people_do_is_audited_with_the_state_before(project, loop):
-    loop_triage.mute(project.pk, loop.public_id, Actor("ana", 7), until_worse=True, reason="known")
+    loop_triage.later(project.pk, loop.public_id, Actor("ana", 7), until_worse=True, reason="known")
     loop_triage.comment(project.pk, loop.public_id, Actor("ana", 7), "vendor informed")
     actions = AuditEntry.objects.filter(subject=loop.public_id).values_list("action", "actor")
-    assert [*actions.order_by("pk")] == [("loop.muted", "ana"), ("loop.commented", "ana")]
+    assert [*actions.order_by("pk")] == [("loop.later", "ana"), ("loop.commented", "ana")]
     assert LoopActivity.objects.get(action="commented").note == "vendor informed"

@@ -1,4 +1,4 @@
-"""Mutes of loops: they end by their time or when the loop gets worse, never otherwise, and hide nothing silently."""
+"""Loops that are put off: they end by their time or when the loop gets worse, never otherwise, and hide nothing silently."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from detection.models import AlertEvent, AlertSilence, Incident, Loop, LoopActivity
 from detection.selectors import loops as selector
-from detection.services.alerting import mutes, outbox, reminders, routing
+from detection.services.alerting import outbox, postponing, reminders, routing
 from detection.services.incidents import loop_triage
 from detection.services.tracking import loops
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook
@@ -90,17 +90,17 @@ class Product:
     def mutes(self, hours, worse):
         if hours is not None or worse:
             until = None if hours is None else timezone.now() + timedelta(hours=hours)
-            loop_triage.mute(self.project.pk, self.loop.public_id, ANA, until=until, until_worse=worse)
+            loop_triage.later(self.project.pk, self.loop.public_id, ANA, until=until, until_worse=worse)
 
     def unmutes(self):
-        loop_triage.unmute(self.project.pk, self.loop.public_id, ANA)
+        loop_triage.reopen(self.project.pk, self.loop.public_id, ANA)
 
     def sweeps(self):
-        mutes.wake_due()
+        postponing.wake_due()
 
     @property
     def mute(self):
-        return selector.row_of(self.loop).mute
+        return selector.row_of(self.loop).later
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -119,7 +119,7 @@ def test_a_mute_ends_exactly_when_its_rules_say_so(project, history):
             assert found.baseline == twin.mute["baseline"]
             assert found.incidents == sum(one > twin.mute["at"] for one in twin.opened)
     row = selector.row_of(product.loop)
-    assert row.is_muted_but_firing == bool(twin.mute and any(one > twin.mute["at"] for one in twin.opened))
+    assert row.is_later_but_firing == bool(twin.mute and any(one > twin.mute["at"] for one in twin.opened))
 
 
 @pytest.fixture
@@ -143,14 +143,14 @@ def fires(product, **fields):
 def test_a_muted_loop_notifies_no_one_until_the_incident_that_makes_it_worse(project, receiver, muted):
     make_route(project, make_webhook(project, receiver))
     assert [fires(muted) for _ in range(4)] == ["silenced", "silenced", "routed", "routed"]
-    assert muted.loop.activity.latest("pk").action == "mute_ended"
-    assert selector.navigation_counts(project.pk).muted_but_firing == 0
+    assert muted.loop.activity.latest("pk").action == "came_back"
+    assert selector.navigation_counts(project.pk).later_but_firing == 0
 
 
 def test_the_end_of_a_mute_by_its_time_is_noted_and_what_it_hid_is_sent_once(project, receiver, muted):
     make_route(project, make_webhook(project, receiver))
     assert fires(muted) == "silenced"
-    assert selector.navigation_counts(project.pk).muted_but_firing == 1
+    assert selector.navigation_counts(project.pk).later_but_firing == 1
     AlertSilence.objects.update(ends_at=timezone.now())
     assert (reminders.catch_up(), reminders.catch_up()) == (1, 0)
     assert muted.loop.activity.latest("pk").note == "the time ran out"

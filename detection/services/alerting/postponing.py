@@ -1,7 +1,7 @@
-"""Mutes of loops: silences that end at a time or when the loop gets worse.
+"""Puts loops off: silences of *Later* that end at a time or when the loop gets worse.
 
-A loop gets worse when more incidents of it open within 24 hours than in the 24 hours before it was muted (at least
-one). Incidents from before the mute do not count, so that a mute does not end with the next incident.
+A loop gets worse when more incidents of it open within 24 hours than in the 24 hours before it was put off (at
+least one). Incidents from before do not count, so that it does not end with the next incident.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ WINDOW: Final = timedelta(hours=24)
 MAX_DUE = 500
 
 
-def mute(loop: Loop, actor: Actor, *, until: datetime | None, until_worse: bool, reason: str) -> AlertSilence:
-    """Mute a loop whose row is locked; a mute that is active ends.
+def postpone(
+    loop: Loop, actor: Actor, *, until: datetime | None, until_worse: bool, reason: str
+) -> AlertSilence:
+    """Put off a loop whose row is locked; a postponement that is active ends.
 
     Parameters
     ----------
@@ -42,8 +44,8 @@ def mute(loop: Loop, actor: Actor, *, until: datetime | None, until_worse: bool,
         raise Invalid("`until`, `hours` or `until_worse` is required.", field="until")
     if until is not None and not now < until <= now + silences.MAX_SILENCE:
         raise Invalid("`until` must be in the future, at most 90 days ahead.", field="until")
-    unmute(loop, actor)
-    words = "Muted until it gets worse" if until_worse else "Muted"
+    bring_back(loop, actor)
+    words = "Later, until it gets worse" if until_worse else "Later"
     return silences.create_silence(
         loop.project_id,
         actor,
@@ -57,15 +59,15 @@ def mute(loop: Loop, actor: Actor, *, until: datetime | None, until_worse: bool,
 
 
 def active(project_id: int, loop_ids: Iterable[int]) -> dict[int, AlertSilence]:
-    """Return the active mutes by loop; one query."""
+    """Return the active postponements by loop; one query."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(project_id=project_id, loop__in=loop_ids)
     rows = rows.filter(starts_at__lte=now, ends_at__gt=now).order_by("ends_at")
     return {row.loop_id: row for row in rows if row.loop_id}
 
 
-def unmute(loop: Loop, actor: Actor) -> AlertSilence | None:
-    """End the active mute of a loop whose row is locked; return it, or None if there is none."""
+def bring_back(loop: Loop, actor: Actor) -> AlertSilence | None:
+    """End the active postponement of a loop whose row is locked; return it, or None if there is none."""
     silence = active(loop.project_id, [loop.pk]).get(loop.pk)
     return silence and silences.end_silence(loop.project_id, silence.public_id, actor)
 
@@ -82,7 +84,7 @@ def _opened_between(project_id: int, loop_id: int, after: datetime, until: datet
 
 
 def is_worse(silence: AlertSilence, now: datetime) -> bool:
-    """Return whether a muted loop has become worse by a time; one query by index."""
+    """Return whether a loop that is put off has become worse by a time; one query by index."""
     if silence.baseline is None or silence.loop_id is None:
         return False
     since = max(silence.starts_at, now - WINDOW)
@@ -90,7 +92,7 @@ def is_worse(silence: AlertSilence, now: datetime) -> bool:
 
 
 def end_if_worse(silence: AlertSilence) -> bool:
-    """End the mute of a loop that has become worse; returns whether it is over. Costs nothing for other silences."""
+    """End the postponement of a loop that has become worse; returns whether it is over. Costs nothing for other silences."""
     if not is_worse(silence, timezone.now()):
         return False
     with transaction.atomic():
@@ -102,12 +104,12 @@ def end_if_worse(silence: AlertSilence) -> bool:
         note = f"more than {current.baseline} new incident{'' if current.baseline == 1 else 's'} in 24 hours"
         current.ends_at = now
         current.save(update_fields=["ends_at"])
-        loop_activity.record(current.loop, audit.SYSTEM, "mute_ended", note)
+        loop_activity.record(current.loop, audit.SYSTEM, "came_back", note)
     return True
 
 
 def wake_due() -> int:
-    """End the mutes of loops that got worse; returns how many. One query by a small index if there are none."""
+    """End the postponements of loops that got worse; returns how many. One query by a small index if there are none."""
     now = timezone.now()
     rows = AlertSilence.objects.filter(
         loop__isnull=False, baseline__isnull=False, starts_at__lte=now, ends_at__gt=now
@@ -116,10 +118,10 @@ def wake_due() -> int:
 
 
 def note_end(silence: AlertSilence) -> None:
-    """Note in the activity of its loop that a mute has ended by its time, unless another end is noted."""
+    """Note in the activity of its loop that a postponement has ended by its time, unless another end is noted."""
     if silence.loop is None:
         return
-    entries = silence.loop.activity.filter(action__in=("muted", "unmuted", "mute_ended"))
+    entries = silence.loop.activity.filter(action__in=("later", "reopened", "came_back"))
     last = entries.order_by("-at", "-id").values_list("action", flat=True).first()
-    if last == "muted":
-        loop_activity.record(silence.loop, audit.SYSTEM, "mute_ended", "the time ran out")
+    if last == "later":
+        loop_activity.record(silence.loop, audit.SYSTEM, "came_back", "the time ran out")
