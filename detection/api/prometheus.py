@@ -234,6 +234,11 @@ def _gateway() -> list[Metric]:
         "Requests whose client disconnected before the end of the response.",
         labels=labels,
     )
+    unguarded = CounterMetricFamily(
+        "loopguard_gateway_unguarded_requests",
+        "Requests of paths that are not guarded, except for lists of models and counts of tokens.",
+        labels=labels,
+    )
     tokens = CounterMetricFamily(
         "loopguard_gateway_tokens",
         "Tokens by kind; cache tokens also count as input tokens.",
@@ -247,6 +252,7 @@ def _gateway() -> list[Metric]:
         names = (project, backend)
         requests.add_metric(names, numbers.requests)
         abandoned.add_metric(names, numbers.abandoned)
+        unguarded.add_metric(names, numbers.unguarded)
         for kind, count in numbers.errors.items():
             errors.add_metric((*names, kind), count)
         for kind in gateway_traffic.TOKEN_KINDS:
@@ -255,7 +261,7 @@ def _gateway() -> list[Metric]:
         limits = [*(str(limit / 1000) for limit in gateway_traffic.ADDED_MS), "+Inf"]
         counts = [*accumulate(numbers.added_counts)]
         added.add_metric(names, [*zip(limits, counts, strict=True)], numbers.added_ms / 1000)
-    return [requests, errors, abandoned, tokens, cost, added]
+    return [requests, errors, abandoned, unguarded, tokens, cost, added]
 
 
 def _alerts() -> list[Metric]:

@@ -64,7 +64,7 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
             return
         address = read_address(path)
         grant = await loop.access.grant(address, client.headers.text(KEY_HEADER))
-        protocol = protocol_of(client.method, address.path)
+        protocol = protocol_of(client.method, address.path, client.query)
         with loop.exchange(client):
             async with while_granted(grant.principal, client):
                 if protocol is None:
@@ -84,9 +84,11 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
 
 
 async def _pass_through(loop: LoopState, client: Client, address: Address, grant: Grant) -> None:
-    """Forward a request unread. Only models and token counts get the credential of the backend."""
+    """Forward a request unread, and count it as one that is not guarded. Only models and token counts get the credential of the backend."""
     backend = grant.backend
     is_listed = is_harmless(client.method, address.path)
+    if client.method == b"POST" and not is_listed:
+        loop.traffic.counts(backend).unguarded += 1
     if backend.credential and not is_listed and not client.headers.has_credential:
         raise GatewayError(
             403,

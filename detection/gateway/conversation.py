@@ -107,6 +107,7 @@ class Conversation:
             principal=self.grant.principal,
             session=self.session,
             shape=self.protocol.shape,
+            list_shape=self.protocol.list_shape,
             backend=self.grant.backend.name,
             model=sessions.printable(self.request.get("model") or (answer.model if answer else ""), 200),
             agent=self.agent,
@@ -213,7 +214,7 @@ def first_turn(conversation: Conversation, rewrites: list[Rewrite], body: bytes)
         is_same = len(messages) == len(known) and all(a is b for a, b in zip(messages, known, strict=True))
         return known if is_same else messages
 
-    for_model = without_cut_reasoning(without_commands(sent, protocol.shape))
+    for_model = without_cut_reasoning(without_commands(sent, protocol.list_shape))
     messages = rewritten(for_model, with_notes=True)
     if messages is not sent:
         body = replace_list(body, protocol.list_key, sent, messages)
@@ -228,6 +229,6 @@ def first_turn(conversation: Conversation, rewrites: list[Rewrite], body: bytes)
         messages,
         protocol.for_guard(rewritten(sent, with_notes=False)),
         previous,
-        prompt_with_commands(sent, protocol.shape),
+        prompt_with_commands(sent, protocol.list_shape),
         reasks_left=conversation.max_reasks,
     )

@@ -122,6 +122,8 @@ class Exchange:
 
     def _conversation(self, body: bytes) -> Conversation | None:
         request = parsed_request(body)
+        if isinstance(request, dict):
+            request |= self.protocol.path_fields
         messages = self.protocol.messages(request) if isinstance(request, dict) else None
         if messages is None:
             return None
@@ -155,7 +157,7 @@ class Exchange:
         request = self.protocol.continued(turn.request, messages, judged.answer)
         without_tools = turn.without_tools or judged.resolution.without_tools
         if without_tools and turn.request.get("tools"):
-            request |= {"tool_choice": self.protocol.no_tools}
+            request |= self.protocol.no_tools
         return replace(
             turn,
             conversation=judged.conversation,

@@ -65,6 +65,8 @@ class Speaker:
 
     Attributes
     ----------
+    shape, list_shape
+        Of the protocol, and of the messages as the guard reads them.
     continued
         Id of the response or conversation that the messages of the request continue, where the model server keeps it.
     max_repeated_words
@@ -77,9 +79,10 @@ class Speaker:
 
     principal: Principal
     session: str
-    shape: MessageShape
+    shape: str
     backend: str
     model: str
+    list_shape: MessageShape = "openai"
     agent: str = ""
     parent_session: str = ""
     labels: Labels = NO_LABELS
@@ -319,7 +322,9 @@ def _guard(
     principal = speaker.principal
 
     def read(call_ids: Mapping[str, str] | None = None) -> list[ReadMessage]:
-        return read_messages(messages, speaker.shape, principal.digest_secret, speaker.continued, call_ids)
+        return read_messages(
+            messages, speaker.list_shape, principal.digest_secret, speaker.continued, call_ids
+        )
 
     names: SharedNames = {
         "session": speaker.session,

@@ -35,7 +35,7 @@ _PASSED: Final = frozenset(
     )
 )  # fmt: skip
 _PASSED_PREFIXES: Final = (
-    b"anthropic-", b"azureml-", b"llm_provider-", b"openai-", b"ratelimit", b"x-amzn-", b"x-groq-", b"x-litellm-",
+    b"anthropic-", b"azureml-", b"llm_provider-", b"openai-", b"ratelimit", b"x-amzn-", b"x-gemini-", b"x-groq-", b"x-litellm-",
     b"x-ms-", b"x-openrouter-", b"x-ratelimit-", b"x-vllm-",
 )  # fmt: skip
 """Headers of model servers that clients read. The response comes from the address of the console: on it, cookies,
@@ -51,7 +51,7 @@ SHIELD: Final[Headers] = [
     (b"content-security-policy", b"sandbox; default-src 'none'"),
 ]
 """What every response of the gateway has, whoever wrote its body."""
-_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key")
+_CREDENTIALS: Final = (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key")
 _OWN_PREFIX: Final = b"loopguard-"
 
 

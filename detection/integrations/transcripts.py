@@ -147,11 +147,11 @@ def with_programs_named(
 
 def text_of_message(message: dict[str, object]) -> str:
     """Return the plain text of a message or item, without calls, results, images and reasoning."""
-    return _joined(message.get("content"))
+    return _joined(message.get("content", message.get("parts")))
 
 
 def _chat_message(common: ReportedEvent, message: dict[str, object], before: str) -> Iterator[ReportedEvent]:
-    role, content = message.get("role"), message.get("content")
+    role, content = message.get("role"), message.get("content", message.get("parts"))
     if role in _USER_ROLES:
         yield from _by_program(message, [_said(common, content, before)])
     elif role == "tool":

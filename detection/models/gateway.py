@@ -23,6 +23,7 @@ class BackendKind(models.TextChoices):
 
     OPENAI = "openai", "OpenAI: chat completions and responses"
     ANTHROPIC = "anthropic", "Anthropic: messages"
+    GEMINI = "gemini", "Google: Gemini"
 
 
 class GatewayBackend(TenantModel):

@@ -107,6 +107,11 @@ class GatewayTraffic(TenantModel):
         db_default=0,
         help_text="Requests whose client left before the end of the response.",
     )
+    unguarded = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Requests of paths that are not guarded, except for lists of models and counts of tokens.",
+    )
     input_tokens = models.BigIntegerField(default=0)
     cached_tokens = models.BigIntegerField(default=0)
     cache_write_tokens = models.BigIntegerField(default=0)

@@ -42,10 +42,13 @@ class TrafficNumbers:
         By kind, all of `ERROR_KINDS`.
     abandoned
         Requests whose client left before the end of the response: it had enough, or it gave up waiting.
+    unguarded
+        Requests of other paths than those that are guarded, except for lists of models and counts of tokens.
     """
 
     requests: int = 0
     abandoned: int = 0
+    unguarded: int = 0
     errors: dict[str, int] = field(default_factory=lambda: dict.fromkeys(ERROR_KINDS, 0))
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -100,7 +103,7 @@ class TrafficReport:
     rows: tuple[TrafficRow, ...]
 
 
-_COUNTERS: Final = ("requests", "abandoned", *ERROR_KINDS, *TOKEN_KINDS)
+_COUNTERS: Final = ("requests", "abandoned", "unguarded", *ERROR_KINDS, *TOKEN_KINDS)
 _SUMS: Final = ", ".join(
     (
         *(f"sum(t.{name})::bigint" for name in _COUNTERS),
@@ -176,7 +179,7 @@ def _numbers(values: Sequence[Any]) -> TrafficNumbers:
 def _total(rows: Any) -> TrafficNumbers:
     total = TrafficNumbers()
     for row in rows:
-        for name in ("requests", "abandoned", *TOKEN_KINDS, "priced_usd", "added_ms"):
+        for name in ("requests", "abandoned", "unguarded", *TOKEN_KINDS, "priced_usd", "added_ms"):
             setattr(total, name, getattr(total, name) + getattr(row, name))
         total.errors = {kind: total.errors[kind] + row.errors[kind] for kind in ERROR_KINDS}
         total.added_counts = [a + b for a, b in zip(total.added_counts, row.added_counts, strict=True)]

@@ -40,12 +40,16 @@ class Agent:
         self.say("reset my password")
 
     def say(self, text):
-        self.messages.append({"role": "user", "content": text})
+        said = {"parts": [{"text": text}]} if self.shape == "gemini" else {"content": text}
+        self.messages.append({"role": "user", **said})
 
     def ask(self) -> Given:
         backend, path = PATHS[self.shape]
-        key = "input" if self.shape == "responses" else "messages"
+        key = {"responses": "input", "gemini": "contents"}.get(self.shape, "messages")
         request = {"model": "gpt-x", "stream": self.is_stream, key: self.messages, **self.more}
+        if self.shape == "gemini":
+            request = {key: self.messages, **self.more}
+            path = path.replace(":g", ":streamG") + "?alt=sse" if self.is_stream else path
         if self.shape == "openai" and self.is_stream and self.asks_usage:
             request["stream_options"] = {"include_usage": True}
         session = {"LoopGuard-Session": self.session} if self.session else {}
@@ -64,8 +68,9 @@ class Agent:
         for one in given.calls:
             self.runs += 1
             results.append(self.result(one[0], result(one)))
-        if self.shape == "anthropic" and results:
-            self.messages.append({"role": "user", "content": results})
+        if self.shape in ("anthropic", "gemini") and results:
+            key = "content" if self.shape == "anthropic" else "parts"
+            self.messages.append({"role": "user", key: results})
         else:
             self.messages += results
         return given
@@ -75,6 +80,9 @@ class Agent:
             return {"role": "tool", "tool_call_id": call_id, "content": text}
         if self.shape == "anthropic":
             return {"type": "tool_result", "tool_use_id": call_id, "content": text}
+        if self.shape == "gemini":
+            name = call_id.partition(" ")[0]
+            return {"functionResponse": {"name": name, "response": {"output": text}}}
         return {"type": "function_call_output", "call_id": call_id, "output": text}
 
     def run(self, turns=20, **more) -> Given:
@@ -194,9 +202,38 @@ def responses_stream(raw):
     return responses_items(last["response"]["output"])
 
 
+def gemini_parts(parts, finish):
+    calls = [
+        (
+            f"{part['functionCall']['name']} {place}",
+            part["functionCall"]["name"],
+            part["functionCall"]["args"],
+        )
+        for place, part in enumerate(parts)
+        if "functionCall" in part
+    ]
+    text = "".join(part.get("text", "") for part in parts)
+    assert finish == "STOP"
+    return Given(text, calls, finish, [{"role": "model", "parts": parts}])
+
+
+def gemini_whole(raw):
+    candidate = json.loads(raw)["candidates"][0]
+    return gemini_parts(candidate["content"]["parts"], candidate["finishReason"])
+
+
+def gemini_stream(raw):
+    candidates = [one for chunk in documents(raw) for one in chunk["candidates"]]
+    finishes = [one["finishReason"] for one in candidates if "finishReason" in one]
+    assert len(finishes) == 1
+    parts = [part for one in candidates for part in one["content"].get("parts", ()) if part != {"text": ""}]
+    return gemini_parts(parts, finishes[0])
+
+
 READERS = {
     ("openai", False): chat_whole, ("openai", True): chat_stream,
     ("anthropic", False): anthropic_whole, ("anthropic", True): anthropic_stream,
+    ("gemini", False): gemini_whole, ("gemini", True): gemini_stream,
     ("responses", False): responses_whole, ("responses", True): responses_stream,
 }  # fmt: skip
 

@@ -25,7 +25,7 @@ from tests.support.projects import make_key, make_project
 
 from .matrix import COMMANDS, FORMS, Sdk
 
-BACKENDS = {"openai": ("openai", "/v1"), "anthropic": ("anthropic", "")}
+BACKENDS = {"openai": ("openai", "/v1"), "anthropic": ("anthropic", ""), "gemini": ("gemini", "")}
 """Name: kind, and the path of the base URL."""
 
 

@@ -157,7 +157,8 @@ def test_running_requests_end_with_the_right_to_make_them(world: World, monkeypa
     _, token = backends.create_token(world.project.pk, world.backend().public_id, SYSTEM, name="ci")
     headers = {"LoopGuard-Key": world.key, "Authorization": "Bearer sk-client"}
     streams = {
-        shape: Running(f"{world.base_url(name)}{path}", headers) for shape, (name, path) in PATHS.items()
+        shape: Running(f"{world.base_url(PATHS[shape][0])}{PATHS[shape][1]}", headers)
+        for shape in ("openai", "anthropic", "responses")
     }
     whole = Running(streams["openai"].url, headers, is_stream=False)
     unread = Running(f"{world.base_url()}/files", headers)

@@ -29,7 +29,7 @@ def create(project, **changes):
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("name", ""), ("name", "Ops"), ("name", "a/b"), ("name", "x" * 65), ("kind", "gemini"),
+        ("name", ""), ("name", "Ops"), ("name", "a/b"), ("name", "x" * 65), ("kind", "bedrock"),
         ("base_url", "https://evil.example/v1"), ("base_url", "https://api.openai.com.evil.example"),
         ("base_url", "https://models.example/tenant2"), ("base_url", "https://models.example/tenant/../admin"),
         ("base_url", "https://api.openai.com@evil.example"), ("base_url", "http://api.openai.com"),

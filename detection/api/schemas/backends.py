@@ -16,7 +16,7 @@ from detection.services.gateway.backends import TOKEN_PREFIX, backend_version
 
 BackendName = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 BaseUrl = Annotated[str, StringConstraints(min_length=1, max_length=500)]
-Kind = Literal["openai", "anthropic"]
+Kind = Literal["openai", "anthropic", "gemini"]
 _BASE_URL = "Address of the model server, under one that the deployment allows."
 _CREDENTIAL = (
     "Name of a credential in LOOPGUARD_GATEWAY_CREDENTIALS of the deployment. Empty: the client's own credential "

@@ -72,6 +72,9 @@ class TrafficNumbersSchema(Schema):
     requests: int = Field(description="Requests to the model server.")
     errors: UpstreamErrorsSchema = Field(description="Errors of the model server by kind.")
     abandoned: int = Field(description="Requests whose client disconnected before the end of the response.")
+    unguarded: int = Field(
+        description="Requests of paths that are not guarded, except for lists of models and counts of tokens."
+    )
     input_tokens: int = Field(description="Input tokens, including cached ones.")
     cached_tokens: int = Field(description="Input tokens read from a cache.")
     cache_write_tokens: int = Field(description="Input tokens written to a cache.")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -39,7 +40,9 @@ class Anthropic:
     """Requests and whole responses."""
 
     shape: MessageShape = "anthropic"
-    no_tools: Any = {"type": "none"}
+    list_shape: MessageShape = "anthropic"
+    path_fields: Mapping[str, object] = MappingProxyType({})
+    no_tools: Any = {"tool_choice": {"type": "none"}}
     list_key = "messages"
 
     def messages(self, request: dict[str, object]) -> list[Message] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 from detection.gateway.protocols.answers import (
@@ -37,7 +38,9 @@ class Chat:
     """Requests and whole responses."""
 
     shape: MessageShape = SHAPE
-    no_tools: Any = "none"
+    list_shape: MessageShape = SHAPE
+    path_fields: Mapping[str, object] = MappingProxyType({})
+    no_tools: Any = {"tool_choice": "none"}
     list_key = "messages"
 
     def messages(self, request: dict[str, object]) -> list[Message] | None:

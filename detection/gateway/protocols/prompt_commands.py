@@ -53,7 +53,7 @@ def without_commands(messages: list[Message], shape: MessageShape) -> list[Messa
     for message, is_command in zip(messages, has_commands, strict=True):
         if is_command:
             prompt, kept = message, _stripped(message)
-        elif prompt is not None and message.get("role") == "assistant":
+        elif prompt is not None and is_of_model(message):
             kept = None if is_only_commands(prompt) else _without_lead(message)
             prompt = None
         else:
@@ -80,10 +80,11 @@ def _text_with_commands(message: Message, shape: MessageShape, before: Message |
 
 def _stripped(prompt: Message) -> Message | None:
     """Return a prompt without its commands; None if nothing remains."""
-    content = prompt["content"]
+    key = "content" if "content" in prompt else "parts"
+    content = prompt[key]
     if isinstance(content, str):
         text = commands.without_commands(content)
-        return prompt | {"content": text} if text else None
+        return prompt | {key: text} if text else None
     left = commands.MAX_COMMAND_CHARS
     parts: list[Any] = []
     is_empty = True
@@ -99,12 +100,13 @@ def _stripped(prompt: Message) -> Message | None:
         else:
             is_empty = is_empty and isinstance(words, str)
             parts.append(part)
-    return None if is_empty else prompt | {"content": parts}
+    return None if is_empty else prompt | {key: parts}
 
 
 def _without_lead(answer: Message) -> Message | None:
     """Return an answer of the model without the reply that preceded it; None if nothing remains."""
-    content = answer.get("content")
+    key = "content" if "content" in answer else "parts"
+    content = answer.get(key)
     if isinstance(content, str):
         text = _LEAD.sub("", content, count=1) if _LEAD.match(content) else content
         if text == content:
@@ -117,4 +119,4 @@ def _without_lead(answer: Message) -> Message | None:
         return answer
     rest = first[found.end() :]
     parts = [content[0] | {"text": rest}, *content[1:]] if rest else content[1:]
-    return answer | {"content": parts} if parts else None
+    return answer | {key: parts} if parts else None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import orjson
@@ -41,7 +42,9 @@ class Responses:
     """Requests and whole responses."""
 
     shape: MessageShape = "responses"
-    no_tools: Any = "none"
+    list_shape: MessageShape = "responses"
+    path_fields: Mapping[str, object] = MappingProxyType({})
+    no_tools: Any = {"tool_choice": "none"}
     list_key = "input"
 
     def messages(self, request: dict[str, object]) -> list[Message] | None:

@@ -53,10 +53,20 @@ class TestResult:
     detail: str
 
 
+MODELS_PATHS: Final = {
+    BackendKind.OPENAI: "/models",
+    BackendKind.ANTHROPIC: "/v1/models",
+    BackendKind.GEMINI: "/v1beta/models",
+}
+"""Where a backend lists its models, below its base URL."""
+
+
 def credential_header(kind: str, credential: str) -> tuple[str, str]:
     """Return the header that carries a credential to a backend of a kind."""
     if kind == BackendKind.ANTHROPIC:
         return "x-api-key", credential
+    if kind == BackendKind.GEMINI:
+        return "x-goog-api-key", credential
     return "authorization", f"Bearer {credential}"
 
 
@@ -290,7 +300,7 @@ def test_backend(project_id: int, public_id: str, actor: Actor) -> TestResult:
         headers[name] = value
     if row.kind == BackendKind.ANTHROPIC:
         headers.setdefault("anthropic-version", "2023-06-01")
-    path = "/v1/models" if row.kind == BackendKind.ANTHROPIC else "/models"
+    path = MODELS_PATHS[BackendKind(row.kind)]
     result = _test(f"{row.base_url}{path}", headers, has_credential=bool(credential))
     after = {"success": result.is_success, "detail": result.detail}
     with transaction.atomic():

@@ -35,6 +35,8 @@ class TrafficCounts:
         Includes tokens read from or written to a cache.
     abandoned
         Requests whose client disconnected before the end of the response.
+    unguarded
+        Requests of other paths than those that are guarded, except for lists of models and counts of tokens.
     unpriced_tokens, cost_usd
         Filled in when the counts are stored.
     added_counts
@@ -52,6 +54,7 @@ class TrafficCounts:
     cut: int = 0
     unreadable: int = 0
     abandoned: int = 0
+    unguarded: int = 0
     input_tokens: int = 0
     cached_tokens: int = 0
     cache_write_tokens: int = 0
