@@ -85,6 +85,7 @@ def run(events: int) -> Iterator[Figure]:
     """Measure cost, space and times."""
     with Stack() as stack, stack.connect() as database:
         _set_searchable(stack, wanted=False)
+        time.sleep(_IDLE_SECONDS)  # until all threads have started
         idle, _ = _spent(stack, lambda: time.sleep(_IDLE_SECONDS))
         idle /= _IDLE_SECONDS
         sent = SENT_SESSIONS * CALLS_PER_SESSION * 2

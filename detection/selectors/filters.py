@@ -323,10 +323,12 @@ class ListQuery:
 
     @property
     def content_words(self) -> tuple[str, ...]:
-        """The words that are searched for in contents."""
+        """The words that are searched for in contents; one that is excluded without a field is so by names only."""
         if not self.spec.contents:
             return ()
-        terms = (one for one in self.terms if one.field in ("", TEXT_FIELD.name))
+        terms = (
+            one for one in self.terms if one.field == TEXT_FIELD.name or not (one.field or one.is_negated)
+        )
         return tuple(dict.fromkeys(value.text for term in terms for value in term.values))
 
     def _in_contents(self, term: Term) -> Q:
@@ -340,7 +342,8 @@ class ListQuery:
             if term.field != TEXT_FIELD.name:
                 return wanted
             return ~self._in_contents(term) if term.is_negated else self._in_contents(term)
-        found = self._in_contents(term) if self.found.get(term.values[0].text) else Q()
+        in_contents = not term.is_negated and self.found.get(term.values[0].text)
+        found = self._in_contents(term) if in_contents else Q()
         for column in self.spec.search:
             found |= Q(**{f"{column}__icontains": term.values[0].text})
         return ~found if term.is_negated else found

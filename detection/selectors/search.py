@@ -261,8 +261,8 @@ def with_contents(project_id: int, query: ListQuery) -> ListQuery:
     Raises
     ------
     FilterError
-        For the field `text` in a project that keeps no index, or without a word. Words are then searched for in the
-        names of the list only.
+        For the field `text` in a project that keeps no index, or without a word; words are then searched for in the
+        names of the list only. For `-text:` if not all sessions with the word were found.
     """
     found: dict[str, tuple[int, ...]] = {}
     is_partial = False
@@ -276,6 +276,11 @@ def with_contents(project_id: int, query: ListQuery) -> ListQuery:
             return query
         found[word] = sessions.ids
         is_partial |= not sessions.is_complete
+    if is_partial and any(term.field == TEXT_FIELD.name and term.is_negated for term in query.terms):
+        # An action on all rows would reach those that it was meant to spare.
+        raise FilterError(
+            f"`-{TEXT_FIELD.name}` cannot be applied: more sessions contain its words than a list finds in its time."
+        )
     return replace(query, found=found, is_partial=is_partial) if found else query
 
 

@@ -287,6 +287,10 @@ def test_a_list_says_when_more_sessions_may_have_the_words(api, monkeypatch):
     page = api.get("/sessions", q="text:needle").json()
     assert [row["session"] for row in page["items"]] == ["s-2", "s-1"]
     assert page["is_partial"] is True
+    # One that was not found must not look like one without the word.
+    assert api.get("/sessions", q="-text:needle").status_code == 422
+    excluded_by_names = api.get("/sessions", q="-needle").json()
+    assert (len(excluded_by_names["items"]), "is_partial" in excluded_by_names) == (3, False)
 
 
 def test_without_an_index_words_are_searched_in_names_only(api):
