@@ -11,6 +11,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceResponse
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
 from detection.integrations.otlp.decoding import Encoding
@@ -80,3 +81,8 @@ def logs_response(rejected: int, reason: str) -> ExportLogsServiceResponse:
         response.partial_success.rejected_log_records = rejected
         response.partial_success.error_message = reason
     return response
+
+
+def metrics_response() -> ExportMetricsServiceResponse:
+    """Return the response to a request with metrics, all of which are ignored."""
+    return ExportMetricsServiceResponse()

@@ -31,6 +31,7 @@ _TRAFFIC: Final = {
     "/api/v1/events": Traffic.BULK,
     "/api/v1/otlp/v1/traces": Traffic.BULK,
     "/api/v1/otlp/v1/logs": Traffic.BULK,
+    "/api/v1/otlp/v1/metrics": Traffic.BULK,
     "/readyz": Traffic.PROBE,
     "/metrics": Traffic.PROBE,
 }

@@ -9,6 +9,10 @@ import orjson
 import pytest
 from google.protobuf import json_format
 from google.rpc import code_pb2, status_pb2
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -285,6 +289,22 @@ def test_the_log_records_of_coding_agents_are_their_calls_prompts_and_usage(api,
     assert Incident.objects.get().calls_in_loop == 4
 
 
+def test_metrics_are_accepted_and_ignored(api):
+    request = ExportMetricsServiceRequest()
+    metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="gemini_cli.tool.call.count")
+    metric.sum.data_points.add(as_int=3)
+    answer = send(api, request, "/otlp/v1/metrics")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, PROTOBUF)
+    assert not ExportMetricsServiceResponse.FromString(answer.content).HasField("partial_success")
+    answer = api.raw("/otlp/v1/metrics", json_format.MessageToJson(request).encode())
+    assert (answer.status_code, answer.json()) == (200, {})
+    assert not Session.objects.exists()
+    for body, kind in ((b"\x0a\xff", PROTOBUF), (b"[]", "application/json"), (b"{", "application/json")):
+        answer = api.raw("/otlp/v1/metrics", body, content_type=kind)
+        assert answer.status_code == 400
+        assert status_of(answer, kind).message.startswith("not_otlp: ")
+
+
 def status_of(response, content_type=PROTOBUF):
     assert response.headers["content-type"] == content_type
     if content_type == PROTOBUF:
@@ -304,8 +324,8 @@ def test_errors_are_a_status_in_the_encoding_of_the_request(api, wsgi_client, pr
     assert answer.status_code == 400
     assert status_of(answer, "application/json").message.startswith("not_otlp: ")
     assert broken(content_type="text/plain").status_code == 415
-    assert send(api, b"", "/otlp/v1/metrics").status_code == 404
-    assert status_of(send(api, b"", "/otlp/v1/metrics")).code == code_pb2.NOT_FOUND
+    assert send(api, b"", "/otlp/v1/profiles").status_code == 404
+    assert status_of(send(api, b"", "/otlp/v1/profiles")).code == code_pb2.NOT_FOUND
     denied = wsgi_client.post(
         "/otlp/v1/logs",
         content=b"",

@@ -22,7 +22,7 @@ from detection.api.requests import ApiRequest
 from detection.api.routes.agents import LAG_SECONDS_PER_WEIGHT
 from detection.integrations.events import ReportedEvent
 from detection.integrations.otlp.conversations import Conversations, SpanEvents, read_spans
-from detection.integrations.otlp.decoding import Encoding, OtlpError, records_of, spans_of
+from detection.integrations.otlp.decoding import Encoding, OtlpError, metrics_in, records_of, spans_of
 from detection.integrations.otlp.logs import read_records
 from detection.models import KeyScope
 from detection.selectors.prices import price_cache
@@ -93,6 +93,26 @@ def send_logs(request: ApiRequest) -> HttpResponse:
     )
 
 
+@router.post(
+    "/otlp/v1/metrics",
+    auth=_auth,
+    response={200: dict[str, Any]},
+    summary="Send metrics",
+    openapi_extra=_described("Metrics as OpenTelemetry exports them", "ExportMetricsServiceRequest"),
+)
+def send_metrics(request: ApiRequest) -> HttpResponse:
+    """Accept metrics and ignore them: exporters of traces and logs often send them, too, and report each error."""
+    encoding = otlp_responses.encoding_of(request.media_type)
+    try:
+        ignored = metrics_in(request.body, encoding)
+    except OtlpError as error:
+        raise _problem_of(error) from None
+    prometheus.REQUESTS.labels(ROUTE, "200", "").inc()
+    prometheus.TELEMETRY.labels("metrics", "ignored", "").inc(ignored)
+    body, content_type = otlp_responses.encoded(otlp_responses.metrics_response(), encoding)
+    return HttpResponse(body, content_type=content_type)
+
+
 @dataclass(slots=True)
 class _Parsed:
     """The valid spans of a request, their records in order, and what is wrong with the others."""
@@ -124,7 +144,7 @@ def _receive(
     try:
         found = read(request.body, encoding)
     except OtlpError as error:
-        raise Problem(400 if error.code == "not_otlp" else 413, error.code, error.detail) from None
+        raise _problem_of(error) from None
     parsed = _parsed(principal.project_id, found.spans)
     done = ingest_telemetry(principal, parsed.spans, parsed.ordered, labels_of_request(request))
     parsed.reject_stored(done.rejected)
@@ -137,6 +157,10 @@ def _receive(
     reason = f"{reason}. {parsed.hint}" if reason else ""
     body, content_type = otlp_responses.encoded(response(parsed.rejected.total(), reason), encoding)
     return HttpResponse(body, content_type=content_type)
+
+
+def _problem_of(error: OtlpError) -> Problem:
+    return Problem(400 if error.code == "not_otlp" else 413, error.code, error.detail)
 
 
 def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:

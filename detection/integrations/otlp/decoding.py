@@ -14,6 +14,7 @@ from google.protobuf import json_format
 from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 from opentelemetry.proto.trace.v1 import trace_pb2
@@ -173,6 +174,20 @@ def _records(request: ExportLogsServiceRequest) -> Iterator[LogRecord]:
                 name = attributes.get("event.name") or message.event_name or message.body.string_value
                 at = message.time_unix_nano or message.observed_time_unix_nano
                 yield LogRecord(str(name), at, attributes, resource)
+
+
+def metrics_in(body: bytes, encoding: Encoding) -> int:
+    """Return the number of metrics in a request; nothing else is read of them.
+
+    Raises
+    ------
+    OtlpError
+        As for `spans_of`.
+    """
+    request = _decoded(
+        ExportMetricsServiceRequest(), body, encoding, ("resourceMetrics", "scopeMetrics", "metrics")
+    )
+    return sum(len(scope.metrics) for group in request.resource_metrics for scope in group.scope_metrics)
 
 
 def _check_number(number: int) -> None:
