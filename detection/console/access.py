@@ -25,6 +25,7 @@ from detection.console.single_submission import once
 from detection.models import Membership, Project, Role
 from detection.services.accounts import second_factor
 from detection.services.audit import Actor
+from detection.services.projects import visits
 from detection.web.request_context import IdentifiedRequest
 
 log = structlog.get_logger(__name__)
@@ -96,11 +97,19 @@ def in_project(
                 return missing_role(inside, needed)
             if request.method == "POST":
                 return once(inside, lambda: view(inside, *args, **kwargs))
+            if _is_opened(request):
+                visits.note_visit(membership)
             return view(inside, *args, **kwargs)
 
         return cast("Callable[Concatenate[HttpRequest, str, P], HttpResponseBase]", wrapped)
 
     return decorate
+
+
+def _is_opened(request: HttpRequest) -> bool:
+    """Return whether a person opens a page, in contrast to a script that keeps an open one current."""
+    destination = request.headers.get("Sec-Fetch-Dest", "document")
+    return destination == "document" and not request.headers.get("HX-Request")
 
 
 def next_page(request: HttpRequest, default: str) -> str:

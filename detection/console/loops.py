@@ -14,7 +14,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import list_actions, loop_text
-from detection.console.access import ProjectRequest, in_project
+from detection.console.access import ProjectRequest, in_project, next_page
 from detection.console.incident_text import Part
 from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
@@ -25,6 +25,7 @@ from detection.selectors import loops as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, ONLY_LOOPS
 from detection.selectors.loops import LoopRow
 from detection.services.exceptions import fine as service
+from detection.services.projects import visits
 
 PAGE_ROWS: Final = 50
 MAX_MEMBERS: Final = 200
@@ -117,12 +118,18 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, listing = request.project, Listing(request, LOOPS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
+    since = request.membership.last_visit_at
     found = listing.page(selector.list_loops, PAGE_ROWS)
     counts = selector.status_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
     incidents_url = reverse("console:incidents", args=[project.slug])
     context = {
         "listing": listing,
+        "looping_sessions": selector.looping_sessions(project.pk),
+        "last_visit_at": since,
+        "changes": [(one.change, line_of(one.loop)) for one in selector.changes_since(project.pk, since)]
+        if since
+        else [],
         "tabs": [tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE],
         "closed": listing.query.only("is") in ("later", "later_but_firing", "fine"),
         "lines": [
@@ -177,3 +184,11 @@ ACTIONS: Final = ListActions(LOOPS, "loop", Loop, selector.matching_keys, servic
 def act(request: ProjectRequest) -> HttpResponse:
     """Apply an action to loops and offer undo."""
     return list_actions.act(request, ACTIONS)
+
+
+@in_project(Role.VIEWER)
+@require_POST
+def mark_as_read(request: ProjectRequest) -> HttpResponse:
+    """Note that the person has seen what changed since the last visit."""
+    visits.mark_as_read(request.membership)
+    return HttpResponseRedirect(next_page(request, reverse("console:loops", args=[request.project.slug])))

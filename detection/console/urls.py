@@ -85,6 +85,7 @@ urlpatterns = [
     path(_PROJECT + "sessions/<path:name>", session.page, name="session"),
     path(_PROJECT + "loops", loops.page, name="loops"),
     path(_PROJECT + "loops/act", loops.act, name="loops_act"),
+    path(_PROJECT + "loops/read", loops.mark_as_read, name="loops_read"),
     path(_PROJECT + "loops/<str:public_id>", loop.page, name="loop"),
     path(_PROJECT + "patterns", loops.earlier_address, name="patterns"),
     path(_PROJECT + "patterns/<str:public_id>", loops.earlier_address, name="pattern"),

@@ -85,6 +85,15 @@ class Membership(models.Model):
     user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
     created_at = models.DateTimeField(auto_now_add=True)
+    seen_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When the person last opened a page."
+    )
+    last_visit_at = models.DateTimeField(
+        null=True,
+        blank=True,
+        editable=False,
+        help_text="End of the visit before this one, or when all was marked as read.",
+    )
 
     class Meta:
         constraints = (

@@ -50,6 +50,7 @@ MAX_NAMES: Final = 50
 _OF_LOOPS: Final = ("is", "owner", "assigned")
 """Fields of the filter language that select loops; all others select incidents."""
 MAX_IN_NAVIGATION: Final = 1000
+MAX_CHANGES: Final = 50
 LOOPING_NOW: Final = timedelta(minutes=2)
 """A loop whose last call is longer ago is silent."""
 _UNFINISHED: Final = (*AT_WORK, IncidentStatus.SNOOZED.value)
@@ -396,6 +397,77 @@ def _postponements(project_id: int, loop_ids: Sequence[int]) -> dict[int, Postpo
         for row in rows
         if row.loop_id is not None
     }
+
+
+@dataclass(frozen=True, slots=True)
+class LoopChange:
+    """An open loop that a person has not seen so: why, and the loop."""
+
+    change: str
+    loop: LoopRow
+
+
+def changes_since(project_id: int, since: datetime, limit: int = MAX_CHANGES) -> list[LoopChange]:
+    """Return the open loops that are new, returned or worse since a time, those with the newest incident first.
+
+    A loop is worse if more incidents of it opened within 24 hours than in the 24 hours before.
+
+    Parameters
+    ----------
+    limit
+        At most `MAX_CHANGES`; older ones are left out.
+
+    Eight queries, the first of which reads the incidents that people still have to deal with.
+    """
+    now = timezone.now()
+    opened = Incident.objects.filter(
+        project_id=project_id,
+        loop__isnull=False,
+        status__in=AT_WORK,
+        last_seen_at__gt=since,
+        opened_at__gt=since,
+    )
+    newest = opened.order_by().values("loop").annotate(newest=Max("opened_at")).order_by("-newest", "-loop")
+    ids = [row["loop"] for row in newest[:limit]]
+    incidents = Incident.objects.filter(project_id=project_id, loop__in=ids)
+    days = {
+        loop: (last, before)
+        for loop, last, before in incidents.filter(last_seen_at__gt=now - 2 * TREND_SPAN)
+        .order_by()
+        .values_list("loop")
+        .annotate(
+            last=Count("pk", filter=Q(opened_at__gt=now - TREND_SPAN)),
+            before=Count("pk", filter=Q(opened_at__gt=now - 2 * TREND_SPAN, opened_at__lte=now - TREND_SPAN)),
+        )
+    }
+    rows = {row.id: row for row in _rows(project_id, [*map(_read_figures, _figures(incidents))], incidents)}
+    found = []
+    for loop in ids:
+        row, (last, before) = rows[loop], days.get(loop, (0, 0))
+        change = (
+            "returned"
+            if row.has_returned
+            else "new"
+            if row.first_seen_at > since
+            else "worse"
+            if last > before
+            else ""
+        )
+        if change and row.status == LoopStatus.OPEN:
+            found.append(LoopChange(change, row))
+    return found
+
+
+def looping_sessions(project_id: int) -> int:
+    """Count the sessions that are looping now; one query of the incidents of the last two minutes."""
+    rows = Incident.objects.filter(
+        IS_LOOP,
+        project_id=project_id,
+        ended_at=None,
+        status__in=_UNFINISHED,
+        last_seen_at__gt=timezone.now() - LOOPING_NOW,
+    )
+    return rows.order_by().values("session_name").distinct().count()
 
 
 def newest_key(project_id: int) -> int:

@@ -152,3 +152,42 @@ def test_what_cannot_be_fine_is_an_error_and_changes_nothing(api, loop, body, fi
     answer = api.post(f"/loops/{loop['id']}/fine", body)
     assert (answer.status_code, answer.json()["path"]) == (422, field)
     assert set(Incident.objects.values_list("label", flat=True)) == {""}
+
+
+def test_the_counts_say_what_is_open_and_which_sessions_loop_now(api, loop):
+    counts = api.get("/loop-counts").json()
+    assert (counts["open"], counts["looping_sessions"]) == (1, 3)
+    Incident.objects.filter(session_name="s-1").update(last_seen_at=timezone.now() - timedelta(minutes=3))
+    assert api.get("/loop-counts").json()["looping_sessions"] == 2
+    api.post(f"/loops/{loop['id']}/done")
+    counts = api.get("/loop-counts").json()
+    assert (counts["open"], counts["done"], counts["looping_sessions"]) == (0, 1, 0)
+    assert api.get("/loop-counts", colour="red").status_code == 422
+
+
+def test_what_is_new_returned_or_worse_since_a_time_is_listed(api, loop):
+    def changes(since):
+        found = api.get("/loops/changes", since=since.isoformat()).json()["items"]
+        return {one["tool"]: one["change"] for one in found}
+
+    hour_ago = timezone.now() - timedelta(hours=1)
+    assert changes(hour_ago) == {"search_web": "new"}
+    assert api.get("/loops/changes").json()["items"][0]["id"] == loop["id"]
+    assert changes(timezone.now()) == {}
+    days_ago = timezone.now() - timedelta(days=3)
+    oldest = Incident.objects.order_by("pk").first()
+    Incident.objects.filter(pk=oldest.pk).update(opened_at=days_ago)
+    assert changes(hour_ago) == {"search_web": "worse"}
+    yesterday = timezone.now() - timedelta(hours=30)
+    one = Incident.objects.latest("pk")
+    for number in range(Incident.objects.count()):  # one more than within the last day
+        one.pk, one.public_id, one.calls_digest = None, f"inc_{number}", f"{number}"
+        one.save()
+        Incident.objects.filter(pk=one.pk).update(opened_at=yesterday)
+    assert changes(hour_ago) == {}, "no more than in the 24 hours before"
+    api.post(f"/loops/{loop['id']}/done")
+    assert changes(hour_ago) == {}
+    api.loop("s-9")
+    assert changes(hour_ago) == {"search_web": "returned"}
+    api.post(f"/loops/{loop['id']}/later", {"until_worse": True})
+    assert changes(hour_ago) == {}, "it is put off"

@@ -2,12 +2,14 @@
 
 import json
 import re
+from datetime import timedelta
 from html import unescape
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from detection.models import AlertSilence, Incident, Loop, Role
+from detection.models import AlertSilence, Incident, Loop, Membership, Role
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
@@ -150,3 +152,29 @@ def test_addresses_from_when_loops_were_patterns_lead_to_them(world):
         answer = world.client.get(f"{world.base}/patterns{earlier}{address}")
         assert (answer.status_code, answer["Location"]) == (302, f"{world.base}/loops{earlier}{address}")
     assert world.client.get(f"{world.base}/patterns/{row.public_id}", follow=True).status_code == 200
+
+
+def test_what_is_new_since_the_last_visit_is_listed_until_it_is_marked_as_read(world):
+    def page():
+        return text(world.client.get(f"{world.base}/loops?q="))
+
+    def come_back(minutes):
+        Membership.objects.update(seen_at=timezone.now() - timedelta(minutes=minutes))
+
+    world.client.get(f"{world.base}/loops")
+    assert "Since your last visit" not in page(), "a first visit has none before it"
+    come_back(9)
+    assert "Since your last visit" not in page(), "still the same visit"
+    come_back(11)
+    assert "Since your last visit" in page()
+    assert Membership.objects.get(user=world.user).last_visit_at < timezone.now() - timedelta(minutes=10)
+    come_back(11)
+    for headers in ({"HX-Request": "true"}, {"Sec-Fetch-Dest": "empty"}):
+        before = Membership.objects.get(user=world.user)
+        world.client.get(f"{world.base}/loops?q=", headers=headers)
+        assert Membership.objects.get(user=world.user).seen_at == before.seen_at, "a script opens no page"
+    assert "Mark as read" in page()
+    world.client.post(f"{world.base}/loops/read")
+    assert "Since your last visit" not in page()
+    loop(world.project, "later-on", tool="another_tool", calls=4)
+    assert "New another_tool" in page()

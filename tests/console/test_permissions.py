@@ -27,6 +27,7 @@ RIGHTS = {
     "session": (READ, None),
     "loops": (READ, None),
     "loops_act": (None, OPERATE),
+    "loops_read": (None, READ),
     "loop": (READ, None),
     "patterns": (READ, None),
     "pattern": (READ, None),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 
@@ -25,6 +26,9 @@ from detection.api.schemas.loops import (
     FineQuerySchema,
     FineRequestSchema,
     LaterRequestSchema,
+    LoopChangesQuerySchema,
+    LoopChangesSchema,
+    LoopCountsSchema,
     LoopDetailSchema,
     LoopExportQuerySchema,
     LoopFiltersSchema,
@@ -101,6 +105,36 @@ def update_loops(request: ApiRequest, body: Body[BulkLoopActionRequestSchema]) -
     elif body.action in ("done", "confirm"):
         more = {"note": body.note}
     return bulk_response(request, verbs.bulk, body.ids, body.action, **more)
+
+
+@router.get(
+    "/loops/changes",
+    auth=READ,
+    response={200: LoopChangesSchema},
+    summary="List loops that changed",
+)
+def list_loop_changes(request: ApiRequest, query: Query[LoopChangesQuerySchema]) -> HttpResponse:
+    """List open loops that are new, returned or worse since a time, at most 50, those with the newest incident first."""
+    check_parameters(request, LoopChangesQuerySchema)
+    principal = request.principal
+    since = query.since or timezone.now() - loops.TREND_SPAN
+    found = loops.changes_since(principal.project_id, since)
+    items = [{"change": one.change, **loop_document(one.loop, principal.project_slug)} for one in found]
+    return json_response({"since": since, "items": items})
+
+
+@router.get(
+    "/loop-counts",
+    auth=READ,
+    response={200: LoopCountsSchema},
+    summary="Get the number of loops by status",
+)
+def get_loop_counts(request: ApiRequest, query: Query[LoopFiltersSchema]) -> HttpResponse:
+    """Get the number of loops by status, under the same filters as the list, and how many sessions loop now."""
+    check_parameters(request, LoopFiltersSchema)
+    project_id = request.principal.project_id
+    counts = asdict(loops.status_counts(project_id, _query(request, query)))
+    return json_response(counts | {"looping_sessions": loops.looping_sessions(project_id)})
 
 
 @router.get(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Literal
 
 from ninja import Field, Schema
@@ -77,6 +78,41 @@ class LoopDetailSchema(LoopSchema):
         description="Its newest incidents. `GET /incidents?loop_id=…` lists all of them."
     )
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
+
+
+class LoopChangesQuerySchema(Schema):
+    """Since when."""
+
+    since: Timestamp | None = Field(None, description="Since when. 24 hours ago by default.")
+
+
+class ChangedLoopSchema(LoopSchema):
+    """A loop that changed."""
+
+    change: Literal["new", "returned", "worse"] = Field(
+        description="`worse`: more incidents opened within 24 hours than in the 24 hours before."
+    )
+
+
+class LoopChangesSchema(Schema):
+    """Loops that changed."""
+
+    since: datetime = Field(description="Since when.")
+    items: list[ChangedLoopSchema] = Field(description="The loops, those with the newest incident first.")
+
+
+class LoopCountsSchema(Schema):
+    """Loops by status."""
+
+    all: int = Field(description="All loops.")
+    open: int = Field(description="Loops with an incident that is open or acknowledged.")
+    later: int = Field(description="Loops that are put off.")
+    later_but_firing: int = Field(description="Those of them that were detected since.")
+    fine: int = Field(description="Loops that a person called fine.")
+    done: int = Field(description="Loops that a person closed, or that ended by themselves.")
+    looping_sessions: int = Field(
+        description="Sessions with a call of a loop in the last 2 minutes, whatever the filters."
+    )
 
 
 class AssignRequestSchema(StrictSchema):
