@@ -415,7 +415,7 @@ def changes_since(project_id: int, since: datetime, limit: int = MAX_CHANGES) ->
     Parameters
     ----------
     limit
-        At most `MAX_CHANGES`; older ones are left out.
+        At most `MAX_CHANGES`; the newest ones.
 
     Eight queries, the first of which reads the incidents that people still have to deal with.
     """
