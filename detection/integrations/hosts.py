@@ -231,7 +231,7 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     )
 
 
-def _unnamed(body: dict[str, Any]) -> str:
+def _unnamed(body: Mapping[str, object]) -> str:
     """Return the event of a body in Copilot's camel case, which names none: what it is about tells."""
     if not {"sessionId", "timestamp"} <= body.keys():
         return ""

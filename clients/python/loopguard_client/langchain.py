@@ -2,15 +2,21 @@
 
 Needs langchain 1.x, or langgraph alone for the wrappers. Tested with langchain 1.4 and langgraph 1.2. The calls name no
 round, so identical calls of one model response are counted one by one.
+
+An agent that runs inside a tool is a sub-agent: its session is ``<session>/<tool>`` below that of the caller, whatever its
+thread. What its caller says to it is no message of a person, and when it is stopped, it always says the same, so that its
+caller sees that nothing new comes of it.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.errors import GraphBubbleUp
 
@@ -23,6 +29,9 @@ if TYPE_CHECKING:
     from langgraph.types import Command
 
 MAX_VERDICTS: Final = 1_000
+SUB_AGENT_STOPPED: Final = "LoopGuard stopped this sub-agent because it repeats itself or has reached a limit. Calling it again will not help."
+_outer: ContextVar[tuple[Session, str] | None] = ContextVar("loopguard_outer", default=None)
+"""In a tool: the session of its caller, and the name of the tool."""
 
 
 class GraphRunStopped(RunStopped, GraphBubbleUp):
@@ -46,7 +55,8 @@ else:
         guard : Guard
             The guard of the process.
         session : str
-            Name of the session. By default the ``thread_id`` of the configuration, or a new session for each run.
+            Name of the session. By default the ``thread_id`` of the configuration, or a new session for each run. A
+            sub-agent has one below that of its caller.
         agent : str
             Name of the agent, if it is not that of the guard.
         """
@@ -55,6 +65,16 @@ else:
             super().__init__()
             self._guard, self._session, self._agent = guard, session, agent
             self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
+
+        def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            """Report what the user has said to start this run."""
+            if _outer.get() is None:
+                self._session_of(state).user_messages(_said(state))
+            return None
+
+        async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            """Report what the user has said to start this run."""
+            return self.before_agent(state, runtime)
 
         @hook_config(can_jump_to=["end"])
         def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -116,7 +136,8 @@ else:
             while len(self._verdicts) > MAX_VERDICTS:
                 self._verdicts.popitem(last=False)
             if stop is not None:
-                return {"messages": [*messages, AIMessage(stop.message)], "jump_to": "end"}
+                text = stop.message if _outer.get() is None else SUB_AGENT_STOPPED
+                return {"messages": [*messages, AIMessage(text)], "jump_to": "end"}
             return {"messages": messages} if messages else None
 
 
@@ -159,7 +180,9 @@ def _run(
     if not verdict.may_run:
         return _refused(request, verdict, raises=raises)
     try:
-        return _reported(session, verdict, handler(request))
+        with _inside(session, request):
+            result = handler(request)
+        return _reported(session, verdict, result)
     except Exception as error:
         session.result(verdict, f"{type(error).__name__}: {error}", is_error=True)
         raise
@@ -178,10 +201,22 @@ async def _arun(
     if not verdict.may_run:
         return _refused(request, verdict, raises=raises)
     try:
-        return _reported(session, verdict, await handler(request))
+        with _inside(session, request):
+            result = await handler(request)
+        return _reported(session, verdict, result)
     except Exception as error:
         session.result(verdict, f"{type(error).__name__}: {error}", is_error=True)
         raise
+
+
+@contextmanager
+def _inside(session: Session, request: ToolCallRequest) -> Iterator[None]:
+    """Let an agent that runs in the tool know the session of its caller."""
+    token = _outer.set((session, request.tool_call["name"]))
+    try:
+        yield
+    finally:
+        _outer.reset(token)
 
 
 def _refused(request: ToolCallRequest, verdict: Verdict, *, raises: bool) -> ToolMessage:
@@ -230,8 +265,16 @@ def _messages(state: Any) -> Sequence[BaseMessage]:
     return found or []
 
 
+def _said(state: Any) -> list[str]:
+    return [str(message.text) for message in _messages(state) if isinstance(message, HumanMessage)]
+
+
 def _session(guard: Guard, state: Any, name: str, agent: str) -> Session:
-    """Return the session of a run: by name, by thread, or by the first message, whose id is unique."""
+    """Return the session of a run: below that of its caller, by name, by thread, or by the first message's unique id."""
+    outer = _outer.get()
+    if outer is not None:
+        above, tool = outer
+        return guard.session(name or f"{above.name}/{tool}", agent=agent, parent=above.name)
     if not name:
         try:
             configurable = get_config().get("configurable") or {}

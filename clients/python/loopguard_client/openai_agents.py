@@ -5,7 +5,8 @@ Needs openai-agents. Tested with 0.24.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -92,6 +93,8 @@ def input_guardrail(guard: Guard) -> ToolInputGuardrail[Any]:
         context = data.context
         session = _session(guard, context)
         session.agent = data.agent.name or session.agent
+        if _outer.get() is None:
+            session.user_messages(_said(context.turn_input))
         call = Call(context.qualified_tool_name, context.tool_arguments or "{}", context.tool_call_id)
         verdict = (await session.acheck_calls([call]))[0]
         if verdict.decision == "stop":
@@ -120,6 +123,12 @@ def output_guardrail(guard: Guard) -> ToolOutputGuardrail[Any]:
 
 _verdicts: ContextVar[dict[str, Verdict]] = ContextVar("loopguard_verdicts", default={})  # noqa: B039 (never changed)
 """Both guardrails of a call run in one task."""
+
+
+def _said(items: Sequence[Any]) -> list[str]:
+    """Return the texts of the user's messages in the input of a run."""
+    said = [item.get("content") for item in items if isinstance(item, Mapping) and item.get("role") == "user"]
+    return [text if isinstance(text, str) else json.dumps(text, default=str) for text in said]
 
 
 def _session(guard: Guard, context: Any) -> Session:

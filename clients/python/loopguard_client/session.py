@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import threading
 import time
 from collections import OrderedDict, deque
@@ -110,6 +112,7 @@ class Session:
         self._lock = threading.Lock()
         self.outbox: deque[dict[str, Any]] = deque()
         self._counter = fallback.LocalCounter()
+        self._said = ""
         self._open: OrderedDict[str, _Checked] = OrderedDict()
         self._used_ids: OrderedDict[str, int] = OrderedDict()
         self._asking: set[str] = set()
@@ -249,10 +252,35 @@ class Session:
 
     def user_message(self, text: str) -> None:
         """Report a message of the user. It starts a new run: repeating a call after it is not a loop."""
+        self._report_message(text, {})
+
+    def user_messages(self, texts: Sequence[str]) -> None:
+        """Report the last of the messages that the user has said in a conversation, once.
+
+        Adapters call it with the conversation that a framework hands to them, as often as they like. A conversation that
+        an agent begins anew after it was killed says nothing new.
+
+        Parameters
+        ----------
+        texts
+            All messages of the user, in order.
+        """
+        if not texts:
+            return
+        said = json.dumps([self.name, *texts]).encode("utf-8", "surrogatepass")
+        name = f"said-{hashlib.blake2b(said, digest_size=16).hexdigest()}"
+        with self._lock:
+            if name == self._said:
+                return
+            self._said = name
+        self._report_message(texts[-1], {"id": name})
+
+    def _report_message(self, text: str, about: Mapping[str, str]) -> None:
         with self._lock:
             self._counter.clear()
             self._report_usage()
-            self.outbox.append(self._event("message", role="user") | {"content": wire.content(text)})
+            event = self._event("message", role="user") | {"content": wire.content(text)} | dict(about)
+            self.outbox.append(event)
         self.guard.wake()
 
     def usage(

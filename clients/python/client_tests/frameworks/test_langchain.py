@@ -19,6 +19,7 @@ from langchain.agents import create_agent
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool as langchain_tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
 
@@ -110,6 +111,58 @@ async def test_three_of_six_parallel_calls_run(guard, tool, name, way):
     assert sorted(asked) == sorted(answered)
 
 
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+async def test_a_call_that_the_user_asks_for_in_each_turn_runs_in_each_turn(guard, server, tool, name, way):
+    answers = [
+        AIMessage(
+            "", tool_calls=[{"name": "search", "args": {"q": "x"}, "id": f"c{turn}", "type": "tool_call"}]
+        )
+        for turn in range(8)
+    ]
+    steps = [step for answer in answers for step in (answer, AIMessage("Nothing yet."))]
+    agent = create_agent(
+        ScriptedModel(messages=iter(steps)),
+        [langchain_tool(tool.search)],
+        middleware=[LoopGuardMiddleware(guard)],
+        checkpointer=InMemorySaver(),
+    )
+    configuration = {"configurable": {"thread_id": name}}
+    for turn in range(8):
+        question = {"messages": [HumanMessage(f"Is x there now, at {turn} o'clock?")]}
+        if way == "invoke":
+            agent.invoke(question, configuration)
+        else:
+            await agent.ainvoke(question, configuration)
+    assert tool.runs == 8
+    assert guard.flush(20)
+    assert {call["decision"] for call in server.calls(name)} <= {"allow", "warn"}
+
+
+@pytest.mark.parametrize("inner", [{}, {"configurable": {"thread_id": "inner"}}])
+@pytest.mark.parametrize("way", ["invoke", "ainvoke"])
+async def test_a_sub_agent_is_a_session_below_its_caller_and_brings_it_nothing_new(
+    guard, server, tool, name, way, inner
+):
+    asked: list[int] = []
+
+    def research(q: str) -> str:
+        """Let a sub-agent search."""
+        model = model_of([["x"]] * 40)
+        agent = create_agent(model, [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)])
+        messages = agent.invoke({"messages": [HumanMessage(q)]}, inner)["messages"]
+        asked.append(model.asked)
+        return str(messages[-1].content)
+
+    calls = [{"name": "research", "args": {"q": "x"}, "id": f"r{n}", "type": "tool_call"} for n in range(40)]
+    model = ScriptedModel(messages=iter([AIMessage("", tool_calls=[call]) for call in calls]))
+    agent = create_agent(model, [langchain_tool(research)], middleware=[LoopGuardMiddleware(guard)])
+    await play(agent, way, {"configurable": {"thread_id": name}})
+    assert (tool.runs, len(asked), model.asked) == (3, 3, 8)
+    assert asked[0] == 8
+    assert guard.flush(20)
+    assert len(server.calls(f"{name}/research")) == sum(asked)
+
+
 async def test_a_run_without_a_thread_is_a_session_of_its_own(guard, tool):
     for _ in range(2):
         tool.runs = 0
@@ -183,9 +236,7 @@ class TestToolNodeFailures(AdapterFailures):
 
 
 def test_the_snippet_of_connect_runs_as_it_is_pasted(server, monkeypatch, capsys):
-    shown = re.search(
-        r'aria-label="LangChain"\s*>(.*?)</pre>', CONNECT.read_text(encoding="utf-8"), re.DOTALL
-    )
+    shown = re.search(r'id="snippet-langchain">(.*?)</pre>', CONNECT.read_text(encoding="utf-8"), re.DOTALL)
     assert shown
     pasted = re.sub(r"{{ key.*?}}", server.key, shown[1].replace("{{ public_url }}", server.url))
     assert "{{" not in pasted

@@ -80,6 +80,18 @@ async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
         assert outputs[3]["output"] == calls[3]["message"]
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_a_call_that_the_user_asks_for_in_each_turn_runs_in_each_turn(
+    guard, tool, search, name, streamed
+):
+    for turn in range(8):
+        call = function_call("search", '{"q": "x"}', call_id=f"search_{turn}")
+        model = ScriptedModel([[call], [assistant_message("Nothing yet.")]])
+        agent = Agent("finder", model=model, tools=[search])
+        await play(agent, f"Is x there at {turn} o'clock?", name, streamed=streamed)
+    assert tool.runs == 8
+
+
 async def test_tools_behind_a_hand_off_are_guarded(guard, server, tool, search, name):
     worker = Agent("worker", model=scripted(), tools=[search])
     first = handoff(worker)

@@ -93,6 +93,35 @@ async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
         assert [call["result"]["content"] for call in calls[:3]] == ["0 hits"] * 3
 
 
+@pytest.mark.parametrize("question", ["Is x there now?", "Is x there at {} o'clock?"])
+async def test_a_call_that_the_user_asks_for_in_each_turn_runs_in_each_turn(guard, tool, name, question):
+    agent = Agent(Script().model, tools=[tool.search], capabilities=[LoopGuard(guard, session=name)])
+    history: list[Any] = []
+    for turn in range(8):
+        with agent.override(model=Script(steps=[["x"]]).model):
+            run = await agent.run(question.format(turn), message_history=history)
+        history = run.all_messages()
+    assert tool.runs == 8
+
+
+async def test_what_an_agent_says_to_another_one_is_no_message_of_a_person(guard, server, tool, name):
+    inner = Agent(
+        Script().model, tools=[tool.search], capabilities=[LoopGuard(guard, session=f"{name}-inner")]
+    )
+
+    async def ask(q: str) -> str:
+        """Ask another agent."""
+        with inner.override(model=Script(steps=[["x"]]).model):
+            return str((await inner.run(f"Find {q}, please.")).output)
+
+    steps = [[f"x{number}"] for number in range(9)]
+    outer = Agent(Script(steps=steps).model, capabilities=[LoopGuard(guard, session=name)])
+    outer.tool_plain(name="search")(ask)
+    with pytest.raises(RunStopped):
+        await outer.run("Find x.")
+    assert tool.runs == 3
+
+
 class TestFailures(AdapterFailures):
     async def play(self, guard, tool, session, steps, ids="unique"):
         script = Script(steps=steps, ids=ids)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -218,7 +219,7 @@ def _parsed(file: Path, text: str | None) -> dict[str, Any]:
     raise SettingsProblem(f"{file} does not have a known form of hooks. Nothing was changed.")
 
 
-def _changed(file: Path, host: Host, document: dict[str, Any], before: str | None) -> str:
+def _changed(file: Path, host: Host, document: Mapping[str, object], before: str | None) -> str:
     """Return the text of a file with other hooks; everything else in it stays as it is written."""
     if before is None or not before.removeprefix(jsonc.BYTE_ORDER_MARK).strip():
         return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
