@@ -166,6 +166,11 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.get_by_role("option", name="Search sessions for “read_file”").click()
     page.wait_for_url("**/live?q=read_file")
     page.keyboard.press("Control+k")
+    # The server knows what has no link on this page.
+    palette.fill("invite")
+    page.get_by_role("option", name="Do: Invite a member").click()
+    page.wait_for_url("**/members")
+    page.keyboard.press("Control+k")
     palette.fill("nobody")
     page.get_by_role("option", name="Open session “nobody”").click()
     page.wait_for_url("**/live?q=nobody")

@@ -23,6 +23,7 @@ from detection.services.ingestion.guard import GuardRequest, GuardResponse
 from detection.services.ingestion.run_import import summarise
 from detection.services.keys import Principal
 from detection.services.policies import overrides
+from detection.services.search import indexing
 from detection.services.what_if import changes, what_ifs, worker
 from tests.support.projects import make_key, make_member, make_project
 
@@ -167,6 +168,7 @@ def make_world(role: str = Role.ADMIN, *, session: str = "s-1", **text: Any) -> 
         project=project, route="events", status=422, code="missing_field", detail="events[0].tool is missing"
     )
     Attempt.objects.create(project=project, route="events", status=202, accepted=7, altered=1)
+    indexing.index_texts()
     client = Client()
     client.force_login(user)
     assert incident.session is not None
@@ -268,6 +270,7 @@ def screens(world: World) -> dict[str, str]:
         "ingest": f"{base}/ingest",
         "system": f"{base}/system",
         "quarantined events": f"{base}/quarantined-events",
+        "search": f"{base}/search?q=search",
         "audit": f"{base}/audit",
         "settings": f"{base}/settings",
         "project": f"{base}/settings/project",
