@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 STATUSES: Final = tuple(LoopStatus.values)
 TREND_BUCKETS: Final = 24
 TREND_SPAN: Final = timedelta(days=1)
+TREND_DAYS: Final = 30
 MAX_NAMES: Final = 50
 _OF_LOOPS: Final = ("is", "owner", "assigned")
 """Fields of the filter language that select loops; all others select incidents."""
@@ -348,11 +349,18 @@ def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
     return named(agents), named(models)
 
 
-def _trends(project_id: int, loop_ids: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """Count the incidents that opened in each hour of the last day; one query."""
+def trend_by_day(loop: Loop) -> tuple[int, ...]:
+    """Count the incidents that opened in each of the last `TREND_DAYS` days, oldest first; one query."""
+    return _trends(loop.project_id, [loop.pk], timedelta(days=TREND_DAYS), TREND_DAYS)[loop.pk]
+
+
+def _trends(
+    project_id: int, loop_ids: Sequence[int], span: timedelta = TREND_SPAN, buckets: int = TREND_BUCKETS
+) -> dict[int, tuple[int, ...]]:
+    """Count the incidents that opened in each part of the time until now, such as each hour of a day; one query."""
     now = timezone.now()
-    start, width = now - TREND_SPAN, TREND_SPAN / TREND_BUCKETS
-    found: dict[int, list[int]] = {loop: [0] * TREND_BUCKETS for loop in loop_ids}
+    start, width = now - span, span / buckets
+    found: dict[int, list[int]] = {loop: [0] * buckets for loop in loop_ids}
     place = Func(
         F("opened_at") - Value(start),
         template=f"floor(extract(epoch FROM %(expressions)s) / {width.total_seconds():.0f})::int",
@@ -363,7 +371,7 @@ def _trends(project_id: int, loop_ids: Sequence[int]) -> dict[int, tuple[int, ..
     )
     counted = rows.order_by().annotate(place=place).values_list("loop_id", "place").annotate(Count("pk"))
     for loop, at, number in counted:
-        found[loop][min(max(at, 0), TREND_BUCKETS - 1)] += number
+        found[loop][min(max(at, 0), buckets - 1)] += number
     return {loop: tuple(numbers) for loop, numbers in found.items()}
 
 

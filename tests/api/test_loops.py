@@ -36,6 +36,14 @@ def test_a_loop_says_what_how_often_where_and_what_its_incidents_share(api, loop
     assert {one["id"] for one in of_it} == {one["id"] for one in found["newest_incidents"]}
     assert {one["loop_id"] for one in of_it} == {loop["id"]}
     assert loop["links"]["loop"].endswith(f"/loops/{loop['id']}")
+    assert found["trend_by_day"] == [0] * 29 + [number]
+    oldest = Incident.objects.earliest("pk")
+    for age, days in (
+        (timedelta(days=1, hours=1), [*[0] * 28, 1, number - 1]),
+        (timedelta(days=31), [*[0] * 29, number - 1]),
+    ):
+        Incident.objects.filter(pk=oldest.pk).update(opened_at=timezone.now() - age)
+        assert api.get(f"/loops/{loop['id']}").json()["trend_by_day"] == days
 
 
 def test_trouble_of_a_provider_is_a_loop_of_its_own(api):

@@ -149,6 +149,7 @@ def get_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
     loop = existing(loops.get_loop(principal.project_id, existing_name(loop_id)))
     document = loop_document(loops.row_of(loop), principal.project_slug)
     facts, names = loops.shared_facts(loop), {"session_name": "session"}
+    document["trend_by_day"] = [*loops.trend_by_day(loop)]
     document["shared"] = {names.get(name, name): document_of(fact) for name, fact in facts.items()}
     of_it = list_query(INCIDENTS, terms=(term("loop", loop.public_id),))
     page = incidents.list_incidents(principal.project_id, of_it, "", MAX_INCIDENTS)

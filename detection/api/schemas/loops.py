@@ -71,6 +71,9 @@ class SharedFactSchema(Schema):
 class LoopDetailSchema(LoopSchema):
     """A loop with what its incidents share, its newest incidents and its activity."""
 
+    trend_by_day: list[int] = Field(
+        description="Incidents opened in each of the last 30 days (24 hours each, until now), oldest first."
+    )
     shared: dict[str, SharedFactSchema] = Field(
         description="By field: `tool`, `agent`, `model`, `backend`, `calls_digest` (the same arguments) and `session`."
     )
