@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -102,12 +103,19 @@ PROGRAMS = {
     "opencode": ("opencode", opencode),
     "kilo": ("kilo", kilo),
 }
-REQUESTS_OF_40 = {"claude-code": 9, "codex": 41, "gemini-cli": 9, "copilot": 41, "opencode": 9, "kilo": 9}
-"""The most requests to the model that a run of 40 identical calls may take; a hook of two hosts cannot end it."""
 ENDED = ("claude-code", "opencode", "kilo")
 """Hosts whose run the stop of LoopGuard ends; Gemini CLI has ended it by itself before, so a cycle shows that."""
 TOLD = ("claude-code", "gemini-cli", "opencode", "kilo")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
+
+
+def documented(host):
+    """Return the runs and the requests of a run of 40 identical calls, as the table in the documentation has them."""
+    page = (Path(__file__).parents[2] / "docs" / "integrations.md").read_text(encoding="utf-8")
+    table = page.partition("<!-- hosts -->")[2].partition("<!-- end hosts -->")[0]
+    row = next(line for line in table.splitlines() if line.startswith(f"| `{host}` "))
+    runs, requests = (int(cell) for cell in row.split("|")[3:5])
+    return runs, requests
 
 
 @pytest.fixture
@@ -176,9 +184,8 @@ def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):
 def test_a_stuck_run_ends_where_its_host_can_end_it(host, drive):
     script = Script(40, "./probe")
     place, ended = drive(host, script)
-    assert place.runs() == 3, ended
     asked = [path for path, body in script.requests if body.get("tools")]
-    assert len(asked) <= REQUESTS_OF_40[host], ended
+    assert (place.runs(), len(asked)) == documented(host), ended
     if host in ENDED:
         session = Session.objects.get()
         assert "LoopGuard ended this run." in ended.stderr
