@@ -11,6 +11,7 @@ from functools import partial
 
 from benchmarks import (
     beside_what_if,
+    containment,
     detectors,
     engine,
     exposure,
@@ -45,6 +46,7 @@ PARTS = (
     "gateway",
     "screens",
     "revocation",
+    "containment",
     "what-if",
     "families",
     "exposure",
@@ -64,6 +66,15 @@ def main() -> None:
     parser.add_argument("--viewers", type=int, default=100, help="open live pages (default 100)")
     parser.add_argument(
         "--events", type=int, default=search.EVENTS, help="events that are searched (default 1,000,000)"
+    )
+    parser.add_argument(
+        "--connections",
+        type=int,
+        default=containment.CONNECTIONS,
+        help="open when it is contained (default 600)",
+    )
+    parser.add_argument(
+        "--agents", type=int, default=containment.AGENTS, help="that call when it is contained (default 200)"
     )
     parser.add_argument("--markdown", action="store_true", help="print rows for docs/benchmarks.md")
     options = parser.parse_args()
@@ -105,6 +116,7 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         ("start", start.run),
         ("kills", kills.run),
         ("revocation", revocation.run),
+        ("containment", partial(containment.run, options.connections, options.agents)),
         ("exposure", exposure.run),
         ("search", partial(search.run, options.events)),
     ):

@@ -67,7 +67,7 @@ def run() -> list[Figure]:
 async def _round(stack: Stack, key: str, session: str, waits: dict[str, list[float]]) -> None:
     """Open the connections, end key and sign-in in the database, and wait until each client has seen it."""
     cookie = await asyncio.to_thread(stack.session_cookie)
-    approval = await _held_call(stack, key, session)
+    approval = await held_call(stack, key, session)
     opened: asyncio.Queue[None] = asyncio.Queue()
     clients = {
         "sockets": lambda: _socket(stack, cookie, opened),
@@ -95,13 +95,13 @@ async def _round(stack: Stack, key: str, session: str, waits: dict[str, list[flo
         waits[kind] += [task.result() - at for task in tasks[kind]]
 
 
-async def _held_call(stack: Stack, key: str, session: str) -> str:
+async def held_call(stack: Stack, key: str, session: str) -> str:
     """Repeat a call until it is held; return the id of its approval."""
     for number in range(10):
         call = {"call_id": f"c{number}", "tool": "search", "arguments": {}}
         body = json.dumps({"session": session, "calls": [call]}).encode()
         head = f"Authorization: Bearer {key}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
-        reader, writer = await _request(stack.url, "POST /api/v1/guard", head, body)
+        reader, writer = await open_request(stack.url, "POST /api/v1/guard", head, body)
         answer = await reader.readuntil(b"\r\n\r\n")
         length = int(answer.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
         (verdict,) = json.loads(await reader.readexactly(length))["verdicts"]
@@ -128,7 +128,7 @@ async def _socket(stack: Stack, cookie: str, opened: asyncio.Queue[None]) -> flo
 
 async def _long_poll(stack: Stack, key: str, approval: str, opened: asyncio.Queue[None]) -> float:
     head = f"Authorization: Bearer {key}\r\n"
-    reader, writer = await _request(stack.live_url, f"GET /api/v1/approvals/{approval}?wait=60", head)
+    reader, writer = await open_request(stack.live_url, f"GET /api/v1/approvals/{approval}?wait=60", head)
     opened.put_nowait(None)
     status = await reader.readline()
     ended_at = time.perf_counter()
@@ -144,7 +144,7 @@ async def _stream(stack: Stack, key: str, opened: asyncio.Queue[None]) -> float:
     ).encode()
     head = f"LoopGuard-Key: {key}\r\nAuthorization: Bearer sk-benchmark\r\nContent-Length: {len(body)}\r\n"
     path = "POST /gateway/endless/chat/completions"
-    reader, writer = await _request(stack.live_url, path, head, body)
+    reader, writer = await open_request(stack.live_url, path, head, body)
     await reader.readuntil(b"words")
     opened.put_nowait(None)
     while b'"unknown_key"' not in await reader.readline():
@@ -155,9 +155,10 @@ async def _stream(stack: Stack, key: str, opened: asyncio.Queue[None]) -> float:
     return ended_at
 
 
-async def _request(
+async def open_request(
     url: str, line: str, head: str, body: bytes = b""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Send a request by itself, whose answer may take its time; return its connection."""
     at = urlsplit(url)
     reader, writer = await asyncio.open_connection(at.hostname, at.port)
     writer.write(f"{line} HTTP/1.1\r\nHost: {at.netloc}\r\n{head}\r\n".encode() + body)

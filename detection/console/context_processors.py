@@ -17,6 +17,7 @@ from detection.console import access, attention, preferences
 from detection.console.access import ProjectRequest
 from detection.console.attention import Badge
 from detection.models import Role
+from detection.selectors.containments import containments_of
 from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
@@ -57,7 +58,7 @@ SECTION_OF = {
             *("alerts", "alerts_act", "alert_route", "new_alert_route", "notification"),
             *("gateway", "gateway_act", "gateway_traffic", "prices", "save_price"),
             *("connect", "connect_base_url", "connect_guide", "imports", "import"),
-            *("project_settings", "members", "erasures"),
+            *("project_settings", "members", "erasures", "containments"),
             *("ingest", "quarantine", "system", "keys", "audit"),
         ),
         "settings",
@@ -110,6 +111,7 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "navigation": SimpleLazyObject(partial(_navigation, project, page, badges)),
         "projects": SimpleLazyObject(partial(_projects, request, project.pk)),
         "storage_is_full": disk_monitor.is_full(),
+        "contained": SimpleLazyObject(lambda: containments_of(project).rules),
     }
     return context
 

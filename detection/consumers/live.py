@@ -44,7 +44,7 @@ MAX_MESSAGE_CHARACTERS = 512
 MAX_OTHERS = 50
 """Other projects of the person whose held calls reach the page at once."""
 MAX_MESSAGES, MESSAGES_PER_SECONDS = 20, 10.0
-TOPICS = frozenset(("session", "incident", "attempt", "approval", "held", "policy"))
+TOPICS = frozenset(("session", "incident", "attempt", "approval", "held", "policy", "containment"))
 
 
 class LiveConsumer(AsyncWebsocketConsumer):

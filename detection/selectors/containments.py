@@ -32,6 +32,7 @@ from detection.selectors.filters import Like, like_pattern
 from detection.selectors.project_cache import ProjectCache
 from detection.selectors.row_fields import Shown
 
+DONE: Final = {"stop": "stopped", "hold": "put on hold", "block": "blocked"}
 RECENT: Final = timedelta(hours=1)
 """A session without a call for longer counts as ended, and is not among those that a containment reaches."""
 MAX_MESSAGES: Final = 1_000
@@ -91,9 +92,15 @@ class ContainmentRule:
         """Whether it covers calls of a tool only."""
         return self.scope in OF_CALLS
 
-    def describe(self) -> str:
-        """Return what it is about in words."""
+    @property
+    def words(self) -> str:
+        """What it is about, in words."""
         return describe(self.scope, self.value, self.tool)
+
+    @property
+    def done(self) -> str:
+        """What happened, in words."""
+        return DONE[self.reaction]
 
 
 @dataclass(frozen=True, slots=True)

@@ -271,6 +271,7 @@ def screens(world: World) -> dict[str, str]:
         "system": f"{base}/system",
         "quarantined events": f"{base}/quarantined-events",
         "search": f"{base}/search?q=search",
+        "containments": f"{base}/contain?scope=agent&value=triage&reaction=stop&reason=test",
         "audit": f"{base}/audit",
         "settings": f"{base}/settings",
         "project": f"{base}/settings/project",

@@ -76,6 +76,7 @@ RIGHTS = {
     "keys": (READ, ADMINISTER),
     "revoke_key": (None, ADMINISTER),
     "project_settings": (READ, ADMINISTER),
+    "containments": (READ, OPERATE),
     "erasures": (ADMINISTER, ADMINISTER),
     "members": (READ, READ),  # to leave; what else it does has tests of its own
     "ingest": (READ, None),

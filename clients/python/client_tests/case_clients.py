@@ -32,7 +32,7 @@ class PythonClient:
         """Do one operation and return what it answers."""
         return getattr(self, f"_{op}")(**values)
 
-    def _guard(self, session: str, about: dict[str, str], **options: Any) -> None:
+    def _guard(self, session: str, about: dict[str, Any], **options: Any) -> None:
         self.guard = Guard(**options)
         self.session = self.guard.session(session, **about)
 

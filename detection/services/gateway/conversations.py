@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypedDict
 
 from django.db.models import Q
 
@@ -93,6 +93,11 @@ def _contained(project: Project, caller: Caller, policy: Policy) -> SessionFacts
     return SessionFacts(text, ends_in_error=ends_in_error)
 
 
+class _Limits(TypedDict, total=False):
+    max_repeated_words: int
+    cuts: bool
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRequest:
     """What a containment may name of a request that is being served; the session may have no name yet."""
@@ -136,7 +141,7 @@ def _caller(project: Project, session: Session | None, asked: OpenRequest) -> Ca
     return Caller.of(session, family, agent=asked.agent, model=asked.model)
 
 
-def _limits(policy: Policy) -> dict[str, Any]:
+def _limits(policy: Policy) -> _Limits:
     values = policy.values
     if not (values["enabled"] and values["degenerate_enabled"]):
         return {}

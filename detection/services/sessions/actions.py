@@ -105,7 +105,7 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
             and not session.is_stopped_by_person
         ):
             raise Conflict(
-                f"A containment stops {rule.describe()}. Lift it to resume the session.", code="contained"
+                f"A containment stops {rule.words}. Lift it to resume the session.", code="contained"
             )
         if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}

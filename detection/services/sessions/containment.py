@@ -21,14 +21,13 @@ from detection.services.tracking.outcomes import ApprovalOutcome, Templates
 
 WITHDRAWN, LIFTED = "contained", "containment_lifted"
 """Why a containment closed an approval."""
-_DONE = {"stop": "stopped", "hold": "put on hold", "block": "blocked"}
 
 
 def summary_of(rule: ContainmentRule) -> str:
     """Return who contained what, and why, as a sentence without its mark."""
     by = audit.shown_to_agents(rule.by)
     reason = f" ({rule.reason.rstrip('.')})" if rule.reason else ""
-    return f"{by[:1].upper()}{by[1:]} {_DONE[rule.reaction]} {rule.describe()} in LoopGuard{reason}"
+    return f"{by[:1].upper()}{by[1:]} {rule.done} {rule.words} in LoopGuard{reason}"
 
 
 def message_of(rule: ContainmentRule, tool: str, templates: Templates) -> str:
