@@ -198,7 +198,7 @@ def test_an_open_session_page_follows_its_session(live, project, site):
     expect(live.locator("#session-figures b").first).to_have_text("2")
 
 
-def test_an_open_pattern_page_follows_its_incidents_and_leaves_what_is_typed(live, project, site):
+def test_an_open_loop_page_follows_its_incidents_and_leaves_what_is_typed(live, project, site):
     loop(project, "one", calls=4)
     row = Loop.objects.get()
     loop_triage.done(project.pk, row.public_id, SYSTEM)
@@ -210,7 +210,7 @@ def test_an_open_pattern_page_follows_its_incidents_and_leaves_what_is_typed(liv
     expect(live.locator("#loop-status")).to_have_text("Open", timeout=5000)
     expect(live.locator("#loop-facts")).to_contain_text("1 open")
     expect(live.locator("#loop-banners")).to_contain_text("1 incident is open again")
-    expect(live.get_by_role("button", name="Acknowledge")).to_be_visible()
+    expect(live.locator("#done-button")).to_be_visible()
     expect(live.get_by_label("Comment")).to_have_value("half a sentence")
 
 
