@@ -24,6 +24,7 @@ from detection.web.request_uploads import UploadedTranscript
 
 KINDS = (
     ("claude-code", "Claude Code sessions (.jsonl)"),
+    ("codex", "Codex sessions (.jsonl)"),
     ("openai", "OpenAI chat messages"),
     ("anthropic", "Anthropic messages"),
     ("responses", "OpenAI responses"),

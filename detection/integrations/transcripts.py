@@ -42,6 +42,14 @@ def claude_code_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
                 del counted[next(iter(counted))]
 
 
+def is_claude_code_entry(entry: Any) -> bool:
+    """Return whether the JSON value of a line is one of a session file of Claude Code."""
+    if not isinstance(entry, dict):
+        return False
+    is_message = entry.get("type") in ("user", "assistant") and isinstance(entry.get("message"), dict)
+    return is_message or isinstance(entry.get("sessionId") or entry.get("summary"), str)
+
+
 def _claude_code_entry(
     entry: dict[str, object], message: dict[str, object], counted: dict[str, None]
 ) -> Iterator[ReportedEvent]:

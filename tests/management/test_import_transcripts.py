@@ -16,7 +16,7 @@ from detection.models import (
     Session,
     TranscriptImport,
 )
-from tests.support.transcripts import claude_code
+from tests.support.transcripts import claude_code, codex
 
 pytestmark = pytest.mark.django_db
 
@@ -197,3 +197,30 @@ def test_a_project_has_to_be_named_if_there_are_several(tmp_path, capsys):
         run("claude-code", file, capsys=capsys)
     run("claude-code", file, "--project", "second", capsys=capsys)
     assert Session.objects.get().project.slug == "second"
+
+
+def test_sessions_of_codex_are_what_happened(tmp_path, capsys):
+    folder = tmp_path / "2026" / "03" / "01"
+    folder.mkdir(parents=True)
+    written(folder / "rollout-a.jsonl", codex(["make test"] * 8))
+    written(folder / "rollout-b.jsonl", codex([f"cat {n}" for n in range(8)], "019a-2"))
+    said = run("codex", tmp_path, "--usd-per-million-tokens", "3", "15", capsys=capsys)
+    looping, healthy = (Session.objects.get(external_id=name) for name in ("019a-1", "019a-2"))
+    assert (looping.call_count, looping.token_count, looping.model) == (8, 8 * 1050, "gpt-x")
+    assert (looping.agent, looping.integration, looping.state) == ("codex", "import/codex", "ended")
+    assert (looping.incidents.count(), healthy.incidents.count()) == (1, 0)
+    events = Event.objects.filter(session=healthy)
+    people = events.filter(type="message").exclude(role="program")
+    assert [one.content for one in people] == ["Fix the tests"]
+    assert (events.filter(type="result").count(), events.filter(type="call", cwd="/src").count()) == (8, 8)
+    assert "2 sessions, 16 calls" in said
+    assert "New events: 0." in run("codex", tmp_path, capsys=capsys)
+
+
+@pytest.mark.parametrize(("kind", "lines"), [("codex", claude_code), ("claude-code", codex)])
+def test_files_of_another_agent_are_an_error(tmp_path, kind, lines, capsys):
+    file = written(tmp_path / "a.jsonl", lines(["ls"]))
+    with pytest.raises(CommandError, match="1 files could not be read"):
+        call_command("import_transcripts", kind, str(file))
+    assert f"no line is one of a session of {kind}" in "".join(capsys.readouterr())
+    assert not Session.objects.exists()

@@ -10,6 +10,38 @@ from zlib import crc32
 USAGE = {"input_tokens": 100, "cache_read_input_tokens": 900, "output_tokens": 50}
 
 
+def codex(calls: list[str], session: str = "019a-1") -> Iterator[dict[str, object]]:
+    """Yield a session of Codex in which each of `calls` is one model response with its result."""
+
+    def entry(kind: str, seconds: int, **payload: Any) -> dict[str, object]:
+        at = f"2026-03-01T12:{seconds // 60:02}:{seconds % 60:02}.000Z"
+        return {"timestamp": at, "type": kind, "payload": payload}
+
+    def said(text: str, seconds: int) -> dict[str, object]:
+        content = [{"type": "input_text", "text": text}]
+        return entry("response_item", seconds, type="message", role="user", content=content)
+
+    yield entry("session_meta", 0, id=session, cwd="/src", cli_version="0.171.0", model_provider="openai")
+    yield said("<environment_context>\n<cwd>/src</cwd>\n</environment_context>", 0)
+    yield said("Fix the tests", 0)
+    yield entry("event_msg", 0, type="user_message", message="Fix the tests")
+    yield entry("turn_context", 0, cwd="/src", model="gpt-x")
+    for number, command in enumerate(calls, 1):
+        at = number * 5
+        call = {"name": "shell", "arguments": json.dumps({"command": ["bash", "-lc", command]})}
+        yield entry("response_item", at, type="function_call", call_id=f"call_{number}", **call)
+        last = {"input_tokens": 1000, "cached_input_tokens": 800, "output_tokens": 50, "total_tokens": 1050}
+        total = {name: value * number for name, value in last.items()}
+        for _ in range(2):
+            info = {"total_token_usage": total, "last_token_usage": last}
+            yield entry("event_msg", at, type="token_count", info=info)
+        said_by_tool = (
+            "2 failed" if command.startswith("make") else f"{crc32(command.encode()):,} lines of text"
+        )
+        output = {"type": "function_call_output", "call_id": f"call_{number}", "output": said_by_tool}
+        yield entry("response_item", at + 1, **output)
+
+
 def claude_code(
     calls: list[str], session: str = "5d1c", step_seconds: int = 5, **more: Any
 ) -> Iterator[dict[str, Any]]:

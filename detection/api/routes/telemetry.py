@@ -37,6 +37,7 @@ from detection.services.ingestion.telemetry import TelemetrySpan, ingest_telemet
 router = Router(tags=["telemetry"])
 ROUTE: Final = "otlp"
 _auth = ApiKeyAuth(KeyScope.INGEST, (PROTOBUF, JSON), attempt=ROUTE, limits=TELEMETRY_LIMITS)
+_ANSWER: Final = {200: dict[str, Any]}
 _HINTS: Final = {
     "missing_arguments": "Neither arguments nor a result were "
     "recorded. Enable content recording in the instrumentation.",
@@ -59,7 +60,7 @@ def _described(what: str, message: str) -> dict[str, Any]:
 @router.post(
     "/otlp/v1/traces",
     auth=_auth,
-    response={200: dict[str, Any]},
+    response=_ANSWER,
     summary="Send traces",
     openapi_extra=_described("Spans as OpenTelemetry exports them", "ExportTraceServiceRequest"),
 )
@@ -79,7 +80,7 @@ def send_traces(request: ApiRequest) -> HttpResponse:
 @router.post(
     "/otlp/v1/logs",
     auth=_auth,
-    response={200: dict[str, Any]},
+    response=_ANSWER,
     summary="Send logs",
     openapi_extra=_described("Log records as OpenTelemetry exports them", "ExportLogsServiceRequest"),
 )
@@ -96,7 +97,7 @@ def send_logs(request: ApiRequest) -> HttpResponse:
 @router.post(
     "/otlp/v1/metrics",
     auth=_auth,
-    response={200: dict[str, Any]},
+    response=_ANSWER,
     summary="Send metrics",
     openapi_extra=_described("Metrics as OpenTelemetry exports them", "ExportMetricsServiceRequest"),
 )

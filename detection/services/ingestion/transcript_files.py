@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, Final, cast
 
 import orjson
 
+from detection.integrations.codex_files import codex_events, is_codex_entry
 from detection.integrations.events import ReportedEvent
 from detection.integrations.session_names import bounded, session_name
 from detection.integrations.traces import Line, events_of, responses
@@ -28,10 +29,16 @@ from detection.integrations.transcripts import (
     TranscriptError,
     claude_code_events,
     events_of_message,
+    is_claude_code_entry,
     message_events,
 )
 
-KINDS: Final = ("claude-code", *MESSAGE_SHAPES, "trace")
+SESSION_FILES: Final = {
+    "claude-code": (claude_code_events, is_claude_code_entry),
+    "codex": (codex_events, is_codex_entry),
+}
+"""Session files of coding agents, one JSON value a line: what reads them, and what tells one of their lines."""
+KINDS: Final = (*SESSION_FILES, *MESSAGE_SHAPES, "trace")
 ENDINGS: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
 MAX_DOCUMENT_BYTES: Final = 32 * 1024**2
 """Maximum size of a text that is parsed at once: a line, or a document that is not one JSON value per line."""
@@ -192,8 +199,8 @@ def _unpacked(stream: io.BufferedReader) -> BinaryIO:
 def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent]]:
     """Yield the events of a file, each with the name of its session.
 
-    Of Claude Code, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first
-    line must be JSON.
+    Of coding agents, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first
+    line must be JSON, and one line at least must be of the agent.
 
     Raises
     ------
@@ -201,8 +208,9 @@ def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent
         For the first line or run that is not of this kind or too large, and for a damaged file.
     """
     try:
-        if kind == "claude-code":
-            for event in claude_code_events(_entries(file)):
+        if kind in SESSION_FILES:
+            read, belongs = SESSION_FILES[kind]
+            for event in read(_entries_of(kind, file, belongs)):
                 yield event["session"], event
         elif kind == "trace":
             for response in responses(_calls(file)):
@@ -223,10 +231,11 @@ def guess_kind(file: TranscriptFile) -> str:
         If the beginning cannot be read.
     """
     first = _parsed(file, next(_lines(file), b"null"), default=None)
-    if isinstance(first, dict) and isinstance(first.get("sessionId") or first.get("summary"), str):
-        return "claude-code"
     if isinstance(first, dict) and "session" in first and "tool" in first:
         return "trace"
+    agent = next((kind for kind, (_, belongs) in SESSION_FILES.items() if belongs(first)), "")
+    if agent:
+        return agent
     messages = _list_of(first)
     if not isinstance(messages, list):
         return ""
@@ -284,6 +293,22 @@ def _entries(file: TranscriptFile) -> Iterator[Any]:
             continue
         file.skipped_lines += 1
         file.first_skipped = file.first_skipped or file.lines
+
+
+def _entries_of(kind: str, file: TranscriptFile, belongs: Callable[[Any], bool]) -> Iterator[Any]:
+    """Yield the entries of a session file.
+
+    Raises
+    ------
+    TranscriptError
+        At the end, if none was one of the agent: the file is of another kind.
+    """
+    is_empty, is_known = True, False
+    for entry in _entries(file):
+        is_empty, is_known = False, is_known or belongs(entry)
+        yield entry
+    if not (is_empty or is_known):
+        raise TranscriptError(f"{file.name}: no line is one of a session of {kind}.")
 
 
 def _calls(file: TranscriptFile) -> Iterator[Line]:
