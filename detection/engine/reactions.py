@@ -5,12 +5,12 @@ Message texts are in `messages`. The services wait for people and for the judge.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any
 
 from detection.engine.bounded import drop_oldest
-from detection.engine.calls import DECISIONS, Decision, Ending, Finding, Rung
+from detection.engine.calls import DECISIONS, Decision, Ending, Finding, FindingDetail, Rung
 from detection.engine.detectors import BY_KIND, RANK, RUN_LIMITS, detector_for
 from detection.engine.fields import LADDERS
 from detection.engine.memory import MAX_LOOPS, LadderProgress, RunState
@@ -289,7 +289,9 @@ def unclaimed(findings: Sequence[Finding]) -> list[Finding]:
     return [
         one
         for one in findings
-        if one in exact or _stands_alone(one) or not any(_lies_within(one, other) for other in exact)
+        if one in exact
+        or stands_alone(one.kind, one.detail)
+        or not any(_lies_within(one, other) for other in exact)
     ]
 
 
@@ -300,8 +302,10 @@ def one_per_loop(reactions: Sequence[Reaction]) -> list[Reaction]:
     """
     kept: list[Reaction] = []
     for one in sorted(reactions, key=_precedence, reverse=True):
-        if _stands_alone(one.finding) or not any(
-            _is_same_loop(one.finding, other.finding) for other in kept if not _stands_alone(other.finding)
+        if stands_alone(one.finding.kind, one.finding.detail) or not any(
+            are_one_loop(one.finding.call_keys, other.finding.call_keys)
+            for other in kept
+            if not stands_alone(other.finding.kind, other.finding.detail)
         ):
             kept.append(one)
     return kept
@@ -312,8 +316,9 @@ def _precedence(one: Reaction) -> tuple[int, bool, int, int]:
     return STRENGTH[one.decision], one.rung is not None, one.number, -RANK[one.finding.kind]
 
 
-def _stands_alone(finding: Finding) -> bool:
-    return BY_KIND[finding.kind].stands_alone or bool(finding.detail.get("family"))
+def stands_alone(kind: str, detail: FindingDetail) -> bool:
+    """Return whether a finding is a loop of its own, whichever calls it shares with others: see `are_one_loop`."""
+    return detector_for(kind).stands_alone or bool(detail.get("family"))
 
 
 def strictest(reactions: Sequence[Reaction]) -> Reaction:
@@ -381,9 +386,14 @@ def distinct(findings: Sequence[Finding]) -> list[Finding]:
     return kept
 
 
-def _is_same_loop(one: Finding, other: Finding) -> bool:
-    keys, others = set(one.call_keys), set(other.call_keys)
-    return _lies_within(one, other) or len(keys & others) >= _SHARED * max(len(keys), len(others))
+def are_one_loop(one_keys: Iterable[str], other_keys: Iterable[str]) -> bool:
+    """Return whether two findings are about one loop: the calls of one lie within the other's, or half are shared.
+
+    Findings that stand alone are not to be compared, see `stands_alone`. The relation is not transitive.
+    """
+    keys, others = set(one_keys), set(other_keys)
+    shared = keys & others
+    return len(shared) in (len(keys), len(others)) or len(shared) >= _SHARED * max(len(keys), len(others))
 
 
 def _lies_within(one: Finding, other: Finding) -> bool:

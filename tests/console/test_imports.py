@@ -263,6 +263,7 @@ def test_an_exception_for_a_loop_raises_no_limit_of_its_run(operator, project):
     cycle = Incident.objects.get(kind="cycle")
     budget = Incident.objects.get(pk=cycle.pk)
     budget.pk, budget.public_id, budget.kind, budget.calls_digest = None, "inc_budget", "budget", "a budget"
+    budget.group_id = budget.public_id
     budget.count, budget.limit, budget.evidence = 10, 10, {"detail": {"unit": "calls"}}
     budget.policy = {"budget_max_calls": {"value": 10}}
     budget.save()

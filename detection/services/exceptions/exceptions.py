@@ -212,8 +212,6 @@ def _raised_of_all(incident: Incident) -> dict[str, float]:
         group_id=""
     )
     for other in rows.exclude(pk=incident.pk).order_by("pk")[:MAX_OTHERS]:
-        if not detector_for(other.kind).is_of_calls:
-            continue
         # It may count all calls that this detector found.
         reached = max(other.count, -(-incident.calls_in_loop // max(1, other.evidence.get("period", 1))))
         for name, value in raised_settings(other, reached + other.limit, reached=reached).items():

@@ -14,7 +14,6 @@ from django.db import transaction
 from django.db.models import Max, QuerySet
 from django.utils import timezone
 
-from detection.engine.detectors import detector_for
 from detection.models import Incident, IncidentActivity, SessionKey
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
 from detection.services import audit
@@ -58,7 +57,7 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
 
 
 def _related(incident: Incident) -> QuerySet[Incident]:
-    """Return the other incidents of the same group, to be locked: they are about the same calls."""
+    """Return the other incidents of the same group, to be locked: they are about the same loop."""
     rows = Incident.objects.select_for_update().filter(
         project_id=incident.project_id, group_id=incident.group_id
     )
@@ -223,10 +222,7 @@ def label(
         if (incident.label, incident.label_reason) == (value, reason):
             return incident
         note = "; ".join(filter(None, (_words_of(value, reason), note)))
-        related = [] if detector_for(incident.kind).is_run_limit else [
-            one for one in _related(incident)
-            if one.label == incident.label and not detector_for(one.kind).is_run_limit
-        ]  # fmt: skip
+        related = [one for one in _related(incident) if one.label == incident.label]
         _label(incident, actor, value, note, reason)
         for one in related:
             _label(one, actor, value, _note_along(incident, note), reason, incident)

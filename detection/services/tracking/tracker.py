@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from detection import clock
-from detection.engine.calls import DECISIONS, Finding, Step, Verdict
+from detection.engine import reactions
+from detection.engine.calls import DECISIONS, Finding, FindingDetail, Step, Verdict
 from detection.engine.detectors import detector_for
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy, relevant_fields
@@ -38,8 +39,6 @@ QUIET_CALLS = 5
 ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
-SHARED_CALLS = 2
-"""Incidents with at least this many calls in common are related."""
 MAX_TRACES = 100
 _SIGNS_OF_LIFE = {
     EventType.RESULT: "the result arrived",
@@ -189,9 +188,7 @@ class IncidentTracker:
         for finding in findings:
             if finding.calls_digest not in self.active:
                 tool = str(finding.detail["tool"])
-                incident = self._open(
-                    finding.seqs[-1], tool, finding, policy, about, self._group_of(finding, [])
-                )
+                incident = self._open(finding.seqs[-1], tool, finding, policy, about, None)
                 self.active[finding.calls_digest] = incident
                 self._found(incident, finding.seqs[-1], finding, Step())
 
@@ -207,7 +204,7 @@ class IncidentTracker:
                 continue
             incident = self.active.get(finding.calls_digest)
             if incident is None:
-                incident = self._open(seq, tool, finding, policy, event, self._group_of(finding, in_step))
+                incident = self._open(seq, tool, finding, policy, event, self._group_of(finding))
                 self.active[finding.calls_digest] = incident
             else:
                 self._found_again(incident, seq)
@@ -412,19 +409,22 @@ class IncidentTracker:
                 self._counted_before.update(seqs or ())
         return self._counted_before
 
-    def _group_of(self, finding: Finding, in_step: list[Incident]) -> str | None:
-        """Return the group of incidents of a finding: those found in the same step, or about the same calls."""
-        if in_step:
-            return in_step[0].group_id
-        if detector_for(finding.kind).is_run_limit or detector_for(finding.kind).is_silence:
+    def _group_of(self, finding: Finding) -> str | None:
+        """Return the group of the active incidents of the loop that a finding is about; None if it is the first.
+
+        A loop is what the reactions take for one. A finding is compared with all calls of a group, since those of a
+        growing loop outnumber its first finding. Groups never become one: a finding that fits two joins the older.
+        """
+        if reactions.stands_alone(finding.kind, finding.detail):
             return None
-        keys, seqs = set(finding.call_keys), set(finding.seqs)
-        for incident in reversed(self.active.values()):
-            if not (detector_for(incident.kind).is_run_limit or detector_for(incident.kind).is_silence):
-                shared_keys = keys & set(incident.evidence.get("keys", ()))
-                if shared_keys or len(seqs & _seen(incident)) >= SHARED_CALLS:
-                    return incident.group_id
-        return None
+        calls: dict[str, set[str]] = {}
+        for incident in self.active.values():
+            detail = incident.evidence.get("detail") or FindingDetail()
+            if not reactions.stands_alone(incident.kind, detail):
+                calls.setdefault(incident.group_id, set()).update(incident.evidence.get("keys", ()))
+        return next(
+            (group for group, keys in calls.items() if reactions.are_one_loop(finding.call_keys, keys)), None
+        )
 
     def _describe(self, incident: Incident, finding: Finding) -> None:
         incident.count, incident.limit = max(incident.count, finding.count), finding.limit
@@ -495,17 +495,11 @@ class IncidentTracker:
         last_found: dict[str, int] = {}
         loops = [one for one in self.active.values() if not detector_for(one.kind).is_silence]
         for incident in loops:
-            key = self._quiet_key(incident)
-            last_found[key] = max(last_found.get(key, 0), incident.last_call_number)
+            group_id = incident.group_id
+            last_found[group_id] = max(last_found.get(group_id, 0), incident.last_call_number)
         for incident in loops:
-            if self.session.call_count - last_found[self._quiet_key(incident)] >= QUIET_CALLS:
+            if self.session.call_count - last_found[incident.group_id] >= QUIET_CALLS:
                 self._end(incident, self._now[1], _LEFT, recovered=True)
-
-    @staticmethod
-    def _quiet_key(incident: Incident) -> str:
-        # A spent limit is found at every call. A loop that was found in the same step has its id as group.
-        is_run_limit = detector_for(incident.kind).is_run_limit
-        return f"limit {incident.public_id}" if is_run_limit else incident.group_id
 
     def end_all(self, at: datetime) -> None:
         """End all loops, because the session has ended."""
