@@ -36,7 +36,7 @@ class IncidentRow:
         help="Digest of the calls: the same calls in other sessions", completes=False,
     )]
     group_id: Annotated[str, Shown(
-        "Id of the first incident of the same loop in this session. Incidents of several detectors share it.", name="group",
+        "Id of the first incident of this loop in its session. Those of its other detectors share it.", name="group",
         filter="group", help="Group: the incidents of one loop in one session", completes=False,
     )]
     loop_id: Annotated[str | None, Shown(

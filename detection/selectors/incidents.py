@@ -160,7 +160,7 @@ def counts(project_id: int, query: ListQuery = ALL_INCIDENTS) -> StatusCounts:
 
 
 def related(incident: Incident) -> list[IncidentRow]:
-    """List the other incidents about the same calls, which other detectors found, in the order in which they opened."""
+    """List the other incidents of the same loop, which other detectors found, in the order in which they opened."""
     return _fetch(_others(incident).order_by("pk"), MAX_RELATED)
 
 

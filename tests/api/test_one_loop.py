@@ -39,7 +39,7 @@ def test_every_loop_is_one_group_of_incidents_and_honest_work_is_none(api, proje
         evaluate(Session.objects.get(external_id=name).key)
 
     detectors = defaultdict(set)
-    counted = Counter()
+    counted: Counter[str] = Counter()
     for row in incidents(api):
         detectors[row["session"], row["group"]].add(row["kind"])
         counted[row["session"]] += row["counted_calls"]

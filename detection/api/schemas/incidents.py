@@ -89,7 +89,7 @@ class IncidentDetailSchema(IncidentSchema):
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
     related: list[IncidentSchema] = Field(
-        description="Other incidents about the same calls, found by other detectors."
+        description="Other incidents of the same loop, found by other detectors."
     )
     neighbours: list[IncidentSchema] = Field(description="Incidents of the same calls in other sessions.")
 

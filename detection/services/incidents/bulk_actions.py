@@ -213,7 +213,7 @@ def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
 
 
 def _count(row: BulkAction) -> None:
-    """Count the rows that were changed, and the incidents about the same calls that were changed along with them."""
+    """Count the rows that were changed, and the incidents of the same loop that were changed along with them."""
     touched = {*_touched(row)}
     row.along = len(touched.difference(row.targets)) if row.list == "incidents" else 0
     if row.reverts is None:

@@ -125,7 +125,7 @@ def acknowledge(project_id: int, public_id: str, actor: Actor, note: str = "") -
 
 
 def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Close an incident and its loop, with the active incidents about the same calls.
+    """Close an incident and its loop, with the active incidents of the same loop.
 
     If the loop continues in the session, that is a new incident.
     """
@@ -203,7 +203,7 @@ def snooze(
 def label(
     project_id: int, public_id: str, actor: Actor, value: str, note: str = "", reason: str = ""
 ) -> Incident:
-    """Set whether an incident was a loop; incidents about the same calls that had the same label get it, too.
+    """Set whether an incident was a loop; incidents of the same loop that had the same label get it, too.
 
     Parameters
     ----------
