@@ -42,6 +42,8 @@ DEFAULT_MIN_FREE = "5%, 500 MB"
 _LEAST_FREE_BYTES = 64 * 1024**2
 TEST_CLOCK_VARIABLE = "LOOPGUARD_TEST_CLOCK"
 _LATEST_TEST_SECONDS = 10**11
+MAX_LOOPING_SECONDS = 3600
+"""After an hour without an event a session has ended."""
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 
@@ -84,6 +86,8 @@ class Environment:
         Addresses under which gateway backends are allowed.
     gateway_credentials
         Credentials that backends may name, by name.
+    looping_seconds
+        How long after the newest call of its loop a session counts as looping now.
     test_clock
         In the mode ``test``: a file with the time, in seconds since 1970, for everything that time is counted for;
         empty for the time of the machine.
@@ -109,6 +113,7 @@ class Environment:
     require_second_factor: bool = False
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    looping_seconds: int = 120
     test_clock: str = ""
 
 
@@ -187,6 +192,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         require_second_factor=_switch(env, "LOOPGUARD_REQUIRE_SECOND_FACTOR"),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
+        looping_seconds=_looping_seconds(env.get("LOOPGUARD_LOOPING_SECONDS", "") or "120"),
         test_clock=_test_clock(env.get(TEST_CLOCK_VARIABLE, "").strip(), mode),
     )
 
@@ -293,6 +299,14 @@ def _requests_per_second(text: str) -> float:
             f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
         )
     return number
+
+
+def _looping_seconds(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 5 and 10 <= int(text) <= MAX_LOOPING_SECONDS):
+        raise EnvironmentProblem(
+            f"LOOPGUARD_LOOPING_SECONDS must be a number of seconds from 10 to {MAX_LOOPING_SECONDS:,}, not {text!r}."
+        )
+    return int(text)
 
 
 def web_processes(env: Mapping[str, str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from datetime import timedelta
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -34,6 +35,7 @@ PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url
 ALERT_ALLOWED_NETWORKS = ENV.alert_allowed_networks
 GATEWAY_UPSTREAMS, GATEWAY_CREDENTIALS = ENV.gateway_upstreams, ENV.gateway_credentials
 KEY_REQUESTS_PER_SECOND = ENV.key_requests_per_second
+LOOPING_FOR = timedelta(seconds=ENV.looping_seconds)
 DATABASE_FOLDER = ENV.database_folder
 IMPORT_FOLDER = ENV.import_folder or str(layout.runtime_folder() / "imports")
 MIN_FREE_SHARE, MIN_FREE_BYTES = ENV.min_free

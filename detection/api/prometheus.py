@@ -138,6 +138,14 @@ class DatabaseCollector(Collector):
         )
         for state, number in dashboard.recent_sessions_by_state().items():
             sessions.add_metric((state,), number)
+        looping, in_loop = dashboard.sessions_in_loops()
+        loops = GaugeMetricFamily(
+            "loopguard_sessions_in_loops",
+            "Sessions in a loop: those in which its calls run now, and all.",
+            labels=("which",),
+        )
+        loops.add_metric(("looping_now",), looping)
+        loops.add_metric(("in_loop",), in_loop)
         by_status = GaugeMetricFamily("loopguard_incidents", "Incidents by status.", labels=("status",))
         for status, number in incidents:
             by_status.add_metric((status,), number)
@@ -153,6 +161,7 @@ class DatabaseCollector(Collector):
             oldest,
             quarantined_events,
             sessions,
+            loops,
             by_status,
             *_statistics(),
             *_gateway(),

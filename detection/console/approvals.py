@@ -33,7 +33,7 @@ PAGE_ROWS = 25
 SHOWN_ARGUMENTS = 1000
 UNATTENDED = {
     "block": "the call is skipped and the run continues",
-    "stop": "the run is stopped",
+    "stop": "a stop of the run is requested",
     "allow": "the call is allowed once",
     "disable": "detection is disabled for the session",
 }
@@ -47,10 +47,10 @@ REASONS = {
     "failed": "the call to the judge failed",
     "skipped": "the judge was not called",
     "obeyed": "the judge followed instructions in its data and is disabled",
-    "session_stopped": "the session was stopped",
+    "session_stopped": "a stop was requested",
     "session_ended": "the session ended",
 }
-_OUTCOMES = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
+_OUTCOMES = {"recovered": "recovered", "went_on": "continued", "stopped": "refused"}
 """Outcome of a reaction for people."""
 _ERRORS = {"invalid_raise": f"Raise the limit by 1 to {service.MAX_RAISE:,}."}
 """Errors that name fields of the API, for people."""
@@ -59,7 +59,7 @@ _SHORT = {
     "allow_once": "Allowed once",
     "exempt": "Tool exempted",
     "disable": "Detection disabled",
-    "stop": "Session stopped",
+    "stop": "Stop requested",
 }
 
 

@@ -50,7 +50,7 @@ def badges(project_id: int) -> dict[str, Badge]:
 def _counts(project_id: int) -> dict[str, int]:
     counts, of_loops = dashboard.navigation_counts(project_id), loops.navigation_counts(project_id)
     return {
-        "live": counts.active_sessions,
+        "live": counts.looping_sessions,
         "approvals": selector.count_waiting(project_id),
         "loops": of_loops.open,
         "later_loops": of_loops.later_but_firing,

@@ -54,7 +54,7 @@ ACTIVITY = {
     "escalated": "Escalated",
     "went_on": "The agent continued",
     "recovered": "The agent recovered",
-    "stopped": "The session ended or was stopped",
+    "stopped": "The session ended or its calls were blocked",
     "ended": "Loop ended",
     "woke": "Snooze ended",
     "acknowledged": "Acknowledged",
@@ -188,21 +188,21 @@ def did_chip(incident: Incident | IncidentRow, approval: Approval | None = None)
 
 
 def progress(
-    incident: Incident | IncidentRow, approval: Approval | None = None, *, is_stopped: bool = False
+    incident: Incident | IncidentRow, approval: Approval | None = None, *, is_blocked: bool = False
 ) -> str:
-    """Return how far a loop is: active, stopped, allowed until it is found again, recovered or ended.
+    """Return how far a loop is: active, blocked, allowed until it is found again, recovered or ended.
 
     Parameters
     ----------
     approval
         The newest approval of a row, which does not say whether its loop was allowed.
-    is_stopped
-        Whether its session is stopped: no call of the loop runs, but the loop has not ended.
+    is_blocked
+        Whether the calls of its session are refused since a stop: no call of the loop runs, but the loop has not ended.
     """
     if not incident.is_active:
         return "recovered" if incident.recovered else "ended"
-    if is_stopped:
-        return "stopped"
+    if is_blocked:
+        return "blocked"
     if isinstance(incident, Incident):
         return "allowed" if incident.is_released else "active"
     is_allowed = approval is not None and approval.decision == "allow"
@@ -213,7 +213,7 @@ def progress(
 _LIMIT_ENDS = f"This ends after {QUIET_CALLS} calls within the limit, or with its session."
 _PROGRESS_OF_LIMITS = {
     "active": f"The limit is reached. {_LIMIT_ENDS}",
-    "stopped": f"Its session is stopped. {_LIMIT_ENDS}",
+    "blocked": f"The calls of its session are refused. {_LIMIT_ENDS}",
     "allowed": f"Its held call was allowed, and the limit was not reached again. {_LIMIT_ENDS}",
     "recovered": "Further calls kept within the limit.",
     "ended": "The session ended at the limit, or this was labelled.",
@@ -230,7 +230,7 @@ def progress_words(word: str, kind: str) -> str:
         end = "It ends with the next sign of life, or with its session."
     return {
         "active": f"The loop has not ended. {end}",
-        "stopped": f"Its session is stopped. {end}",
+        "blocked": f"The calls of its session are refused. {end}",
         "allowed": f"Its held call was allowed, and the loop was not detected again. {end}",
         "recovered": "The agent left the loop.",
         "ended": "The loop has ended without a recovery, or was labelled.",

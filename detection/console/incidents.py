@@ -71,7 +71,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row,
                 incident_text.title(row, row.program or ""),
                 incident_text.STATUS_CHIPS[row.status],
-                incident_text.progress(row, held.get(row.id), is_stopped=row.session_name in stopped),
+                incident_text.progress(row, held.get(row.id), is_blocked=row.session_name in stopped),
                 incident_text.did(row, held.get(row.id)),
                 incident_text.did_chip(row, held.get(row.id)),
                 _other_detectors(row, groups[row.group_id]),

@@ -8,14 +8,15 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from detection import clock
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.listing import Listing
-from detection.console.session_rows import session_row
+from detection.console.session_rows import session_row, stop_sentence
 from detection.filtering import language
 from detection.models import Role, SessionState
+from detection.models.session_state import RARE_STATES
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
 from detection.selectors.lists import INCIDENTS, ONLY_LOOPS, SESSIONS
@@ -27,7 +28,7 @@ PAGE_ROWS = (50, 200, 500)
 """Rows that a page can have; the first is the default."""
 MAX_SELECTED = 200
 TABS = (("", "All"), *SessionState.choices)
-_EXACT = ("running", "looping", "held", "stopped", "calls_blocked")
+_EXACT = ("running", SessionState.SILENT, *RARE_STATES)
 """Tabs whose number is exact however many sessions there are."""
 
 
@@ -47,7 +48,7 @@ def page_rows(request: ProjectRequest) -> int:
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the list."""
-    project, now, listing = request.project, timezone.now(), listing_of(request)
+    project, now, listing = request.project, clock.now(), listing_of(request)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
     # Taken before the rows are read, so a change committed in between is sent again.
@@ -110,8 +111,8 @@ def stop(request: ProjectRequest) -> HttpResponse:
         reason = request.POST.get("reason", "")[:300]
         sessions = [find_session(request.project, name) for name in names]
         known = None if everything else [session.external_id for session in sessions if session is not None]
-        count = service.stop_many(request.project.pk, known, actor_of(request), reason)
-        messages.success(request, f"{count} session{'' if count == 1 else 's'} stopped.")
+        reached = service.stop_many(request.project.pk, known, actor_of(request), reason)
+        messages.success(request, stop_sentence(reached))
     return HttpResponseRedirect(next_page(request, reverse("console:live", args=[request.project.slug])))
 
 

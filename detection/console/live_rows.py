@@ -13,9 +13,9 @@ import orjson
 from django.db import connection
 from django.http import HttpResponse
 from django.template.loader import render_to_string
-from django.utils import timezone
 from django.views.decorators.http import require_safe
 
+from detection import clock
 from detection.console import live_page, preferences
 from detection.console.access import ProjectRequest, in_project
 from detection.console.recent_cache import RecentCache
@@ -65,7 +65,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
 
 
 def _response_body(request: ProjectRequest, seen: str) -> bytes:
-    project, now = request.project, timezone.now()
+    project, now = request.project, clock.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
     rows = live_page.page_rows(request)
     query = live_page.listing_of(request).query
@@ -79,8 +79,8 @@ def _response_body(request: ProjectRequest, seen: str) -> bytes:
             "cursor": changes.cursor,
             "reset": changes.reset,
             "order": [f"s-{number}" for number in order],
-            # The clock makes a session idle without a change, so the page compares every state.
-            "states": [shown_state(row.state, row.last_event_at, now) for row in page.items],
+            # Time alone changes states without a change, so the page compares every state.
+            "states": [shown_state(row, now) for row in page.items],
             "removed": [f"s-{number}" for number in sorted(changed.difference(order))],
             "rows": [_row(request, row, now) for row in sent],
             "behind_seconds": round((now - newest).total_seconds(), 3) if newest else None,
@@ -110,6 +110,8 @@ def _html(request: ProjectRequest, stored: SessionRow, row: SessionLine) -> str:
         row.meter_label,
         stored.blocked_count,
         row.stopped_by,
+        row.since_stop,
+        stored.reach,
         stored.would_have_stopped_at_call,
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,

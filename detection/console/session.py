@@ -12,9 +12,9 @@ from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from detection import clock
 from detection.console import (
     differences,
     formatting,
@@ -28,15 +28,15 @@ from detection.console import (
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.policies import reaction_values
 from detection.console.session_navigator import MAX_DETAILED_CALLS, Navigator
-from detection.console.session_rows import STOP_WORDS, meter_title, meter_words, session_row
+from detection.console.session_rows import STOP_WORDS, meter_title, meter_words, session_row, stop_sentence
 from detection.console.session_window import number
 from detection.engine import commands as grammar
 from detection.engine import durations
 from detection.engine.scopes import Scope
 from detection.filtering import language
 from detection.integrations.reach import REACH_WORDS
-from detection.models import Role, Session, call_flags
-from detection.models.session_state import STOPPED_STATES
+from detection.models import Role, Session, SessionState, call_flags
+from detection.models.session_state import STOPPED_STATES, shown_state
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.prices import known_cost
@@ -92,7 +92,7 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
     return {
         "cost": _cost_words(session),
         "session": session,
-        "row": session_row(session, timezone.now()),
+        "row": session_row(session, clock.now()),
         "reach": REACH_WORDS[session.reach],
         "stop": STOP_WORDS[session.reach],
         "meter_words": meter_words(session.meter_kind),
@@ -120,7 +120,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
                 incident,
                 incident_text.title(incident),
                 incident_text.STATUS_CHIPS[incident.status],
-                incident_text.progress(incident, is_stopped=session.state in STOPPED_STATES),
+                incident_text.progress(incident, is_blocked=session.state in STOPPED_STATES),
             )
             for incident in dashboard.newest_incidents_of_session(session, SHOWN_LOOPS)
         ],
@@ -328,11 +328,13 @@ def act(request: ProjectRequest) -> HttpResponse:
     url = permalinks.session_url(project.slug, name)
     try:
         if action == "stop":
-            service.stop(project.pk, name, actor, request.POST.get("reason", ""))
-            messages.success(request, "Session stopped. Its next call is stopped.")
+            stopped = service.stop(project.pk, name, actor, request.POST.get("reason", ""))
+            messages.success(request, stop_sentence({stopped.reach: 1}))
         elif action == "resume":
             service.resume(project.pk, name, actor)
-            messages.success(request, "Session resumed. Its counters were reset.")
+            was_enforced = shown_state(session) != SessionState.STOP_UNENFORCED
+            words = "Session resumed. Its counters were reset." if was_enforced else "Stop withdrawn."
+            messages.success(request, words)
             if back := next_page(request, ""):
                 return HttpResponseRedirect(back)
         elif action == "command":

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from detection.console import formatting
 from detection.engine.detectors import detector_for
-from detection.integrations.reach import CAN_BLOCK, CAN_STOP, WATCH_ONLY
+from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, WATCH_ONLY
 from detection.models import Session, SessionState, StoppedByKind
-from detection.models.session_state import STOPPED_STATES, shown_state
+from detection.models.session_state import STOP_STATES, STOPPED_STATES, shown_state
 from detection.selectors.session_rows import SessionRow
 from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER
 
 CHIPS = {
-    "looping": ("loop", "Looping"),
-    "held": ("held", "Held"),
-    "running": ("run", "Running"),
-    "stopped": ("stop", "Stopped"),
-    "calls_blocked": ("stop", "Calls blocked"),
-    "idle": ("idle", "Idle"),
-    "ended": ("done", "Ended"),
+    SessionState.LOOPING: ("loop", SessionState.LOOPING.label),
+    SessionState.SILENT: ("held", SessionState.SILENT.label),
+    SessionState.HELD: ("held", SessionState.HELD.label),
+    SessionState.RUNNING: ("run", SessionState.RUNNING.label),
+    SessionState.STOPPING: ("stop", SessionState.STOPPING.label),
+    SessionState.STOPPED: ("stop", SessionState.STOPPED.label),
+    SessionState.CALLS_BLOCKED: ("stop", SessionState.CALLS_BLOCKED.label),
+    SessionState.STOP_UNENFORCED: ("loop", SessionState.STOP_UNENFORCED.label),
+    SessionState.STILL_CALLING: ("loop", SessionState.STILL_CALLING.label),
+    SessionState.IDLE: ("idle", SessionState.IDLE.label),
+    SessionState.ENDED: ("done", SessionState.ENDED.label),
 }
 """State to (chip class, word)."""
 
@@ -53,6 +58,7 @@ class SessionLine:
 
     session: SessionRow | Session
     state: str
+    reach: str
     chip: str
     word: str
     place: str
@@ -61,12 +67,13 @@ class SessionLine:
     meter_label: str
     is_behind: bool
     stopped_by: str
+    since_stop: str
     is_at_limit: bool
 
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the live list."""
-    state = shown_state(session.state, session.last_event_at, now)
+    state = shown_state(session, now)
     chip, word = CHIPS[state]
     is_at_limit = detector_for(session.meter_kind).is_run_limit and session.meter_count >= session.meter_limit
     if state == SessionState.LOOPING and is_at_limit:
@@ -79,6 +86,7 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     return SessionLine(
         session,
         state,
+        REACH_WORDS[session.reach],
         chip,
         word,
         place,
@@ -88,7 +96,8 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         else "–",
         detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
         behind,
-        _stopped_by(session) if state in STOPPED_STATES else "",
+        _stopped_by(session) if state in STOP_STATES else "",
+        _since_stop(session) if state in STOP_STATES else "",
         is_at_limit,
     )
 
@@ -104,6 +113,24 @@ def is_near_limit(session: SessionRow | Session) -> bool:
 
 def _stopped_by(session: SessionRow | Session) -> str:
     return "detection" if session.stopped_by_kind == StoppedByKind.DETECTION else session.stopped_by
+
+
+def _since_stop(session: SessionRow | Session) -> str:
+    """Return what has come of a stop in words."""
+    refused, ran = session.refused_since_stop, session.ran_since_stop
+    known = [f"{refused:,} refused"] if refused else []
+    known += [f"{ran:,} call{'' if ran == 1 else 's'} since"] if ran else []
+    return ", ".join(known) or "no call since"
+
+
+def stop_sentence(reached: Mapping[str, int]) -> str:
+    """Return what a stop of sessions does, for the message after it; `reached` counts them by reach."""
+    stops, blocks, watched = (reached.get(one, 0) for one in (CAN_STOP, CAN_BLOCK, WATCH_ONLY))
+    parts = [f"stopping {stops:,}"] if stops else []
+    parts += [f"blocking the calls of {blocks:,}"] if blocks else []
+    parts += [f"stop requested of {watched:,}, which cannot be enforced"] if watched else []
+    text = ", ".join(parts) or "no session to stop"
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def meter_title(kind: str, count: int, limit: int) -> str:

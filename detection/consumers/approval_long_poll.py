@@ -302,10 +302,10 @@ class _Found(NamedTuple):
 async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
     def read() -> _Found:
         approval = decisions.find(project_id, public_id)
+        if not approval.is_open:
+            decisions.note_delivered(approval)
         if form.host is not None:
             document = hook_document(approval, form.host.shape)
-            if not approval.is_open:
-                decisions.note_delivered(approval)
         else:
             document = approval_document(approval, form.shape, form.call_id)
         seconds_left = (approval.deadline - clock.now()).total_seconds()

@@ -46,7 +46,7 @@ class Severity(models.TextChoices):
     INFO = "info", "Info: recorded only"
     WARNING = "warning", "Warning: the agent was warned"
     HIGH = "high", "High: a call was blocked or held"
-    CRITICAL = "critical", "Critical: the session was stopped"
+    CRITICAL = "critical", "Critical: a stop of the session was requested"
 
 
 class AlertEventType(models.TextChoices):

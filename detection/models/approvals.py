@@ -58,7 +58,7 @@ DONE: Mapping[str, str] = {
     Choice.RAISE: "raised the limit by {by}",
     Choice.EXEMPT: "exempted the tool for this session",
     Choice.DISABLE: "disabled detection for this session",
-    Choice.STOP: "stopped the session",
+    Choice.STOP: "requested a stop of the session",
 }
 """What a person did, by choice; `{by}` is the amount of a raise."""
 
@@ -67,7 +67,7 @@ class Unattended(models.TextChoices):
     """The unattended reaction: what applies if nobody decides in time."""
 
     BLOCK = "block", "The call is skipped"
-    STOP = "stop", "The run is stopped"
+    STOP = "stop", "A stop of the run is requested"
     ALLOW = "allow", "The call is allowed once"
     DISABLE = "disable", "Detection is disabled for the session"
 
@@ -123,6 +123,9 @@ class Approval(TenantModel):
     )
     decided_by = models.CharField(max_length=150, blank=True, default="")
     decided_at = models.DateTimeField(null=True, blank=True)
+    delivered_at = models.DateTimeField(
+        null=True, blank=True, help_text="When an agent first received the decision."
+    )
 
     class Meta:
         ordering = ("-requested_at", "-id")

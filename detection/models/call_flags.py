@@ -7,6 +7,7 @@ what would have stopped it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -98,6 +99,19 @@ def ran_nevertheless(flags: str) -> bool:
 def has_result(flags: str) -> bool:
     """Return whether the result of the call is known."""
     return PENDING not in flags and not has_not_run(flags)
+
+
+def was_refused(flags: str) -> bool:
+    """Return whether the call was stopped, or held and never allowed."""
+    return STOPPED in flags or HELD in flags
+
+
+def is_open(strip: Sequence[Sequence[object]]) -> bool:
+    """Return whether the newest call of a strip runs still, if results are reported at all."""
+    if not strip:
+        return False
+    flags = str(strip[-1][2])
+    return PENDING in flags and not has_not_run(flags) and any(PENDING not in str(cell[2]) for cell in strip)
 
 
 def in_words(flags: str) -> list[str]:

@@ -18,7 +18,7 @@ from detection.integrations.hosts import can_end_run
 from detection.integrations.labels import MAX_LABELS, MAX_TAG_CHARACTERS, Labels
 from detection.integrations.reach import NEWEST_CALLS, REACH_WORDS, WATCH_ONLY
 from detection.models.projects import Project
-from detection.models.session_state import STORED_STATES, SessionState, StoppedByKind
+from detection.models.session_state import RARE_STATES, STORED_STATES, SessionState, StoppedByKind
 from detection.models.tenants import ProjectKey, TenantModel, TenantOneToOneField
 
 NEW_SESSION_ID = RawSQL(
@@ -103,14 +103,20 @@ class Session(TenantModel):
         max_length=16,
         choices=[(state.value, state.label) for state in STORED_STATES],
         default=SessionState.RUNNING,
-        help_text="As stored; idle follows from the last event's age.",
+        help_text="As stored; time alone makes it silent, idle or ended.",
     )
     outcome = models.CharField(
         max_length=16, blank=True, default="", help_text="completed, failed or cancelled"
     )
     started_at = models.DateTimeField(db_default=Now())
     last_event_at = models.DateTimeField(db_default=Now())
-    ended_at = models.DateTimeField(null=True, blank=True)
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="When its end was reported.")
+    has_open_call = models.BooleanField(
+        default=False, db_default=False, help_text="Whether its newest call has no result yet."
+    )
+    last_loop_call_at = models.DateTimeField(
+        null=True, blank=True, help_text="The newest call of the loop that it is in; null outside of a loop."
+    )
 
     last_seq = models.IntegerField(default=0)
     evaluated_seq = models.IntegerField(default=0)
@@ -141,6 +147,19 @@ class Session(TenantModel):
         max_length=150, blank=True, default="", help_text="The person, or the detector that decided."
     )
     stop_reason = models.CharField(max_length=300, blank=True, default="")
+    stop_reach = models.CharField(
+        max_length=10, blank=True, default="", db_default="", help_text="Its reach when it was to be stopped."
+    )
+    refused_since_stop = models.IntegerField(
+        default=0, db_default=0, help_text="Calls and requests refused since then."
+    )
+    ran_since_stop = models.IntegerField(default=0, db_default=0, help_text="Calls that ran since then.")
+    has_run_last = models.BooleanField(
+        default=False, db_default=False, help_text="Whether the newest call since then ran."
+    )
+    ignores_stops = models.BooleanField(
+        default=False, db_default=False, help_text="Whether a call ran that was refused."
+    )
     would_have_stopped_at_call = models.IntegerField(
         null=True, blank=True, help_text="Number of the first observed call that would have been stopped."
     )
@@ -205,7 +224,7 @@ class Session(TenantModel):
             models.Index(
                 fields=("project", "-last_event_at", "-id"),
                 name="session_remarkable",
-                condition=models.Q(state__in=("looping", "held", "stopped", "calls_blocked")),
+                condition=models.Q(state__in=[state.value for state in RARE_STATES]),
             ),
             models.Index(
                 fields=("last_event_at",),

@@ -13,12 +13,14 @@ from django.db import connection
 from django.db.models import BooleanField, Count, ExpressionWrapper, F, Max, Min, Q, Sum
 from django.utils import timezone
 
+from detection import clock
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
 from detection.models.incidents import IS_LOOP, IncidentStatus
 from detection.models.session_state import (
-    IDLE_AFTER,
-    STOPPED_STATES,
+    RARE_STATES,
+    in_loop_condition,
+    looping_now_condition,
     shown_state_expression,
     state_condition,
 )
@@ -27,8 +29,6 @@ from detection.selectors.sessions import ALL_SESSIONS
 
 COUNTED_SESSIONS = 10_000
 MAX_IN_NAVIGATION = 1000
-_RARE_STATES = (SessionState.LOOPING, SessionState.HELD, *STOPPED_STATES)
-"""States with an index of their own."""
 MAX_FACETS = 60
 
 
@@ -36,18 +36,15 @@ MAX_FACETS = 60
 class NavigationCounts:
     """The two numbers of the navigation; each stops counting at `MAX_IN_NAVIGATION`."""
 
-    active_sessions: int
+    looping_sessions: int
     open_incidents: int
 
 
 def navigation_counts(project_id: int) -> NavigationCounts:
-    """Count active sessions and open incidents; three bounded queries. A loop without a recent call is not active."""
-    sessions = Session.objects.filter(project_id=project_id)
-    running = _bounded(sessions.filter(state_condition(SessionState.RUNNING)))
-    quiet_loop = Q(state=SessionState.LOOPING, last_event_at__lt=timezone.now() - IDLE_AFTER)
-    others = _bounded(sessions.filter(~quiet_loop, state__in=(SessionState.LOOPING, SessionState.HELD)))
+    """Count the sessions looping now and open incidents; two bounded queries."""
+    looping = Session.objects.filter(looping_now_condition(), project_id=project_id)
     open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
-    return NavigationCounts(min(running + others, MAX_IN_NAVIGATION), _bounded(open_))
+    return NavigationCounts(_bounded(looping), _bounded(open_))
 
 
 def _bounded(rows: Any, limit: int = MAX_IN_NAVIGATION) -> int:
@@ -60,6 +57,9 @@ class StateCounts:
 
     Attributes
     ----------
+    looping_now, in_loop
+        Sessions in which the calls of a loop run now, those that a stop does not reach included, and all that are in a
+        loop, whatever their state.
     is_capped
         The project has more than `COUNTED_SESSIONS` sessions: `all`, `idle` and `ended` count the newest of them only.
     """
@@ -67,11 +67,17 @@ class StateCounts:
     all: int
     running: int
     looping: int
+    silent: int
     held: int
+    stopping: int
     stopped: int
     calls_blocked: int
+    stop_unenforced: int
+    still_calling: int
     idle: int
     ended: int
+    looping_now: int
+    in_loop: int
     is_capped: bool
 
 
@@ -80,52 +86,59 @@ def state_counts(project_id: int, query: ListQuery = ALL_SESSIONS) -> StateCount
 
     One query over at most 10,000 rows of an index; two more, by index, in projects with more sessions.
     """
-    wanted, now = query.condition(without=("is",)), timezone.now()
+    wanted, now = query.condition(without=("is",)), clock.now()
     newest = Session.objects.filter(project_id=project_id).order_by("-last_event_at", "-id")
     counted = newest.annotate(
         shown=shown_state_expression(now),
         fits=ExpressionWrapper(Q(pk__isnull=False) & wanted, BooleanField()),
+        loops=ExpressionWrapper(looping_now_condition(now), BooleanField()),
+        is_in_loop=ExpressionWrapper(in_loop_condition(now), BooleanField()),
     )
-    found = counted.values("pk", "shown", "fits")[:COUNTED_SESSIONS].aggregate(
+    found = counted.values("pk", "shown", "fits", "loops", "is_in_loop")[:COUNTED_SESSIONS].aggregate(
         seen=Count("pk"),
         all=Count("pk", filter=Q(fits=True)),
+        looping_now=Count("pk", filter=Q(fits=True, loops=True)),
+        in_loop=Count("pk", filter=Q(fits=True, is_in_loop=True)),
         **{state: Count("pk", filter=Q(fits=True, shown=state)) for state in SessionState.values},
     )
     is_capped = found.pop("seen") >= COUNTED_SESSIONS
     if is_capped:
         matching = newest.filter(wanted).order_by()
-        rare = matching.filter(state__in=_RARE_STATES).values_list("state").annotate(Count("pk"))
-        found |= {state.value: 0 for state in _RARE_STATES} | dict(rare)
+        rare = matching.filter(state__in=RARE_STATES).annotate(shown=shown_state_expression(now))
+        shown = dict(rare.values_list("shown").annotate(Count("pk")))
+        found |= {state: shown.get(state, 0) for state in (*RARE_STATES, SessionState.SILENT)}
+        looping = matching.filter(state__in=RARE_STATES)
+        found["looping_now"] = looping.filter(looping_now_condition(now)).count()
+        found["in_loop"] = looping.filter(in_loop_condition(now)).count()
         found["running"] = matching.filter(state_condition(SessionState.RUNNING, now)).count()
     return StateCounts(is_capped=is_capped, **found)
 
 
 def recent_sessions_by_state() -> dict[str, int]:
     """Count all projects' sessions that had an event in the last hour, for the metrics; every state is there."""
-    rows = Session.objects.filter(last_event_at__gt=timezone.now() - timedelta(hours=1)).order_by()
+    rows = Session.objects.filter(last_event_at__gt=clock.now() - timedelta(hours=1)).order_by()
     found = dict(rows.annotate(shown=shown_state_expression()).values_list("shown").annotate(Count("pk")))
     return {state: found.get(state, 0) for state in SessionState.values}
 
 
+def sessions_in_loops() -> tuple[int, int]:
+    """Count all projects' sessions in which the calls of a loop run now, and those in a loop, for the metrics."""
+    rows = Session.objects.filter(state__in=RARE_STATES)
+    return rows.filter(looping_now_condition()).count(), rows.filter(in_loop_condition()).count()
+
+
 @dataclass(frozen=True, slots=True)
 class Kpis:
-    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours.
-
-    Attributes
-    ----------
-    quiet_loops
-        Looping sessions without an event for `IDLE_AFTER`: the agent may be gone.
-    """
+    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours."""
 
     calls_per_minute: int
     loops_caught: int
     calls_blocked: int
     spent_in_loops_usd: float
-    quiet_loops: int
 
 
 def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
-    """Return the figures of the sessions under the query, except its terms of the field `is`; three bounded queries."""
+    """Return the figures of the sessions under the query, except its terms of the field `is`; two bounded queries."""
     now, wanted = timezone.now(), query.condition(without=("is",))
     # Only sessions of the last minute can have calls of the last minute.
     recent = Session.objects.filter(
@@ -152,13 +165,11 @@ def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
         blocked=Sum("calls_blocked"),
         spent=Sum("cost_usd", filter=IS_LOOP),
     )
-    looping = Session.objects.filter(wanted, project_id=project_id, state=SessionState.LOOPING)
     return Kpis(
         calls_per_minute=calls,
         loops_caught=day["caught"],
         calls_blocked=day["blocked"] or 0,
         spent_in_loops_usd=float(day["spent"] or 0),
-        quiet_loops=looping.filter(last_event_at__lt=now - IDLE_AFTER).count(),
     )
 
 

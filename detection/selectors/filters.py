@@ -15,8 +15,8 @@ from typing import Any, Final, Literal
 
 from django.db import models
 from django.db.models import F, Func, Q, QuerySet
-from django.utils import timezone
 
+from detection import clock
 from detection.filtering import language, time_ranges
 from detection.filtering.language import FilterError, Term, Value
 from detection.filtering.time_ranges import ALL_TIME, TimeRange
@@ -299,7 +299,7 @@ class ListQuery:
     order: Order
     terms: tuple[Term, ...] = ()
     range: TimeRange = ALL_TIME
-    now: datetime = field(default_factory=timezone.now)
+    now: datetime = field(default_factory=clock.now)
     zone: tzinfo = UTC
     found: Mapping[str, Collection[int]] = field(default_factory=dict)
     is_partial: bool = False

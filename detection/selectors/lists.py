@@ -26,7 +26,7 @@ from detection.models import (
     SessionTool,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
-from detection.models.session_state import STOPPED_STATES, state_condition
+from detection.models.session_state import STOPPED_STATES, in_loop_condition, state_condition
 from detection.selectors.filters import TEXT_FIELD, FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.loop_status import has_status, is_later_but_firing
@@ -173,7 +173,7 @@ INCIDENTS: Final = ListSpec(
         FilterField(
             name="recovery",
             type="choice",
-            help="How an incident with a reaction ended; one whose session is stopped has not recovered",
+            help="How an incident with a reaction ended; one whose calls are blocked since a stop has not recovered",
             choices=tuple(
                 FieldChoice(name, "", partial(_came_out, condition)) for name, condition in OUTCOMES.items()
             ),
@@ -245,6 +245,15 @@ SESSIONS: Final = ListSpec(
             choices=tuple(
                 FieldChoice(state.value, state.label, partial(state_condition, state.value))
                 for state in SessionState
+            ),
+        ),
+        FilterField(
+            name="in_loop",
+            type="choice",
+            help="In a loop, whatever its state",
+            choices=(
+                FieldChoice("yes", "", in_loop_condition),
+                FieldChoice("no", "", lambda now: ~in_loop_condition(now)),
             ),
         ),
         FilterField(

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from detection.integrations.reach import REACHES
 from detection.models import Session, SessionState, StoppedByKind
-from detection.models.session_state import shown_state
+from detection.models.session_state import is_in_loop, shown_state
 from detection.selectors.row_fields import Shown
 
 
@@ -29,20 +29,26 @@ class MeterRow:
 
 @dataclass(frozen=True, slots=True)
 class SessionStop:
-    """Who stopped a session, and why."""
+    """Who stopped a session, why, and what has come of it."""
 
     # fmt: off
     kind: Annotated[str, Shown(
-        "Whether a person or detection stopped it.", choices=("person", "detection"),
+        "Whether a person, detection or a containment stopped it.", choices=("person", "detection", "containment"),
     )]
     at: Annotated[datetime, Shown("When it was recorded.")]
     by: Annotated[str, Shown("A user name, `key:<id>`, or the detector that decided.")]
     reason: Annotated[str, Shown("The reason given, or the finding in words.")]
+    refused: Annotated[int, Shown("Calls and requests that were blocked since then.")]
+    ran: Annotated[int, Shown("Calls that ran since then.")]
     # fmt: on
 
 
 def _state(row: SessionRow | Session) -> str:
-    return shown_state(row.state, row.last_event_at)
+    return shown_state(row)
+
+
+def _in_loop(row: SessionRow | Session) -> bool:
+    return is_in_loop(row)
 
 
 def _meter(row: SessionRow | Session) -> MeterRow | None:
@@ -52,7 +58,14 @@ def _meter(row: SessionRow | Session) -> MeterRow | None:
 def _stop(row: SessionRow | Session) -> SessionStop | None:
     if row.stopped_at is None:
         return None
-    return SessionStop(row.stopped_by_kind, row.stopped_at, row.stopped_by, row.stop_reason)
+    return SessionStop(
+        row.stopped_by_kind,
+        row.stopped_at,
+        row.stopped_by,
+        row.stop_reason,
+        row.refused_since_stop,
+        row.ran_since_stop,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +79,17 @@ class SessionRow:
         "Your name for the session.", name="session", filter="session", help="Session", sort="session",
     )]
     state: Annotated[str, Shown(
-        "State.", choices=SessionState, show=_state,
+        "State: `looping` (a call of its loop within two minutes), `silent` (in a loop, but without a call of it since), "
+        "`held`, `running`, `idle` (no event for 10 minutes), `ended` (reported, or no event for an hour while no call is "
+        "open or held). Of a session that is to be stopped: `stopping` (nothing was refused yet), `stopped` (a call was), "
+        "`calls_blocked` (the same where the run cannot be ended), `stop_unenforced` (it only reports its calls) or "
+        "`still_calling` (it was refused, and a call ran nevertheless).",
+        choices=SessionState, show=_state,
     )]
+    last_loop_call_at: Annotated[datetime | None, Shown(
+        "Whether it is in a loop, whatever its state.", name="in_loop", show=_in_loop,
+    )]
+    has_open_call: bool
     outcome: Annotated[str, Shown(
         "`completed`, `failed` or `cancelled`, once it has ended.", is_optional=True,
     )]
@@ -97,7 +119,7 @@ class SessionRow:
     last_event_at: Annotated[datetime, Shown(
         "When the last event was received.", filter="last", help="Last event", sort="last",
     )]
-    ended_at: Annotated[datetime | None, Shown("When it ended.")]
+    ended_at: Annotated[datetime | None, Shown("When its end was reported.")]
     call_count: Annotated[int, Shown(
         "Number of calls.", name="calls", filter="calls", help="Calls", sort="calls",
     )]
@@ -123,12 +145,16 @@ class SessionRow:
     strip: list[list[Any]]
     policy_values: dict[str, Any]
     stopped_by_kind: Annotated[str, Shown(
-        "Set while the session is stopped: by a person until someone resumes it, by detection until a later call is "
-        "allowed.", name="stopped", show=_stop,
+        "Set while the session is to be stopped: by a person until someone resumes it, by detection until a later call "
+        "is allowed. `state` says what has come of it.", name="stopped", show=_stop,
     )]
     stopped_at: datetime | None
     stopped_by: str
     stop_reason: str
+    stop_reach: str
+    refused_since_stop: int
+    ran_since_stop: int
+    has_run_last: bool
     would_have_stopped_at_call: Annotated[int | None, Shown(
         "Number of the first observed call that would have been stopped. Observed sessions keep running.",
     )]
@@ -141,5 +167,5 @@ class SessionRow:
 
     @property
     def shown_state(self) -> SessionState:
-        """The state at this moment, idleness taken into account."""
-        return shown_state(self.state, self.last_event_at)
+        """The state at this moment."""
+        return shown_state(self)

@@ -10,8 +10,8 @@ from decimal import Decimal
 from django.db import connection
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
 from django.db.models.functions import Cast, Extract, Greatest
-from django.utils import timezone
 
+from detection import clock
 from detection.models import Event, EventType, Session, SessionState, SessionTool, call_flags
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.models.stored_verdict import StoredVerdict
@@ -20,7 +20,6 @@ from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 from detection.selectors.session_rows import SessionRow
 
-STATES = tuple(SessionState.values)
 MAX_CHANGES = 500
 
 
@@ -35,6 +34,10 @@ _LEAST_URGENT_FIRST = (
     SessionState.RUNNING,
     SessionState.STOPPED,
     SessionState.CALLS_BLOCKED,
+    SessionState.STOPPING,
+    SessionState.SILENT,
+    SessionState.STOP_UNENFORCED,
+    SessionState.STILL_CALLING,
     SessionState.LOOPING,
     SessionState.HELD,
 )
@@ -58,7 +61,7 @@ def _urgency(now: datetime) -> Case:
 
 def _limit_share(now: datetime) -> Case:
     """Return the share of the limit that is used, 0 where lists do not show the meter."""
-    is_over = state_condition(SessionState.IDLE, now) | Q(state=SessionState.ENDED)
+    is_over = state_condition(SessionState.IDLE, now) | state_condition(SessionState.ENDED, now)
     is_near = Q(meter_limit__gt=0, meter_count__gte=NEAR_LIMIT_CALLS) & ~Q(meter_kind="")
     share = Cast("meter_count", FloatField()) / Cast("meter_limit", FloatField())
     return Case(
@@ -115,7 +118,7 @@ def list_sessions(
     order, column = query.order, query.order.key.column
     rows = Session.objects.filter(query.condition(), project_id=project_id)
     if column in _DERIVED:
-        rows = rows.annotate(**{column: _DERIVED[column](timezone.now())})
+        rows = rows.annotate(**{column: _DERIVED[column](clock.now())})
     found = [*order.page(rows, cursor).values_list(*_FIELDS, F(column))[: limit + 1]]
     page = cut(found, limit, lambda row: order.cursor_at(row[0], row[-1]))
     return Page(tuple(SessionRow(*row[:-1]) for row in page.items), page.next_cursor)

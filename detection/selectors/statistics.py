@@ -70,7 +70,7 @@ class Numbers:
     false_alarms: Annotated[int, Shown("Incidents that people labelled as false alarms.")] = 0
     average_confidence: Annotated[float | None, Shown("Average confidence of the incidents, 0 to 1.")] = None
     recovered: Annotated[int, Shown("Ended incidents with a reaction after which the agent recovered.")] = 0
-    not_recovered: Annotated[int, Shown("The others with a reaction that ended or whose session is stopped.")] = 0
+    not_recovered: Annotated[int, Shown("The others with a reaction that ended or whose calls are blocked since a stop.")] = 0
     loop_calls: Annotated[int, Shown("Counted calls of the incidents that nobody labelled false alarms.")] = 0
     loop_calls_blocked: Annotated[int, Shown(
         "Blocked calls of the incidents, without held calls that were allowed later.",
@@ -95,7 +95,7 @@ class Recovery:
     rung: Annotated[str, Shown("Rung of the escalation ladder.")]
     recovered: Annotated[int, Shown("The agent recovered.")]
     went_on: Annotated[int, Shown("The agent continued the loop.")]
-    stopped: Annotated[int, Shown("The session ended or was stopped.")]
+    stopped: Annotated[int, Shown("The session ended, or its calls were blocked.")]
     share: Annotated[float | None, Shown("Share of the reactions after which the agent recovered.")]
     # fmt: on
     incidents: Mapping[str, int]

@@ -144,7 +144,7 @@ def test_a_requested_approval_is_notified_with_deadline_and_unattended_reaction(
     deadline = datetime.fromisoformat(approval["deadline"])
     text = body["data"]["text"]
     assert (
-        f"waits for your approval until {deadline:%H:%M:%S} UTC. Without a decision, the run is stopped"
+        f"waits for your approval until {deadline:%H:%M:%S} UTC. Without a decision, a stop of the run is requested"
         in text
     )
     assert f"https://guard.example/p/support/approvals#{approval['id']}" in text
@@ -183,7 +183,7 @@ def test_an_expired_approval_and_one_of_a_stopped_session_differ(api, receiver, 
     api.post("/sessions/s-2/stop", {})
     (body,) = bodies(receiver)
     assert "nobody decided in time, so the call is skipped" in body["data"]["text"]
-    assert "it is no longer needed because the session was stopped" in body["data"]["text"]
+    assert "it is no longer needed because a stop was requested" in body["data"]["text"]
 
 
 def test_an_approval_closed_before_sending_is_notified_as_closed(api, receiver, route_of):

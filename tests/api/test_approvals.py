@@ -60,9 +60,10 @@ def test_a_stop_answers_the_held_call_and_stops_the_session(api, held):
     assert "This session was stopped by an operator in LoopGuard." in stopped["message"]
     assert stopped["decided_by"].startswith("key:")
     session = api.get("/sessions/s-1").json()
-    assert (session["state"], session["stopped"]["kind"]) == ("stopped", "person")
+    assert (session["state"], session["stopped"]["kind"]) == ("stopping", "person")
     assert session["stopped"]["by"] == stopped["decided_by"]
     assert api.call(backend="openai").json()["verdicts"][0]["decision"] == "stop"
+    assert api.get("/sessions/s-1").json()["state"] == "stopped"
     again = api.post(f"/approvals/{held['id']}/decision", {"choice": "stop"})
     assert (again.status_code, again.json()) == (200, stopped)
     (entry,) = api.get("/incidents").json()["items"]

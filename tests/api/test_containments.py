@@ -51,11 +51,11 @@ def test_lifting_restores_exactly_what_it_stopped(api):
     api.post("/sessions/b/stop")
     found = contain(api)
     states = [api.get(f"/sessions/{name}").json()["state"] for name in ("a", "b", "c")]
-    assert states == ["stopped"] * 3
+    assert states == ["stopping"] * 3
     assert api.post("/sessions/a/resume").json()["code"] == "contained"
     lift(api, found)
     states = [api.get(f"/sessions/{name}").json()["state"] for name in ("a", "b", "c")]
-    assert states == ["running", "stopped", "running"]
+    assert states == ["running", "stopping", "running"]
     assert decision(api.call("a", agent="support")) == "allow"
     assert decision(api.call("b", agent="support")) == "stop"
     assert api.delete(f"/containments/{found['id']}").json()["code"] == "not_in_force"
@@ -171,7 +171,8 @@ def test_reported_calls_are_only_recorded(api):
     session = Session.objects.get(external_id="w")
     assert (session.call_count, session.blocked_count) == (2, 0)
     assert session.would_have_stopped_at_call == 2
-    assert (session.state, session.stopped_by_kind) == ("running", "")
+    assert (session.state, session.stopped_by_kind) == ("stop_unenforced", "containment")
+    assert session.ran_since_stop == 1
 
 
 def test_a_preview_counts_and_changes_nothing(api, project):

@@ -80,7 +80,7 @@ def test_a_stop_after_blocks_does_not_speak_of_guidance(api):
     set_limit(api, "session_budget_max_calls", 3, ["block", "stop"])
     messages = [ask(api, number)["message"] for number in range(1, 8)]
     assert messages[-1] == (
-        "This session has reached its limit of 2 calls. The session was stopped. Only a person can raise this limit."
+        "This session has reached its limit of 2 calls. No further call runs. Only a person can raise this limit."
     )
 
 

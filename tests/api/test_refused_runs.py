@@ -70,9 +70,12 @@ def test_a_block_before_the_stop_says_what_the_stop_does_at_this_host(api, host)
 
 @pytest.mark.parametrize(("host", "state"), [("codex", "calls_blocked"), ("claude-code", "stopped")])
 def test_a_session_that_a_person_stops_is_called_stopped_only_where_its_host_ends_the_run(api, host, state):
-    HookedAgent(api, host).before()
+    agent = HookedAgent(api, host)
+    agent.before()
     name = Session.objects.get().external_id
-    assert api.post(f"/sessions/{name}/stop", {"reason": "enough"}).status_code == 200
+    assert api.post(f"/sessions/{name}/stop", {"reason": "enough"}).json()["state"] == "stopping"
+    said = str(agent.before(**OTHER))
+    assert ("session was stopped" in said) is (state == "stopped")
     assert api.get(f"/sessions/{name}").json()["state"] == state
 
 

@@ -146,7 +146,7 @@ def test_two_tokens_are_two_sessions_which_are_found_by_their_original_names(api
     assert stored.startswith("[redacted:github-token:")
     assert api.get(f"/sessions/{stored}").json()["session"] == stored
     assert api.get("/policy", session=TOKEN).json()["session"] == stored
-    assert api.post(f"/sessions/{TOKEN}/stop").json()["state"] == "stopped"
+    assert api.post(f"/sessions/{TOKEN}/stop").json()["state"] == "stopping"
     stopped = api.post("/guard", {"session": TOKEN, "calls": [{"tool": "t", "arguments": {"q": 9}}]}).json()
     assert stopped["decision"] == "stop"
     assert api.post("/erasures", {"session": TOKEN}).status_code == 202

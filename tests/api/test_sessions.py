@@ -52,7 +52,7 @@ def test_any_name_works_percent_encoded(api, name):
     detail = api.get(path)
     assert detail.json().get("session") == name, detail.text
     assert api.get(f"{path}/calls").json()["items"][0]["tool"] == "search_web"
-    assert api.post(f"{path}/stop").json()["state"] == "stopped"
+    assert api.post(f"{path}/stop").json()["state"] == "stopping"
     assert api.post(f"{path}/resume").json()["state"] == "running"
 
 

@@ -134,16 +134,19 @@ def listed(api, path, **filters):
     return api.get(path, limit=500, **filters).json()["items"]
 
 
+STATES = {state.label: state.value for state in SessionState}
+
+
 def tabs_of(html):
     return {
-        words.strip().lower().replace(" ", "_"): int(count)
-        for words, count in re.findall(r">\s*([\w ]+?)\s*<span class=\"n\">(\d+)</span>", html)
+        STATES.get(words, words.lower().replace(" ", "_")): int(count)
+        for words, count in re.findall(r">\s*([\w ,]+?)\s*<span class=\"n\">(\d+)</span>", html)
     }
 
 
 def tiles_of(html):
-    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)\b", html)
-    return {name: int(count) for count, name in found}
+    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping now)\b", html)
+    return {name.replace(" ", "_"): int(count) for count, name in found}
 
 
 def badges_of(html):
@@ -161,13 +164,10 @@ def check(world, api):
     waiting = [one for one in listed(api, "/approvals", state="open") if one["decider"] == "person"]
     loop_statuses = ("open", "later", "later_but_firing", "fine", "done")
     loops = {status: len(listed(api, "/loops", status=status)) for status in loop_statuses}
-    idle_since = (timezone.now() - timedelta(minutes=5)).isoformat()
-    looping = listed(api, "/sessions", state="looping")
-    quiet_loops = sum(one["last_event_at"] < idle_since for one in looping)
     badges = {
         "loops": loops["open"],
         "later_loops": loops["later_but_firing"],
-        "live": sum(sessions[state] for state in ("running", "looping", "held")) - quiet_loops,
+        "live": api.get("/session-counts").json()["looping_now"],
         "incidents": incidents["open"],
         "approvals": len(waiting),
     }
@@ -178,7 +178,7 @@ def check(world, api):
     live = world.client.get(f"{world.base}/live").content.decode()
     figures = world.client.get(f"{world.base}/live/figures").content.decode()
     assert tabs_of(live) == tabs_of(figures) == {"all": sum(sessions.values()), **sessions}
-    assert tiles_of(live) == tiles_of(figures) == {name: sessions[name] for name in ("running", "looping")}
+    assert tiles_of(live) == tiles_of(figures) == {name: counts[name] for name in ("running", "looping_now")}
 
     page = world.client.get(f"{world.base}/incidents").content.decode()
     tabs = tabs_of(page)

@@ -152,7 +152,7 @@ def test_other_projects_do_not_exist(client, project, held):
 
 @pytest.mark.parametrize(
     ("choice", "outcome", "progress"),
-    [("skip", "skipped", "active"), ("allow_once", "allowed", "allowed"), ("stop", "stopped", "ended")],
+    [("skip", "skipped", "active"), ("allow_once", "allowed", "allowed"), ("stop", "stopped", "active")],
 )
 def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_member, held):
     member, incident = as_member(Role.OPERATOR), f"/p/support/incidents/{held.incident.public_id}"

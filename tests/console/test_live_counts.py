@@ -11,7 +11,7 @@ from django.utils import timezone
 from detection.filtering import language
 from detection.filtering.language import parse
 from detection.models import Session, StoppedByKind
-from detection.models.session_state import STOPPED_STATES, STORED_STATES, SessionState
+from detection.models.session_state import STOP_STATES, STORED_STATES, SessionState, is_in_loop, shown_state
 from detection.selectors.filters import given_terms
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import make_world
@@ -38,17 +38,19 @@ def random_session(project, number, chance):
         agent=chance.choice(AGENTS),
         model=chance.choice(MODELS),
         last_tool=chance.choice(("read_file", "grep")),
-        last_event_at=now - timedelta(seconds=chance.choice((0, 10, 100, 310, 4000))),
-        **(stopped if state in STOPPED_STATES else {}),
+        last_event_at=now - timedelta(seconds=chance.choice((0, 10, 100, 610, 4000))),
+        last_loop_call_at=now + timedelta(seconds=chance.choice((600, -300))) if state == "looping" else None,
+        **(stopped if state in STOP_STATES else {}),
     )
 
 
 def numbers_of(page):
     """The tiles and tabs of a page, by name."""
-    tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping)\b", page)
-    tabs = re.findall(r">(\w+(?: \w+)?)\s+<span class=\"n\">(\d+)</span>", page)
-    return {name: int(count) for count, name in tiles}, {
-        name.lower().replace(" ", "_"): int(count) for name, count in tabs
+    tiles = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping now)\b", page)
+    tabs = re.findall(r">([\w ,]+?)\s+<span class=\"n\">(\d+)</span>", page)
+    states = {state.label: state.value for state in SessionState}
+    return {name.replace(" ", "_"): int(count) for count, name in tiles}, {
+        states.get(name, name.lower()): int(count) for name, count in tabs
     }
 
 
@@ -70,14 +72,21 @@ def test_tiles_tabs_list_and_api_agree_under_every_filter():
                 state: len(api.get("/sessions", state=state, limit=500, **filters).json()["items"])
                 for state in SessionState.values
             }
+            loops = {name: counts.pop(name) for name in ("looping_now", "in_loop")}
             assert counts == {"all": sum(listed.values()), **listed}, filters
+            assert listed["looping"] == loops["looping_now"], filters
+            in_loop = api.get("/sessions", limit=500, **{**filters, "q": f"{q} in_loop:yes"}).json()["items"]
+            assert [one["in_loop"] for one in in_loop] == [True] * loops["in_loop"], filters
             for part in ("live", "live/figures"):
                 page = world.client.get(
                     f"{world.base}/{part}", {"q": language.write(parse(f"{q} is:ended") + given_terms(named))}
                 ).content.decode()
                 tiles, tabs = numbers_of(page)
                 assert tabs == counts, (part, filters)
-                assert tiles == {name: counts[name] for name in ("running", "looping")}, (part, filters)
+                assert tiles == {
+                    "running": counts["running"],
+                    "looping_now": loops["looping_now"],
+                }, (part, filters)
 
 
 def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
@@ -86,9 +95,7 @@ def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
     Session.objects.all().delete()
     Session.objects.bulk_create(random_session(world.project, number, chance) for number in range(40))
     recent = [
-        row.state
-        if row.state != "running" or row.last_event_at > timezone.now() - timedelta(minutes=5)
-        else "idle"
+        shown_state(row)
         for row in Session.objects.filter(last_event_at__gt=timezone.now() - timedelta(hours=1))
     ]
     metrics = world.client.get("/metrics").content.decode()
@@ -96,6 +103,9 @@ def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
     assert {state: int(count) for state, count in told.items()} == {
         state: recent.count(state) for state in SessionState.values
     }
+    loops = dict(re.findall(r'loopguard_sessions_in_loops\{which="(\w+)"\} (\d+)\.0', metrics))
+    in_loop = sum(is_in_loop(row) for row in Session.objects.all())
+    assert loops == {"looping_now": str(recent.count("looping")), "in_loop": str(in_loop)}
 
 
 def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monkeypatch):

@@ -46,7 +46,7 @@ def names(answer):
 
 def test_the_state_of_every_row_comes_whether_or_not_it_changed(world):
     ask(world.project, "s-2", 1)
-    Session.objects.filter(external_id="s-2").update(last_event_at=timezone.now() - timedelta(minutes=6))
+    Session.objects.filter(external_id="s-2").update(last_event_at=timezone.now() - timedelta(minutes=11))
     answer = rows(world, changed_since(world.project.pk, "").cursor)
     shown = dict(zip(answer["order"], answer["states"], strict=True))
     assert shown == {
@@ -117,7 +117,7 @@ def test_a_row_is_rendered_again_when_its_session_changed(world):
     before = rows(world)["rows"][0]["html"]
     assert rows(world)["rows"][0]["html"] == before
     service.stop(world.project.pk, "s-1", SYSTEM, "enough")
-    assert "Stopped" in rows(world)["rows"][0]["html"]
+    assert "Stopping" in rows(world)["rows"][0]["html"]
 
 
 @pytest.mark.django_db(transaction=True)

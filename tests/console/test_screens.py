@@ -250,8 +250,8 @@ def test_a_loop_of_a_stopped_session_is_not_called_active(world):
     incident = loop(world.project, "hammering", calls=9, model="gpt-5-mini")
     assert incident.is_active
     shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
-    assert "Repeats · search_web · stopped" in shown
-    assert "calls 1 to 9, stopped" in text(world.client.get(f"{world.base}/sessions/hammering"))
+    assert "Repeats · search_web · blocked" in shown
+    assert "calls 1 to 9, blocked" in text(world.client.get(f"{world.base}/sessions/hammering"))
     # An allowed call ends the stop, and the loop may go on.
     ask(world.project, "hammering", 20, tool="read_file")
     shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
@@ -301,7 +301,7 @@ def test_an_incident_gives_one_time_for_its_loop(world):
     shown = text(world.client.get(page))
     assert "8 times in 6 s with identical arguments" in shown
     assert "within 6 s" not in shown
-    assert "The session was stopped." in shown
+    assert "Its calls were blocked since the stop." in shown
 
 
 def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and_the_warning(world):
@@ -536,11 +536,11 @@ def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_
     # An exception has to help: with ignored arguments, these edits would only look more alike.
     assert 'value="tool:ignore"' not in labelled.content.decode()
     assert re.search(r"Raise the limit to \d+ repetitions", text(labelled))
-    assert "Its session is still stopped." in text(labelled)
+    assert "A stop of its session is still in force." in text(labelled)
     resume = {"name": "edits", "action": "resume", "next": page}
     resumed = world.client.post(f"{world.base}/session/act", resume, follow=True)
     assert "Session resumed." in text(resumed)
-    assert "Its session is still stopped." not in text(resumed)
+    assert "A stop of its session is still in force." not in text(resumed)
     undone = world.client.post(
         f"{world.base}/incidents/act",
         {"ids": cycle.public_id, "action": "undo", "next": page},
@@ -833,12 +833,12 @@ def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stop
     loop(world.project, "stuck", calls=4)
     shown = text(world.client.get(page))
     assert "– tokens – cost" in shown
-    assert "Stop… " in shown
+    assert "Stop session… " in shown
     loop(world.project, "stuck", calls=9)
     assert Session.objects.get(external_id="stuck").stopped_by_kind == "detection"
     shown = text(world.client.get(page))
-    assert "Keep stopped… " in shown
-    assert "Stop… " not in shown
+    assert "Until someone resumes it… " in shown
+    assert "Stop session… " not in shown
 
 
 @pytest.mark.parametrize(("length", "is_changing"), [(40, False), (5000, False), (5000, True)])

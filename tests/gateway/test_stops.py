@@ -71,7 +71,7 @@ def test_an_answer_that_a_limit_ends_names_it_and_no_loop(world: World, shape, i
     overrides.save_override(world.project.pk, PROJECT, values, SYSTEM, "for the test")
     world.model.script = lambda asked: answered(asked, shape, "", [call(q=f"{len(world.model.asked)}")])
     last = Agent(world, shape, is_stream).run()
-    assert "This session has reached its limit of 2 calls. The session was stopped." in last.text
+    assert "This session has reached its limit of 2 calls. No further call runs." in last.text
     assert not re.search(r"\bloops?\b", last.text, re.IGNORECASE)
     assert last.text.startswith("LoopGuard ended this run. ")
     assert last.text.endswith(f"See {settings.PUBLIC_URL}/p/{world.project.slug}/sessions/s-1")

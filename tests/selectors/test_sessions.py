@@ -44,8 +44,8 @@ def test_pages_cover_the_list_once_even_where_times_are_equal(project, session):
 
 def test_a_running_session_that_is_silent_is_idle(project, session):
     session("busy")
-    session("silent", age_seconds=301)
-    session("stopped", age_seconds=301, state="stopped")
+    session("silent", age_seconds=601)
+    session("stopped", age_seconds=601, state="stopped")
     assert walk(project, 10, "is:running") == ["busy"]
     assert walk(project, 10, "is:idle") == ["silent"]
     shown = {row.external_id: row.shown_state for row in list_sessions(project.pk).items}
@@ -59,10 +59,18 @@ def test_sessions_are_sorted_by_what_their_rows_show(project, session):
         Session.objects.filter(pk=made.pk).update(started_at=began)
 
     make("held", state="held", call_count=30)
-    make("looping", state="looping", call_count=90, meter_kind="repeat", meter_count=6, meter_limit=4)
+    make(
+        "looping",
+        state="looping",
+        last_loop_call_at=timezone.now(),
+        call_count=90,
+        meter_kind="repeat",
+        meter_count=6,
+        meter_limit=4,
+    )
     make("running", call_count=400, minutes=10, meter_kind="cycle", meter_count=3, meter_limit=4)
     make("far", call_count=5, meter_kind="repeat", meter_count=1, meter_limit=4)
-    make("idle", age=301, call_count=900, meter_kind="repeat", meter_count=9, meter_limit=4)
+    make("idle", age=601, call_count=900, meter_kind="repeat", meter_count=9, meter_limit=4)
     make("stopped", state="stopped", call_count=80)
     make("ended", state="ended", call_count=900, meter_kind="repeat", meter_count=8, meter_limit=4)
     by_state = walk(project, 2, sort="-state")

@@ -151,7 +151,11 @@ def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str
     openapi_extra=described(StopRequestSchema),
 )
 def stop_session(request: ApiRequest, session: str) -> HttpResponse:
-    """Stop a session. All further calls are stopped until the session is resumed."""
+    """Stop a session: each further call that asks is refused until the session is resumed.
+
+    `state` says what has come of it: it is `stopping` until a call is blocked, and a session that only reports its calls
+    is `stop_unenforced`.
+    """
     body = optional_body(request, StopRequestSchema)
     stopped = services.stop(*target(request, session_name(request, session)), body.reason)
     return json_response(session_document(stopped, request.principal.project_slug))
@@ -164,7 +168,7 @@ def stop_session(request: ApiRequest, session: str) -> HttpResponse:
     summary="Resume a session",
 )
 def resume_session(request: ApiRequest, session: str) -> HttpResponse:
-    """Resume a stopped session. Its counters are reset."""
+    """Resume a stopped session. Its counters are reset. Of one that only reports its calls, the stop is withdrawn."""
     resumed = services.resume(*target(request, session_name(request, session)))
     return json_response(session_document(resumed, request.principal.project_slug))
 

@@ -43,26 +43,52 @@ class SessionFilterSchema(FilterSchema):
 class SessionQuerySchema(PageQuerySchema, FilterQuerySchema, SessionFilterSchema):
     """Filters of the session list."""
 
-    state: Literal["", "running", "looping", "held", "stopped", "calls_blocked", "idle", "ended"] = Field(
-        "", description="State."
-    )
+    state: Literal[
+        "",
+        "running",
+        "looping",
+        "silent",
+        "held",
+        "stopping",
+        "stopped",
+        "calls_blocked",
+        "stop_unenforced",
+        "still_calling",
+        "idle",
+        "ended",
+    ] = Field("", description="State.")
 
 
 class SessionCountsSchema(Schema):
-    """Sessions by state."""
+    """Sessions by state; `looping_now` and `in_loop` count sessions of several states."""
 
     all: int = Field(description="All sessions.")
     running: int = Field(
-        description="Sessions with an event in the last five minutes and none of the other states."
+        description="Sessions with an event in the last ten minutes and none of the other states."
     )
-    looping: int = Field(description="Sessions with an active loop.")
+    looping: int = Field(description="Sessions in a loop with a call of it within two minutes.")
+    silent: int = Field(description="Sessions in a loop without a call of it within two minutes.")
     held: int = Field(description="Sessions with a call that waits for approval.")
-    stopped: int = Field(description="Sessions stopped by a person or by detection.")
-    calls_blocked: int = Field(
-        description="The same where the host cannot end a run, so that calls are blocked one by one."
+    stopping: int = Field(description="Sessions that a person stopped, and of which no call was blocked yet.")
+    stopped: int = Field(
+        description="Sessions of which a call was blocked since a person or detection stopped them."
     )
-    idle: int = Field(description="Otherwise running sessions without an event for five minutes.")
-    ended: int = Field(description="Sessions that have ended.")
+    calls_blocked: int = Field(
+        description="The same where the run cannot be ended, so that calls are blocked one by one."
+    )
+    stop_unenforced: int = Field(
+        description="Sessions that are only watched, so that their stop does nothing."
+    )
+    still_calling: int = Field(description="Sessions of which a call ran since the stop.")
+    idle: int = Field(description="Otherwise running sessions without an event for ten minutes.")
+    ended: int = Field(
+        description="Sessions whose end was reported, or without an event for an hour while no call is open or held."
+    )
+    looping_now: int = Field(
+        description="Sessions in which the calls of a loop run now: `looping`, and those of `stop_unenforced` and "
+        "`still_calling` with a call of a loop within two minutes."
+    )
+    in_loop: int = Field(description="Sessions in a loop, whatever their state.")
     is_capped: bool = Field(
         description="Whether `all`, `idle` and `ended` count the newest 10,000 sessions only."
     )

@@ -70,7 +70,7 @@ def limit_templates(after_stop: str) -> Mapping[str, str]:
         "expired": "The call was not run: $decider did not approve it in time. $sentence. $advice",
         "expired_stop": f"The run was stopped: $decider did not approve the call in time. $sentence. {after_stop}",
         "denied": f"The run was stopped. $sentence, and no justification was accepted. {after_stop}",
-        "stop": f"$sentence. The session was stopped. {after_stop}",
+        "stop": f"$sentence. No further call runs. {after_stop}",
     }
 
 

@@ -61,9 +61,9 @@ _WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, Alert
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
 _SESSION_FIELDS = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
 _APPROVAL_FIELDS = (*_SESSION_FIELDS, "session", "kind", "count", "limit", "unit")
-_WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "the session was stopped"}
+_WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "a stop was requested"}
 _REACTIONS = {
-    "stop": "the session was stopped",
+    "stop": "a stop of the session was requested",
     "block": "the call was blocked",
     "hold": "the call is held for approval",
     "warn": "the agent was warned",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +14,7 @@ from detection import clock
 from detection.engine.detectors import detector_for
 from detection.models import Approval, ApprovalState, Choice, RememberedDecision, SessionKey
 from detection.models.approvals import CONTAINMENT
+from detection.models.session_state import HELD_DOWN, note_refused
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -139,12 +140,15 @@ def decide(
 
 
 def note_delivered(approval: Approval) -> None:
-    """Record that an agent has received the decision: the same call is a new one from then."""
-    if not approval.retry_keys:
+    """Record that a waiting agent has received the decision: the same call is a new one then."""
+    if approval.delivered_at is not None:
         return
-    with locked_session(approval.session_key):
-        rows = Approval.objects.filter(project_id=approval.project_id, pk=approval.pk)
-        rows.exclude(state=ApprovalState.OPEN).update(retry_keys=[])
+    with suppress(NotFound), locked_session(approval.session_key) as locked:
+        rows = Approval.objects.filter(project_id=approval.project_id, pk=approval.pk, delivered_at=None)
+        is_first = rows.exclude(state=ApprovalState.OPEN).update(retry_keys=[], delivered_at=clock.now())
+        if is_first and approval.decision == "stop" and locked.session.stopped_by_kind in HELD_DOWN:
+            note_refused(locked.session)
+            locked.incidents.stop(clock.now())
 
 
 def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:

@@ -15,7 +15,6 @@ from typing import Final
 from django.db.models import Prefetch, Q, QuerySet
 
 from detection import clock
-from detection.integrations.reach import WATCH_ONLY
 from detection.models import (
     Approval,
     ApprovalState,
@@ -28,7 +27,7 @@ from detection.models import (
     StoppedByKind,
 )
 from detection.models.approvals import CONTAINMENT
-from detection.models.session_state import STOPPED_STATES
+from detection.models.session_state import STOP_STATES
 from detection.selectors.ancestors import ancestors_of
 from detection.selectors.containments import (
     Caller,
@@ -105,7 +104,7 @@ def _unsettled(project: Project) -> Iterator[SessionKey]:
     for session in _with_held(sessions.filter(state=SessionState.HELD))[:MAX_AT_ONCE]:
         if _is_unsettled(found, session, session.approvals.all()):
             yield session.key
-    marked = sessions.filter(state__in=STOPPED_STATES, stopped_by_kind=StoppedByKind.CONTAINMENT)
+    marked = sessions.filter(state__in=STOP_STATES, stopped_by_kind=StoppedByKind.CONTAINMENT)
     for session in marked.order_by("-last_event_at")[:MAX_AT_ONCE]:
         if _is_unsettled(found, session, ()):
             yield session.key
@@ -114,7 +113,7 @@ def _unsettled(project: Project) -> Iterator[SessionKey]:
             rows = reached_sessions([project.pk], rule.scope, rule.value, rule.tool, clock.now())
             if not rule.include_new:
                 rows = rows.filter(started_at__lte=rule.created_at)
-            rows = rows.filter(stopped_by_kind="").exclude(reach=WATCH_ONLY)
+            rows = rows.filter(stopped_by_kind="")
             for session in rows.order_by("-last_event_at")[:MAX_AT_ONCE]:
                 yield session.key
 

@@ -17,7 +17,7 @@ from detection.selectors.containments import Caller, containments_of, in_force
 from detection.selectors.policies import effective
 from detection.services.policies.message_templates import templates_of
 from detection.services.sessions import containment
-from detection.services.sessions.actions import ended_message, stopped_message
+from detection.services.sessions.actions import ended_message, note_refused_request, stopped_message
 
 MAX_REWRITES = 1_000
 """Maximum number of rewritten answers per session; beyond it, the oldest ones are left as the client sends them."""
@@ -56,6 +56,7 @@ def session_facts(
 ) -> SessionFacts:
     """Return the facts of a session; of one that does not exist yet, those of its agent, backend, model and key.
 
+    The request of a stopped session is refused, which is recorded.
     Costs two queries, and those of the policy when it has changed.
     """
     session = (
@@ -73,11 +74,13 @@ def session_facts(
     policy = effective(session.project, agent, backend, model, session=session)
     ends_in_error = preset_ends_in_error(str(policy.values["preset"]))
     if session.is_stopped_by_person:
+        note_refused_request(project_id, external_id)
         return SessionFacts(stopped_message(session), ends_in_error=ends_in_error, rewrites=rewrites)
     if containments_of(session.project).rules:
         asked = OpenRequest(project_id, external_id, agent, model, api_key)
         contained = _contained(session.project, _caller(session.project, session, asked), policy)
         if contained is not None:
+            note_refused_request(project_id, external_id)
             return replace(contained, rewrites=rewrites)
     ended = ended_message(session) if session.is_ended_by_loop else ""
     return SessionFacts(ended=ended, ends_in_error=ends_in_error, rewrites=rewrites, **_limits(policy))

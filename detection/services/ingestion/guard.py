@@ -27,7 +27,7 @@ from detection.models import (
     SessionKey,
     StoppedByKind,
 )
-from detection.models.session_state import HELD_DOWN, clear_stop
+from detection.models.session_state import HELD_DOWN, clear_stop, note_refused
 from detection.models.stored_verdict import StoredVerdict, finding_document
 from detection.selectors.containments import ContainmentRule
 from detection.services import agent_messages
@@ -402,6 +402,7 @@ def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallRespon
         clear_stop(locked.session)  # it was lifted
     if is_call and (locked.session.is_stopped_by_person or locked.session.is_refused):
         folding.decide_unseen(event)
+        folding.note_refused(event)
         by = "operator" if locked.session.is_stopped_by_person else "detection"
         event.verdict = StoredVerdict(message=stopped_message(locked.session), stopped_by=by)
         verdict = replace(event.verdict, policy=explain(policy, event.tool, None))
@@ -437,6 +438,7 @@ def _contained(folding: Folding, event: EventRecord, rule: ContainmentRule, poli
         folding.decide_unseen(event, rule.reaction)
         if rule.reaction == ContainmentReaction.STOP:
             containment.note_stop(locked.session, rule)
+            folding.note_refused(event)
         event.verdict = verdict
         return CallResponse(event.call_id, rule.reaction, replace(verdict, policy=explained))
     event.call_key = containment.key_of(locked, event, policy)
@@ -561,6 +563,7 @@ def _first_response(locked: LockedSession, call_id: str, seq: int) -> CallRespon
     left = None
     if verdict.ending == "delay" and event.decision == "block":
         if locked.session.stopped_by_kind in HELD_DOWN:
+            note_refused(locked.session)
             stopped = replace(allowed.verdict, message=stopped_message(locked.session))
             return replace(allowed, decision="stop", verdict=stopped)
         left = ceil(verdict.pause_seconds - (now - event.received_at).total_seconds())

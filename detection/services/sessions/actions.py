@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -10,8 +11,16 @@ from detection.engine import interventions, messages
 from detection.engine.fields import ALIASES
 from detection.engine.policy import stored_values
 from detection.engine.scopes import SESSION
-from detection.models import Approval, Choice, ContainmentReaction, Session, StoppedByKind
-from detection.models.session_state import clear_stop
+from detection.integrations.reach import CAN_STOP, WATCH_ONLY
+from detection.models import (
+    Approval,
+    Choice,
+    ContainmentReaction,
+    Session,
+    SessionState,
+    StoppedByKind,
+)
+from detection.models.session_state import HELD_DOWN, begin_stop, clear_stop, note_refused, state_condition
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
@@ -26,7 +35,10 @@ MAX_STOPPED_AT_ONCE = 1000
 
 
 def stop(project_id: int, external_id: str, actor: Actor, reason: str = "") -> Session:
-    """Stop a session: from the commit on, none of its calls is allowed until someone resumes it."""
+    """Stop a session: from the commit on, no call that asks is allowed until someone resumes it.
+
+    Its state says what has come of it; see `session_state`.
+    """
     with locked_session_by_name(project_id, external_id) as locked:
         if not locked.session.is_stopped_by_person:
             stop_locked(locked, actor, reason)
@@ -44,14 +56,12 @@ def stop_locked(
         The open approval that the stop decides; the others are withdrawn.
     """
     session = locked.session
-    session.stopped_by_kind, session.stopped_at = StoppedByKind.PERSON, clock.now()
-    session.stopped_by, session.stop_reason = actor.name[:150], reason.strip()[:300]
+    begin_stop(session, StoppedByKind.PERSON, clock.now(), actor.name, reason.strip())
     message = stopped_message(session)
     if answered is not None:
         outcome = ApprovalOutcome("stop", message, "decided", actor.name, Choice.STOP)
         locked.approvals.close(answered, outcome, None)
     locked.approvals.withdraw("session_stopped", "stop", message, actor.name)
-    locked.incidents.stop(session.stopped_at)
     audit.record(
         actor,
         "session.stop",
@@ -61,10 +71,18 @@ def stop_locked(
     )
 
 
+def note_refused_request(project_id: int, external_id: str) -> None:
+    """Record that a request of a session was refused before it had a call, because the session is stopped."""
+    with suppress(NotFound), locked_session_by_name(project_id, external_id) as locked:
+        if locked.session.stopped_by_kind in HELD_DOWN:
+            note_refused(locked.session)
+            locked.incidents.stop(clock.now())
+
+
 def stopped_message(session: Session) -> str:
     """Return the message that a session is stopped, as the user of the agent reads it.
 
-    Where detection stopped it and the host cannot end the run, it does not say that anything has ended.
+    Where the run cannot be ended, it does not say that anything has.
     """
     if session.is_refused:
         reason = messages.as_sentence(f"{session.stop_reason[:1].upper()}{session.stop_reason[1:]}")
@@ -73,8 +91,13 @@ def stopped_message(session: Session) -> str:
             "LoopGuard or its user asks for something else. Finish now: say what you have, and what is missing."
         )
     reason = f" Reason given: {messages.as_sentence(session.stop_reason)}" if session.stop_reason else ""
+    what = (
+        "This session was stopped"
+        if session.reach == CAN_STOP
+        else "All tool calls of this session are blocked"
+    )
     return (
-        f"This session was stopped by {audit.shown_to_agents(session.stopped_by)} in LoopGuard.{reason} "
+        f"{what} by {audit.shown_to_agents(session.stopped_by)} in LoopGuard.{reason} "
         "No further tool call is allowed until someone resumes it."
     )
 
@@ -90,6 +113,8 @@ def ended_message(session: Session) -> str:
 
 def resume(project_id: int, external_id: str, actor: Actor) -> Session:
     """Resume a stopped session; its counters are reset, so that it is not stopped again immediately.
+
+    A stop that was never enforced is withdrawn; its loop is counted as before.
 
     Raises
     ------
@@ -109,8 +134,10 @@ def resume(project_id: int, external_id: str, actor: Actor) -> Session:
             )
         if session.stopped_by_kind:
             before = {"stopped_by": session.stopped_by, "reason": session.stop_reason}
+            was_enforced = session.stop_reach != WATCH_ONLY or session.refused_since_stop > 0
             clear_stop(session)
-            interventions.reset_all(locked.tracker)
+            if was_enforced:
+                interventions.reset_all(locked.tracker)
             audit.record(actor, "session.resume", external_id, project_id=project_id, before=before)
     return session
 
@@ -134,21 +161,22 @@ def revoke_exemption(project_id: int, external_id: str, tool: str, actor: Actor)
     return locked.session
 
 
-def stop_many(project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = "") -> int:
-    """Stop the named sessions, or all running ones; each in its own transaction. Returns how many are stopped now."""
+def stop_many(
+    project_id: int, external_ids: list[str] | None, actor: Actor, reason: str = ""
+) -> Counter[str]:
+    """Stop the named sessions, or all that have not ended, each in its own transaction; return how many by reach."""
     if external_ids is None:
-        rows = Session.objects.filter(project_id=project_id, ended_at=None).exclude(
+        rows = Session.objects.filter(~state_condition(SessionState.ENDED), project_id=project_id).exclude(
             stopped_by_kind=StoppedByKind.PERSON
         )
         external_ids = list(
             rows.order_by("-last_event_at").values_list("external_id", flat=True)[:MAX_STOPPED_AT_ONCE]
         )
-    stopped = 0
+    reached: Counter[str] = Counter()
     for external_id in external_ids:
         with suppress(NotFound):  # removed meanwhile
-            stop(project_id, external_id, actor, reason)
-            stopped += 1
-    return stopped
+            reached[stop(project_id, external_id, actor, reason).reach] += 1
+    return reached
 
 
 def set_policy(

@@ -9,10 +9,9 @@ from __future__ import annotations
 from detection import clock
 from detection.engine import fold, messages
 from detection.engine.policy import Policy
-from detection.integrations.reach import WATCH_ONLY, weakest
 from detection.models import ApprovalState, ContainmentReaction, Session, StoppedByKind
 from detection.models.approvals import CONTAINMENT
-from detection.models.session_state import clear_stop
+from detection.models.session_state import begin_stop, clear_stop
 from detection.selectors.containments import ContainmentRule
 from detection.services import audit
 from detection.services.events.event_records import EventRecord
@@ -44,13 +43,9 @@ def key_of(locked: LockedSession, event: EventRecord, policy: Policy) -> str:
 
 
 def note_stop(session: Session, rule: ContainmentRule) -> None:
-    """Show a session as stopped by a containment, unless it is stopped already; changes the row in memory only.
-
-    One that only reports its calls continues, so it is not shown as stopped.
-    """
-    if not session.stopped_by_kind and (weakest(session.call_reaches) or session.reach) != WATCH_ONLY:
-        session.stopped_by_kind, session.stopped_at = StoppedByKind.CONTAINMENT, clock.now()
-        session.stopped_by, session.stop_reason = rule.by[:150], rule.reason[:300]
+    """Record that a containment stops a session, unless it is to be stopped already; changes the row in memory only."""
+    if not session.stopped_by_kind:
+        begin_stop(session, StoppedByKind.CONTAINMENT, clock.now(), rule.by, rule.reason)
 
 
 def settle(locked: LockedSession) -> None:

@@ -18,15 +18,18 @@ from detection.engine import fold, interventions, messages, silence
 from detection.engine.calls import Step, Verdict
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
+from detection.engine.results.answers import is_refused
 from detection.integrations.hosts import can_end_run
 from detection.integrations.reach import WATCH_ONLY, reach_of, with_call
 from detection.models import Event, EventType, call_flags
-from detection.models.session_state import clear_stop, note_verdict
+from detection.models.session_state import HELD_DOWN, clear_stop, note_ran, note_refused, note_verdict
 from detection.models.sessions import HOOKS, OTLP, cost_with
+from detection.models.stored_verdict import StoredVerdict
 from detection.services.events import event_records
 from detection.services.events.event_records import EventRecord
 from detection.services.policies import message_templates
 from detection.services.sessions import chat_commands, families, pruning
+from detection.services.sessions.actions import stopped_message
 from detection.services.sessions.known_answers import KnownAnswer, find_answer
 from detection.services.sessions.locked_session import LockedSession
 
@@ -34,6 +37,8 @@ log = structlog.get_logger(__name__)
 
 BATCH_EVENTS = 1000
 """Events folded in one transaction; a longer backlog takes several, so that no lock is held for long."""
+TOLD_CHARACTERS = 40
+"""How much of a message at a place in a result shows that the result is the message. More varies with the form."""
 MAX_ERROR_CHARACTERS, MAX_TRACEBACK_CHARACTERS = 300, 8000
 
 
@@ -255,6 +260,9 @@ class Folding:
         elif self.integration.startswith(HOOKS):
             # Its host ran a call without the hook before it.
             locked.session.call_reaches = with_call(locked.session.call_reaches, WATCH_ONLY)
+        if event.closes and locked.session.stopped_by_kind and self._has_run(event):
+            note_ran(locked.session)
+            locked.session.ignores_stops = True
         policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
@@ -310,6 +318,8 @@ class Folding:
             self._observe(event, policy)
         self._latest_end = event
         locked.session.outcome, locked.session.ended_at = outcome, event.received_at
+        if locked.session.stopped_by_kind in HELD_DOWN:
+            locked.incidents.stop(event.received_at)
         locked.incidents.end_all(event.received_at)
         locked.approvals.withdraw(
             "session_ended", "block", "The call was not run: its session has ended.", "system"
@@ -336,6 +346,12 @@ class Folding:
         event.decision, event.flags = decision, call_flags.of_call("same", decision)
         self._count(event)
 
+    def note_refused(self, event: EventRecord) -> None:
+        """Record that a call was blocked because its session is stopped: its loops have ended by that."""
+        note_refused(self.locked.session)
+        if self.locked.session.stopped_by_kind in HELD_DOWN:
+            self.locked.incidents.stop(event.received_at)
+
     def replace_decision(self, event: EventRecord, step: Step, decision: str, message: str = "") -> None:
         """Set the decision of the held call that was folded last: that of its approval, or a stop without a decider."""
         self.locked.events.replace_decision(event, decision)
@@ -350,6 +366,18 @@ class Folding:
         note_verdict(
             session, event.decision, *reason, is_guarded=is_guarded, call_number=session.call_count, at=at
         )
+        if session.stopped_by_kind and not is_guarded:
+            note_ran(session)
+
+    def _has_run(self, result: EventRecord) -> bool:
+        """Return whether a result shows that a refused call ran: it is not what the agent got instead of running it."""
+        session, text = self.locked.session, result.content or ""
+        flags = next((str(cell[2]) for cell in session.strip if cell[0] == result.closes), "")
+        if not text or not call_flags.was_refused(flags) or is_refused(text):
+            return False
+        verdict = Event.objects.get(session=session, seq=result.closes).verdict or StoredVerdict()
+        sent = (stopped_message(session), verdict.message, *verdict.message_by_shape.values())
+        return not any(message[:TOLD_CHARACTERS] in text for message in sent if message)
 
     def _count(self, event: EventRecord) -> None:
         session = self.locked.session

@@ -16,13 +16,14 @@ from django.db import connection, transaction
 
 from detection.engine.identity import keyer_of
 from detection.engine.memory import State
+from detection.engine.messages import as_sentence
 from detection.engine.policy import Policy, Top
-from detection.integrations.reach import reach_of, weakest
-from detection.models import Session, SessionKey, SessionState
+from detection.models import Session, SessionKey, SessionState, StoppedByKind
 from detection.models.session_state import derive_state
 from detection.selectors.ancestors import Ancestors, ancestors_of
 from detection.selectors.containments import Caller, ContainmentRule, containments_of
 from detection.selectors.policies import overrides_of
+from detection.services.audit import SYSTEM
 from detection.services.errors import NotFound
 from detection.services.events.event_records import EventRecord
 from detection.services.events.recent_calls import RecentCalls
@@ -49,6 +50,9 @@ from detection.sql.pipeline import (
 )
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
+
+_BY_SESSION = (StoppedByKind.PERSON, StoppedByKind.DETECTION)
+"""Who stops a session as a whole, with all that it holds; a containment may cover some of its calls."""
 
 
 class LockedSession:
@@ -238,6 +242,9 @@ class LockedSession:
     def save(self) -> None:
         """Write what changed and commit; done by the end of the block. Nothing is sent when nothing changed."""
         session, writes = self.session, Writes()
+        if session.stopped_by_kind in _BY_SESSION and self.approvals.has_open:
+            message = f"The call was not run. {as_sentence(session.stop_reason)}".strip()
+            self.approvals.withdraw("session_stopped", "stop", message, SYSTEM.name)
         self.events.add_writes(writes)
         if self.incidents.is_touched:
             writes.send()  # The evidence is copied from the events, marks included.
@@ -246,11 +253,10 @@ class LockedSession:
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None
         session.has_active_incident = self.incidents.has_unended
-        session.reach = weakest(session.call_reaches) or reach_of(session.integration)
         session.state = derive_state(
             session,
             has_open_approval=self.approvals.has_open,
-            has_active_loop=self.incidents.has_active,
+            last_loop_call_at=self.incidents.last_loop_call_at,
         )
         if self._tracker is not None:
             session.exempt_tools = list(self._tracker.exempt)

@@ -166,14 +166,15 @@ def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Sess
 
 COUNTED = (
     "last_seq", "evaluated_seq", "call_count", "token_count", "cost_usd", "last_tool", "meter_kind", "meter_count",
-    "meter_limit", "call_reaches", "strip", "last_event_at",
+    "meter_limit", "call_reaches", "has_open_call", "strip", "last_event_at",
 )  # fmt: skip
 """The columns that nearly every call changes."""
 OTHERS = (
     "state", "outcome", "ended_at", "pending_since", "blocked_count", "warned_count", "policy_values", "agent",
     "backend", "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason",
     "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
-    "silence_check_at", "reach", "api_key", "tags", "metadata",
+    "silence_check_at", "reach", "api_key", "tags", "metadata", "last_loop_call_at", "stop_reach",
+    "refused_since_stop", "ran_since_stop", "has_run_last", "ignores_stops",
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"

@@ -16,7 +16,7 @@ from detection.engine import silence
 from detection.engine.calls import Finding
 from detection.engine.silence import Silence
 from detection.models import Session, SessionKey, SessionState, call_flags
-from detection.models.session_state import STOPPED_STATES
+from detection.models.session_state import STOP_STATES
 from detection.services.errors import NotFound
 from detection.services.events.event_records import EventRecord
 from detection.services.sessions.locked_session import LockedSession, locked_session
@@ -65,7 +65,7 @@ def _report(key: SessionKey, now: datetime) -> None:
             session.silence_check_at = now + LATER
             return
         session.silence_check_at = None
-        if session.state in (SessionState.ENDED, *STOPPED_STATES):
+        if session.state in (SessionState.ENDED, *STOP_STATES):
             return  # Its next event has it looked at again.
         policy = locked.policy_for(EventRecord(type=""))
         seconds = silence.shortest_limit(policy)

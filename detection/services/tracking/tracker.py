@@ -139,13 +139,17 @@ class IncidentTracker:
         return bool(self.active)
 
     @property
-    def has_active(self) -> bool:
-        """Whether a loop is active that nobody labelled "not a loop" or allowed since. Silence is not a loop."""
-        return any(
-            incident.label != IncidentLabel.FALSE_ALARM
-            and not incident.is_released
-            and not detector_for(incident.kind).is_silence
-            for incident in self.active.values()
+    def last_loop_call_at(self) -> datetime | None:
+        """The newest call of the loops that nobody labelled "not a loop" or allowed since. Silence is not a loop."""
+        return max(
+            (
+                incident.last_seen_at
+                for incident in self.active.values()
+                if incident.label != IncidentLabel.FALSE_ALARM
+                and not incident.is_released
+                and not detector_for(incident.kind).is_silence
+            ),
+            default=None,
         )
 
     def unpriced_calls(self, public_id: str) -> frozenset[int]:
@@ -621,10 +625,10 @@ class IncidentTracker:
             self.hints.add(Hint("incident", incident.public_id, "reopened"))
 
     def stop(self, at: datetime) -> None:
-        """End the loops, because a person stopped the session: none of its calls runs until someone resumes it."""
+        """End the loops, because a call was blocked since a person stopped the session, or its end was reported."""
         for incident in [*self.active.values()]:
             self._settle(incident, "stopped")
-            self._note_end(incident, at, recovered=False, note="the session was stopped")
+            self._note_end(incident, at, recovered=False, note="its calls were blocked since the stop")
 
     def _settle(self, incident: Incident, outcome: str) -> None:
         """Record the outcome of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.

@@ -313,8 +313,9 @@ def test_stopping_the_session_meanwhile_stops_the_call_that_waits(asking, agent)
     approval = decisions.find(asking.pk, held.approval["id"])
     assert (approval.state, approval.decision, approval.reason) == ("withdrawn", "stop", "session_stopped")
     assert "enough" in approval.message
+    assert session_of(asking).state == SessionState.STOPPING
     actions.resume(asking.pk, "s-1", OPERATOR)
-    assert session_of(asking).state == SessionState.RUNNING
+    assert session_of(asking).state == SessionState.LOOPING  # nothing has ended its loop
     assert agent.asks(agent.call()).decision == "allow"
 
 
@@ -457,6 +458,7 @@ def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
 def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, agent):
     hold(agent)
     actions.stop(project.pk, "s-1", OPERATOR)
+    agent.asks()
     assert reactions_of(Incident.objects.get()) == {"chance": {"stopped": 1}}
 
 
