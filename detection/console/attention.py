@@ -24,7 +24,7 @@ from detection.selectors import dashboard, loops, sessions
 
 MAX_SHOWN = 10
 """Held calls in the panel of every page, the most urgent ones; Approvals has all."""
-HOT = frozenset(("approvals", "incidents", "loops"))
+HOT = frozenset(("now", "approvals"))
 _COUNT_SECONDS = 1.0
 _counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(256)
 
@@ -50,11 +50,10 @@ def badges(project_id: int) -> dict[str, Badge]:
 def _counts(project_id: int) -> dict[str, int]:
     counts, of_loops = dashboard.navigation_counts(project_id), loops.navigation_counts(project_id)
     return {
-        "live": counts.looping_sessions,
+        "now": counts.looping_sessions,
         "approvals": selector.count_waiting(project_id),
         "loops": of_loops.open,
         "later_loops": of_loops.later_but_firing,
-        "incidents": counts.open_incidents,
     }
 
 

@@ -21,9 +21,10 @@ from detection.selectors.containments import containments_of
 from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
+    ("now", "Now", "live", "n"),
     ("loops", "Loops", "loops", "l"),
     ("live", "Sessions", "sessions", "s"),
-    ("approvals", "Held calls", "approvals", "h"),
+    ("approvals", "Held", "approvals", "h"),
     ("statistics", "Insights", "statistics", "i"),
     ("policies", "Policies", "policies", "p"),
     ("settings", "Settings", "preferences", "e"),
@@ -31,7 +32,7 @@ NAVIGATION = (
 """URL name, words, icon, second key after g. Narrow screens have them in a bar at the bottom."""
 
 COUNTED = {
-    "live": "Sessions that are running, held, or looping with a call in the last 5 minutes",
+    "now": "Sessions looping now",
     "approvals": "Held calls that wait for an answer",
     "loops": "Open loops",
 }

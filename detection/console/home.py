@@ -1,4 +1,4 @@
-"""Start pages: Connect until the first event has arrived, the live page afterwards."""
+"""Start pages: Connect until the first event has arrived, Now afterwards."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def home(request: HttpRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def project(request: ProjectRequest) -> HttpResponse:
-    """Redirect to the live page, or to Connect while there are no events."""
+    """Redirect to Now, or to Connect while there are no events."""
     request.session[LAST_PROJECT] = request.project.slug
     return redirect(
-        "console:live" if request.project.first_event_at else "console:connect", request.project.slug
+        "console:now" if request.project.first_event_at else "console:connect", request.project.slug
     )

@@ -22,7 +22,10 @@ document.addEventListener("click", (event) => {
     const source = copy.dataset.copy ? document.getElementById(copy.dataset.copy)?.textContent : location.href;
     copyText(source.trim()).then((isCopied) => announce(isCopied ? "Copied" : "Not copied", copy));
   }
-  if (event.target.closest("[data-open-palette]")) openPalette();
+  if (event.target.closest("[data-open-palette]") && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault(); // without scripts, the link leads to the search
+    openPalette();
+  }
   if (event.target.closest("[data-open-help]")) document.getElementById("help")?.showModal();
   // A click outside closes open menus.
   for (const menu of document.querySelectorAll("details.pick[open], details.popover[open]"))

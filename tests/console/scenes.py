@@ -238,6 +238,7 @@ def screens(world: World) -> dict[str, str]:
     more = "&" if "?" in session else "?"
     base = world.base
     return {
+        "now": f"{base}/now",
         "live": f"{base}/live",
         "session": session,
         "session table": f"{session}{more}tab=table&call=1",

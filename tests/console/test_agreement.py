@@ -167,8 +167,7 @@ def check(world, api):
     badges = {
         "loops": loops["open"],
         "later_loops": loops["later_but_firing"],
-        "live": api.get("/session-counts").json()["looping_now"],
-        "incidents": incidents["open"],
+        "now": api.get("/session-counts").json()["looping_now"],
         "approvals": len(waiting),
     }
 

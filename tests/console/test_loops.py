@@ -35,7 +35,7 @@ def test_the_list_says_in_one_row_what_happens_how_often_and_to_whom(world):
     shown = text(world.client.get(f"{world.base}/loops"))
     number = Incident.objects.count()
     assert "search_web is called again with identical arguments" in shown
-    for words in (f" {number} 4 ", "researcher", "coder", "gpt-5", "Open 1", "Loops 1 open"):
+    for words in (f" {number} 4 ", "researcher", "coder", "gpt-5", "Open 1", "Loops 1 open loops"):
         assert words in shown, words
     assert "No matching loops" in text(world.client.get(f"{world.base}/loops?q=agent:nobody"))
     assert "search_web" in text(world.client.get(f"{world.base}/loops?q=agent:triage"))
