@@ -34,7 +34,7 @@ class Tile:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class TileGroup:
     """Tiles that belong together."""
 
     words: str
@@ -49,7 +49,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/settings.html", {"groups": _groups(request)})
 
 
-def _groups(request: ProjectRequest) -> list[Group]:
+def _groups(request: ProjectRequest) -> list[TileGroup]:
     project, counts = request.project, settings_overview(request.project.pk)
 
     def tile(words: str, icon: str, name: str, state: str) -> Tile:
@@ -87,7 +87,7 @@ def _groups(request: ProjectRequest) -> list[Group]:
         tile("Audit", "audit", "audit", "Who changed what, and when"),
         tile("System", "system", "system", "Processes, storage, lag and version"),
     ]
-    return [Group("Agents in", agents), Group("People and messages", people), Group("Data", data)]
+    return [TileGroup("Agents in", agents), TileGroup("People and messages", people), TileGroup("Data", data)]
 
 
 def _number(count: int, noun: str) -> str:

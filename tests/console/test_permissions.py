@@ -17,6 +17,8 @@ RIGHTS = {
     "project": (READ, None),
     "attention": (READ, None),
     "live": (READ, None),
+    "now": (READ, None),
+    "settings": (READ, None),
     "live_rows": (READ, None),
     "live_figures": (READ, None),
     "stop_sessions": (None, OPERATE),
