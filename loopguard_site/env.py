@@ -29,7 +29,9 @@ MIN_SECRET_VARIETY = 8
 
 One in several million strings of 32 random hexadecimal digits has fewer.
 """
-DEFAULT_UPSTREAMS = "https://api.openai.com, https://api.anthropic.com, https://generativelanguage.googleapis.com"
+DEFAULT_UPSTREAMS = (
+    "https://api.openai.com, https://api.anthropic.com, https://generativelanguage.googleapis.com"
+)
 _LAST_PORT = 65_535
 _UNKNOWN_PARAMETER = re.compile(r'URI query parameter: "([\w-]{1,60})"')
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -84,7 +84,10 @@ async def _serve(loop: LoopState, client: Client, request: HTTPScope) -> None:
 
 
 async def _pass_through(loop: LoopState, client: Client, address: Address, grant: Grant) -> None:
-    """Forward a request unread, and count it as one that is not guarded. Only models and token counts get the credential of the backend."""
+    """Forward a request unread, and count it as one that is not guarded.
+
+    Only models and token counts get the credential of the backend.
+    """
     backend = grant.backend
     is_listed = is_harmless(client.method, address.path)
     if client.method == b"POST" and not is_listed:

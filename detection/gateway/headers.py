@@ -35,7 +35,8 @@ _PASSED: Final = frozenset(
     )
 )  # fmt: skip
 _PASSED_PREFIXES: Final = (
-    b"anthropic-", b"azureml-", b"llm_provider-", b"openai-", b"ratelimit", b"x-amzn-", b"x-gemini-", b"x-groq-", b"x-litellm-",
+    b"anthropic-", b"azureml-", b"llm_provider-", b"openai-", b"ratelimit", b"x-amzn-", b"x-gemini-", b"x-groq-",
+    b"x-litellm-",
     b"x-ms-", b"x-openrouter-", b"x-ratelimit-", b"x-vllm-",
 )  # fmt: skip
 """Headers of model servers that clients read. The response comes from the address of the console: on it, cookies,

@@ -83,7 +83,8 @@ PROGRAM_TEXTS: Final = (
         r"no tool calls found in the response\. every response must include at least one tool call\b|"
         r"(?:error parsing tool call arguments: .{0,4000}?|unknown tool '[^'\n]{0,256}'\.)?"
         r"missing 'command' argument in bash tool call\.|unknown tool '[^'\n]{0,256}'\.\s{0,8}\Z|"
-        r"expected exactly 1 action, found \d{1,6}\.|format error:\s{0,8}<error>|please always provide exactly one action\b",
+        r"expected exactly 1 action, found \d{1,6}\.|format error:\s{0,8}<error>"
+        r"|please always provide exactly one action\b",
         (
             "<returncode>1</returncode>\n<output>\nno such file\n</output>",
             "<exception>timed out</exception>\n<returncode>-1</returncode>\n<output>\n</output>",

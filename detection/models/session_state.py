@@ -11,7 +11,8 @@ The write side, under the session's row lock:
 
 1. calls `note_verdict` for every call it folds, with the verdict that the call got, and again with the final decision
    when an approval of a held call is closed;
-2. calls `begin_stop` when a person or a containment stops the session, `note_refused` for every call or request that it is refused since,
+2. calls `begin_stop` when a person or a containment stops the session, `note_refused` for every call or request that it
+   is refused since,
    `note_ran` for every call that runs nevertheless, and `clear_stop` when a person resumes it;
 3. before it saves the row, sets ``session.state = derive_state(session, ...)``. A loop is active while
    its incident has no `ended_at`, nobody labelled it "not a loop", and its held call was not allowed since it was found
@@ -298,7 +299,7 @@ def in_loop_condition(now: datetime | None = None) -> Q:
 
 
 def looping_now_condition(now: datetime | None = None) -> Q:
-    """Return the condition of sessions in which the calls of a loop run now, those that a stop does not reach included."""
+    """Return the condition of sessions in which calls of a loop run now, those that a stop does not reach included."""
     since = (now or clock.now()) - settings.LOOPING_FOR
     return Q(state__in=CALLING_STATES, last_loop_call_at__gte=since) & _alive(now or clock.now())
 

@@ -72,7 +72,8 @@ class Session(TenantModel):
         blank=True,
         default="",
         db_default="",
-        help_text="How its first event came: guard, events, client, mcp, gateway, litellm, hooks/<host> or import/<form>.",
+        help_text="How its first event came: guard, events, client, mcp, gateway, litellm, hooks/<host> or "
+        "import/<form>.",
     )
     reach = models.CharField(
         max_length=10,

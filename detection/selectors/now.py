@@ -1,4 +1,4 @@
-"""What happens at this moment in a project: the loops that run, what they cost, and the sessions that fell silent in one."""
+"""What happens now in a project: the loops that run, what they cost, and the sessions that fell silent in one."""
 
 from __future__ import annotations
 

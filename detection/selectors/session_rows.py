@@ -79,11 +79,11 @@ class SessionRow:
         "Your name for the session.", name="session", filter="session", help="Session", sort="session",
     )]
     state: Annotated[str, Shown(
-        "State: `looping` (a call of its loop within two minutes), `silent` (in a loop, but without a call of it since), "
-        "`held`, `running`, `idle` (no event for 10 minutes), `ended` (reported, or no event for an hour while no call is "
-        "open or held). Of a session that is to be stopped: `stopping` (nothing was refused yet), `stopped` (a call was), "
-        "`calls_blocked` (the same where the run cannot be ended), `stop_unenforced` (it only reports its calls) or "
-        "`still_calling` (it was refused, and a call ran nevertheless).",
+        "State: `looping` (a call of its loop within two minutes), `silent` (in a loop, but without a call of it "
+        "since), `held`, `running`, `idle` (no event for 10 minutes), `ended` (reported, or no event for an hour "
+        "while no call is open or held). Of a session that is to be stopped: `stopping` (nothing was refused yet), "
+        "`stopped` (a call was), `calls_blocked` (the same where the run cannot be ended), `stop_unenforced` (it only"
+        " reports its calls) or `still_calling` (it was refused, and a call ran nevertheless).",
         choices=SessionState, show=_state,
     )]
     last_loop_call_at: Annotated[datetime | None, Shown(
@@ -107,8 +107,9 @@ class SessionRow:
         help="How its first event arrived",
     )]
     reach: Annotated[str, Shown(
-        "What can be done to it, by the weakest of its newest ten calls: it `can_stop` (no further call runs and the run "
-        "ends), its calls `can_block` one by one while the agent continues, or `watch_only`: calls are reported after they ran.",
+        "What can be done to it, by the weakest of its newest ten calls: it `can_stop` (no further call runs and the "
+        "run ends), its calls `can_block` one by one while the agent continues, or `watch_only`: calls are reported "
+        "after they ran.",
         choices=REACHES, filter="reach", help="What can be done to it",
     )]
     tags: Annotated[list[str], Shown("Tags that clients gave it.")]

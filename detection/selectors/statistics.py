@@ -70,7 +70,9 @@ class Numbers:
     false_alarms: Annotated[int, Shown("Incidents that people labelled as false alarms.")] = 0
     average_confidence: Annotated[float | None, Shown("Average confidence of the incidents, 0 to 1.")] = None
     recovered: Annotated[int, Shown("Ended incidents with a reaction after which the agent recovered.")] = 0
-    not_recovered: Annotated[int, Shown("The others with a reaction that ended or whose calls are blocked since a stop.")] = 0
+    not_recovered: Annotated[
+        int, Shown("The others with a reaction that ended or whose calls are blocked since a stop.")
+    ] = 0
     loop_calls: Annotated[int, Shown("Counted calls of the incidents that nobody labelled false alarms.")] = 0
     loop_calls_blocked: Annotated[int, Shown(
         "Blocked calls of the incidents, without held calls that were allowed later.",

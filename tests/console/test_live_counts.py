@@ -101,11 +101,11 @@ def test_metrics_count_the_sessions_of_the_last_hour_by_the_same_states():
     metrics = world.client.get("/metrics").content.decode()
     told = dict(re.findall(r'loopguard_sessions\{state="(\w+)"\} (\d+)\.0', metrics))
     assert {state: int(count) for state, count in told.items()} == {
-        state: recent.count(state) for state in SessionState.values
+        state: recent.count(SessionState(state)) for state in SessionState.values
     }
     loops = dict(re.findall(r'loopguard_sessions_in_loops\{which="(\w+)"\} (\d+)\.0', metrics))
     in_loop = sum(is_in_loop(row) for row in Session.objects.all())
-    assert loops == {"looping_now": str(recent.count("looping")), "in_loop": str(in_loop)}
+    assert loops == {"looping_now": str(recent.count(SessionState.LOOPING)), "in_loop": str(in_loop)}
 
 
 def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monkeypatch):

@@ -3,9 +3,9 @@
 Needs langchain 1.x, or langgraph alone for the wrappers. Tested with langchain 1.4 and langgraph 1.2. The calls name no
 round, so identical calls of one model response are counted one by one.
 
-An agent that runs inside a tool is a sub-agent: its session is ``<session>/<tool>`` below that of the caller, whatever its
-thread. What its caller says to it is no message of a person, and when it is stopped, it always says the same, so that its
-caller sees that nothing new comes of it.
+An agent that runs inside a tool is a sub-agent: its session is ``<session>/<tool>`` below that of the caller, whatever
+its thread. What its caller says to it is no message of a person, and when it is stopped, it always says the same, so
+that its caller sees that nothing new comes of it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from langgraph.types import Command
 
 MAX_VERDICTS: Final = 1_000
-SUB_AGENT_STOPPED: Final = "LoopGuard stopped this sub-agent because it repeats itself or has reached a limit. Calling it again will not help."
+SUB_AGENT_STOPPED: Final = (
+    "LoopGuard stopped this sub-agent because it repeats itself or has reached a limit."
+    " Calling it again will not help."
+)
 _outer: ContextVar[tuple[Session, str] | None] = ContextVar("loopguard_outer", default=None)
 """In a tool: the session of its caller, and the name of the tool."""
 
@@ -270,7 +273,7 @@ def _said(state: Any) -> list[str]:
 
 
 def _session(guard: Guard, state: Any, name: str, agent: str) -> Session:
-    """Return the session of a run: below that of its caller, by name, by thread, or by the first message's unique id."""
+    """Return the session of a run: below that of its caller, by name, by thread, or by the first message's id."""
     outer = _outer.get()
     if outer is not None:
         above, tool = outer

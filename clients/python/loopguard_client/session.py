@@ -257,8 +257,8 @@ class Session:
     def user_messages(self, texts: Sequence[str]) -> None:
         """Report the last of the messages that the user has said in a conversation, once.
 
-        Adapters call it with the conversation that a framework hands to them, as often as they like. A conversation that
-        an agent begins anew after it was killed says nothing new.
+        Adapters call it with the conversation that a framework hands to them, as often as they like. A conversation
+        that an agent begins anew after it was killed says nothing new.
 
         Parameters
         ----------

@@ -114,7 +114,7 @@ def update_loops(request: ApiRequest, body: Body[BulkLoopActionRequestSchema]) -
     summary="List loops that changed",
 )
 def list_loop_changes(request: ApiRequest, query: Query[LoopChangesQuerySchema]) -> HttpResponse:
-    """List open loops that are new, returned or worse since a time, at most 50, those with the newest incident first."""
+    """List at most 50 open loops that are new, returned or worse since a time, the newest incident first."""
     check_parameters(request, LoopChangesQuerySchema)
     principal = request.principal
     since = query.since or timezone.now() - loops.TREND_SPAN

@@ -153,8 +153,8 @@ def update_session_policy(request: ApiRequest, session: str, body: Body[dict[str
 def stop_session(request: ApiRequest, session: str) -> HttpResponse:
     """Stop a session: each further call that asks is refused until the session is resumed.
 
-    `state` says what has come of it: it is `stopping` until a call is blocked, and a session that only reports its calls
-    is `stop_unenforced`.
+    `state` says what has come of it: it is `stopping` until a call is blocked, and a session that only reports its
+    calls is `stop_unenforced`.
     """
     body = optional_body(request, StopRequestSchema)
     stopped = services.stop(*target(request, session_name(request, session)), body.reason)

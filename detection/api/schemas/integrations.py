@@ -21,7 +21,8 @@ class IntegrationSchema(Schema):
     sessions: int = Field(description="Sessions that it started.")
     calls: int = Field(description="Calls in these sessions.")
     reach: Reach = Field(
-        description="What can be done to all of its sessions: they `can_stop`, their calls `can_block`, or `watch_only`."
+        description="What can be done to all of its sessions: they `can_stop`, their calls `can_block`, or "
+        "`watch_only`."
     )
     watched_sessions: int = Field(
         description="Sessions that ran calls without requesting verdicts, so that nothing can be blocked."
@@ -47,8 +48,8 @@ class KeySchema(Schema):
         "latest first."
     )
     reach: Reach | None = Field(
-        description="What can be done to what it sends: the weakest of the routes that ask before calls; `watch_only` if "
-        "it only reports calls. Null if nothing arrived."
+        description="What can be done to what it sends: the weakest of the routes that ask before calls; `watch_only` "
+        "if it only reports calls. Null if nothing arrived."
     )
 
 

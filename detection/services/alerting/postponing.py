@@ -92,7 +92,7 @@ def is_worse(silence: AlertSilence, now: datetime) -> bool:
 
 
 def end_if_worse(silence: AlertSilence) -> bool:
-    """End the postponement of a loop that has become worse; returns whether it is over. Costs nothing for other silences."""
+    """End the postponement of a loop that has become worse; return whether it is over. Costs nothing for others."""
     if not is_worse(silence, timezone.now()):
         return False
     with transaction.atomic():

@@ -199,8 +199,8 @@ def _unpacked(stream: io.BufferedReader) -> BinaryIO:
 def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent]]:
     """Yield the events of a file, each with the name of its session.
 
-    Of coding agents, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the first
-    line must be JSON, and one line at least must be of the agent.
+    Of coding agents, lines that are not JSON are skipped and counted, because a run that is killed leaves one; the
+    first line must be JSON, and one line at least must be of the agent.
 
     Raises
     ------

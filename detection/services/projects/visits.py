@@ -15,7 +15,7 @@ _PRECISION: Final = timedelta(minutes=1)
 
 
 def note_visit(membership: Membership) -> None:
-    """Note that a person opens a page; the first one after a while begins a new visit. At most one statement a minute."""
+    """Note that a person opens a page; the first one after a while begins a visit. At most one statement a minute."""
     now, seen = timezone.now(), membership.seen_at
     if seen is not None and now - seen < _PRECISION:
         return
