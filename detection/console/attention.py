@@ -43,14 +43,14 @@ class Badge:
 
 
 def badges(project_id: int) -> dict[str, Badge]:
-    """Count what the navigation shows; six bounded queries."""
+    """Count what the navigation shows; five bounded queries."""
     return _badges(_counts(project_id))
 
 
 def _counts(project_id: int) -> dict[str, int]:
-    counts, of_loops = dashboard.navigation_counts(project_id), loops.navigation_counts(project_id)
+    of_loops = loops.navigation_counts(project_id)
     return {
-        "now": counts.looping_sessions,
+        "now": dashboard.looping_sessions(project_id),
         "approvals": selector.count_waiting(project_id),
         "loops": of_loops.open,
         "later_loops": of_loops.later_but_firing,

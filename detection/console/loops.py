@@ -20,7 +20,7 @@ from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.filtering.language import parse, term
 from detection.models import Loop, Membership, Role
-from detection.selectors import bulk_actions
+from detection.selectors import bulk_actions, dashboard
 from detection.selectors import loops as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, ONLY_LOOPS
 from detection.selectors.loops import LoopRow
@@ -125,7 +125,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     incidents_url = reverse("console:incidents", args=[project.slug])
     context = {
         "listing": listing,
-        "looping_sessions": selector.looping_sessions(project.pk),
+        "looping_sessions": dashboard.looping_sessions(project.pk),
         "last_visit_at": since,
         "changes": [(one.change, line_of(one.loop)) for one in selector.changes_since(project.pk, since)]
         if since

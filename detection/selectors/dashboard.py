@@ -16,7 +16,7 @@ from django.utils import timezone
 from detection import clock
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
-from detection.models.incidents import IS_LOOP, IncidentStatus
+from detection.models.incidents import IS_LOOP
 from detection.models.session_state import (
     RARE_STATES,
     in_loop_condition,
@@ -32,19 +32,9 @@ MAX_IN_NAVIGATION = 1000
 MAX_FACETS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class NavigationCounts:
-    """The two numbers of the navigation; each stops counting at `MAX_IN_NAVIGATION`."""
-
-    looping_sessions: int
-    open_incidents: int
-
-
-def navigation_counts(project_id: int) -> NavigationCounts:
-    """Count the sessions looping now and open incidents; two bounded queries."""
-    looping = Session.objects.filter(looping_now_condition(), project_id=project_id)
-    open_ = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN)
-    return NavigationCounts(_bounded(looping), _bounded(open_))
+def looping_sessions(project_id: int) -> int:
+    """Count the sessions looping now, up to `MAX_IN_NAVIGATION`; one bounded query."""
+    return _bounded(Session.objects.filter(looping_now_condition(), project_id=project_id))
 
 
 def _bounded(rows: Any, limit: int = MAX_IN_NAVIGATION) -> int:

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypedDict
 
+from django.conf import settings
 from django.db.models import (
     Case,
     CharField,
@@ -52,8 +53,6 @@ _OF_LOOPS: Final = ("is", "owner", "assigned")
 """Fields of the filter language that select loops; all others select incidents."""
 MAX_IN_NAVIGATION: Final = 1000
 MAX_CHANGES: Final = 50
-LOOPING_NOW: Final = timedelta(minutes=2)
-"""A loop whose last call is longer ago is silent."""
 _UNFINISHED: Final = (*AT_WORK, IncidentStatus.SNOOZED.value)
 SHARED_FACTS: Final = ("tool", "agent", "model", "backend", "calls_digest", "session_name")
 
@@ -240,7 +239,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     ids = [row.id for row in figures]
     loops = {row.pk: row for row in with_status(project_id).select_related("assignee").filter(pk__in=ids)}
     now = timezone.now()
-    looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - LOOPING_NOW)
+    looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR)
     at_work_of = {
         loop: (open_, looping_now)
         for loop, open_, looping_now in Incident.objects.filter(
@@ -464,18 +463,6 @@ def changes_since(project_id: int, since: datetime, limit: int = MAX_CHANGES) ->
         if change and row.status == LoopStatus.OPEN:
             found.append(LoopChange(change, row))
     return found
-
-
-def looping_sessions(project_id: int) -> int:
-    """Count the sessions that are looping now; one query of the incidents of the last two minutes."""
-    rows = Incident.objects.filter(
-        IS_LOOP,
-        project_id=project_id,
-        ended_at=None,
-        status__in=_UNFINISHED,
-        last_seen_at__gt=timezone.now() - LOOPING_NOW,
-    )
-    return rows.order_by().values("session_name").distinct().count()
 
 
 def newest_key(project_id: int) -> int:

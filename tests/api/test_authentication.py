@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime, timedelta
+from urllib.parse import urlencode
 
 import pytest
 from django.apps import apps
@@ -79,6 +80,7 @@ BODIES = {
     ("POST", "/agent-messages"): {"session": "s-1", "text": "Write to the other table."},
     ("PUT", "/agents/{agent}/tags"): {"tags": ["a"]},
     ("PUT", "/keys/{key_id}/tags"): {"tags": ["a"]},
+    ("POST", "/erasures/sessions"): {"sessions": ["older"]},
     ("POST", "/containments"): {"scope": "tool", "value": "deploy", "reaction": "block"},
     ("POST", "/alerts/routes"): {"name": "some", "destinations": ["{destination_id}"]},
     ("POST", "/alerts/routes/preview"): {"destinations": ["{destination_id}"]},
@@ -99,6 +101,11 @@ BODIES = {
     ("POST", "/suggestions/{suggestion_id}/what-if"): {"days": 7},
     ("POST", "/alerts/notifications/resend"): {"ids": ["{notification_id}"]},
 }
+QUERIES = {
+    ("GET", "/search"): {"q": "reset"},
+    ("GET", "/rates/comparison"): {"by": "tool", "first": "search_web", "second": "read_file"},
+}
+"""Queries of routes that need one."""
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
     ("POST", "/incidents/{incident_id}/undo"),
@@ -244,7 +251,10 @@ def filled(body, things):
 
 
 def ask(who, method, path, things):
-    return who.request(method, path.format_map(things), json=filled(BODIES.get((method, path)), things))
+    query = f"?{urlencode(QUERIES[method, path])}" if (method, path) in QUERIES else ""
+    return who.request(
+        method, path.format_map(things) + query, json=filled(BODIES.get((method, path)), things)
+    )
 
 
 def code_of(answer):

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from detection.models import AuditEntry, Incident, Override, ToolOverride
+from detection.models import AuditEntry, Incident, Override, Session, ToolOverride
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def test_what_cannot_be_fine_is_an_error_and_changes_nothing(api, loop, body, fi
 def test_the_counts_say_what_is_open_and_which_sessions_loop_now(api, loop):
     counts = api.get("/loop-counts").json()
     assert (counts["open"], counts["looping_sessions"]) == (1, 3)
-    Incident.objects.filter(session_name="s-1").update(last_seen_at=timezone.now() - timedelta(minutes=3))
+    Session.objects.filter(external_id="s-1").update(last_loop_call_at=timezone.now() - timedelta(minutes=3))
     assert api.get("/loop-counts").json()["looping_sessions"] == 2
     api.post(f"/loops/{loop['id']}/done")
     counts = api.get("/loop-counts").json()

@@ -52,7 +52,7 @@ def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_wo
     [
         ("session_remarkable", lambda project: list_sessions(project.pk, list_query(SESSIONS, "is:looping"))),
         ("session_remarkable", lambda project: list_sessions(project.pk, list_query(SESSIONS, "is:stopped"))),
-        ("session_remarkable", lambda project: dashboard.navigation_counts(project.pk)),
+        ("session_remarkable", lambda project: dashboard.looping_sessions(project.pk)),
         ("session_of_demo", lambda project: dashboard.has_demo(project.pk)),
         ("session_of_demo", lambda project: list_sessions(project.pk, list_query(SESSIONS, "demo:yes"))),
         ("incident_of_demo", lambda project: dashboard.has_demo(project.pk)),

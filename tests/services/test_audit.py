@@ -30,11 +30,13 @@ from detection.models import (
     Session,
     SignIn,
 )
-from detection.services import audit, keys, saved_views
+from detection.services import agent_messages, audit, keys, saved_views, tags
 from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
+from detection.services.containments import containments
+from detection.services.containments.containments import Wanted
 from detection.services.exceptions import exceptions, fine
 from detection.services.gateway import backends, prices
 from detection.services.incidents import bulk_actions, loop_triage, triage
@@ -45,6 +47,7 @@ from detection.services.learning.suggestions import learn
 from detection.services.policies import message_templates, overrides
 from detection.services.projects import invitations, members, projects
 from detection.services.retention import erasure, removal, retention
+from detection.services.search import records
 from detection.services.sessions import actions, quarantine
 from detection.services.tracking import loops
 from detection.services.what_if import changes, what_ifs
@@ -119,6 +122,9 @@ class World:
 
     def view(self):
         return saved_views.save_view(self.pk, "incidents", "Mine", "q=is%3Aopen", ANA)
+
+    def contained(self):
+        return containments.contain(self.pk, Wanted("tool", "deploy", "block"), ANA)
 
     def silence(self):
         ends_at = timezone.now() + timedelta(hours=1)
@@ -352,6 +358,20 @@ def _changes(w):
         "sessions.quarantine.retry": (w.quarantined, lambda s: quarantine.retry(w.pk, s, ANA)),
         "sessions.quarantine.retry_all": (w.quarantined, lambda _: quarantine.retry_all(w.pk, ANA)),
         "retention.erasure.request_erasure": (w.session, lambda s: erasure.request_erasure(w.pk, "session", s, ANA)),
+        "retention.erasure.request_erasures": (w.session, lambda s: erasure.request_erasures(w.pk, [s], ANA)),
+        "containments.containments.contain": (lambda: None, lambda _: w.contained()),
+        "containments.containments.lift": (w.contained, lambda one: containments.lift(w.pk, one.public_id, ANA)),
+        "agent_messages.leave": (w.session, lambda s: agent_messages.leave(w.pk, "Stay away.", ANA, session=s)),
+        "agent_messages.withdraw": (
+            lambda: agent_messages.leave(w.pk, "Stay away.", ANA, session=w.session()),
+            lambda one: agent_messages.withdraw(w.pk, one.public_id, ANA),
+        ),
+        "tags.set_agent_tags": (lambda: None, lambda _: tags.set_agent_tags(w.pk, "triage", ["beta"], ANA)),
+        "tags.set_key_tags": (
+            lambda: keys.create_key(w.project, "k", ANA)[0],
+            lambda k: tags.set_key_tags(w.pk, k.public_id, ["beta"], ANA),
+        ),
+        "search.records.record_search": (lambda: None, lambda _: records.record_search(w.pk, ANA, 3)),
         "retention.removal.remove_demo": (lambda: None, lambda _: removal.remove_demo(w.pk, ANA)),
         "saved_views.save_view": (lambda: None, lambda _: saved_views.save_view(w.pk, "incidents", "Costly", "sort=-cost", ANA)),
         "saved_views.rename_view": (w.view, lambda one: saved_views.rename_view(w.pk, one.public_id, "Other", ANA)),

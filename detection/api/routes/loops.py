@@ -38,7 +38,7 @@ from detection.api.schemas.loops import (
 from detection.api.typed_bodies import described, optional_body
 from detection.filtering.language import term
 from detection.models import Loop
-from detection.selectors import incidents, loops
+from detection.selectors import dashboard, incidents, loops
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import INCIDENTS, LOOPS
 from detection.selectors.row_fields import document_of
@@ -134,7 +134,7 @@ def get_loop_counts(request: ApiRequest, query: Query[LoopFiltersSchema]) -> Htt
     check_parameters(request, LoopFiltersSchema)
     project_id = request.principal.project_id
     counts = asdict(loops.status_counts(project_id, _query(request, query)))
-    return json_response(counts | {"looping_sessions": loops.looping_sessions(project_id)})
+    return json_response(counts | {"looping_sessions": dashboard.looping_sessions(project_id)})
 
 
 @router.get(
