@@ -111,7 +111,8 @@ def rebuild(
         return state, []
     skipped = {seq for (seq,) in fetch(_QUARANTINED, session.key)}.difference(retried)
     outcomes: list[Outcome] = []
-    for event in event_records.last(session.key, session.evaluated_seq, REBUILD_EVENTS):
+    events = event_records.last(session.key, session.evaluated_seq, REBUILD_EVENTS)
+    for event in events:
         if event.seq in skipped:
             continue
         before = snapshot.dump(state) if event.seq in retried else None
@@ -123,7 +124,9 @@ def rebuild(
             outcomes.append((event, error))
             if before is not None:
                 state = snapshot.load(before)
-    _note_used(state, session, policy_for)
+    if not events or events[0].seq > 1:
+        # The session counts calls that the engine never saw: those of a stopped run. So only without its beginning.
+        _note_used(state, session, policy_for)
     return state, outcomes
 
 
