@@ -25,7 +25,7 @@ def test_the_question_mark_lists_the_keys_which_are_letters_while_one_types(site
     page.keyboard.press("?")
     help_ = page.locator("#help")
     assert help_.is_visible()
-    for words in ("Next row", "Acknowledge", "Mute", "Undo", "Go to Sessions", "Show new rows"):
+    for words in ("Next row", "Done", "Later", "Undo", "Go to Sessions", "Show new rows"):
         assert words in help_.inner_text()
     page.keyboard.press("Escape")
     assert not help_.is_visible()

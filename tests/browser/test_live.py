@@ -52,7 +52,7 @@ def test_a_stopped_loop_shows_on_its_row(live, project):
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=3000)
     expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
     ask(project, "first", 8, tool="read_file")
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping", timeout=3000)
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping now", timeout=3000)
 
 
 def test_sessions_appear_change_in_their_places_and_log_no_error(live, project):
@@ -148,7 +148,7 @@ def test_a_session_that_no_longer_fits_the_filter_leaves_and_is_not_counted_as_s
 
 
 def test_a_session_that_became_idle_shows_so_without_a_change(live, project):
-    Session.objects.update(last_event_at=timezone.now() - timedelta(minutes=6))
+    Session.objects.update(last_event_at=timezone.now() - timedelta(minutes=11))
     live.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
     expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Idle")
 
@@ -162,7 +162,7 @@ def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
     evaluate(Session.objects.get().key)
     live.goto(f"{site.url}/p/support/live?q=is:looping")
     row = live.locator('tr[data-session="first"]')
-    expect(row.locator(".chip")).to_have_text("Looping")
+    expect(row.locator(".chip")).to_have_text("Looping now")
     expect(row).to_contain_text("would have been stopped")
     row.hover()
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
@@ -188,7 +188,7 @@ def test_after_a_lost_connection_the_page_catches_up(live, project):
     service.stop(project.pk, "first", SYSTEM, "enough")
     live.context.set_offline(False)
     expect(live.locator("#live-rows tr")).to_have_count(3, timeout=10_000)
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=10_000)
+    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopping", timeout=10_000)
 
 
 def test_an_open_session_page_follows_its_session(live, project, site):

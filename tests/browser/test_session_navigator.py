@@ -65,7 +65,7 @@ def test_a_run_is_walked_by_mouse_and_keyboard_and_without_scripts(site, page, b
     plain = context.new_page()
     sign_in(plain, site, world.user)
     plain.goto(address)
-    plain.click("#run-map a >> nth=0")
+    plain.click("#run-map a >> nth=0", position={"x": 4, "y": 20})
     expect(plain.locator("#run-count")).to_have_text("Calls 55 to 154 of 10,000")
     plain.fill("input[name=q]", "needle")
     plain.press("input[name=q]", "Enter")

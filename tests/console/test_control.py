@@ -214,7 +214,7 @@ def test_a_session_is_looping_now_for_two_minutes_then_silent_then_ended_without
         assert (session["state"], counts["looping_now"], counts[state]) == (state, looping_now, 1)
         assert session["in_loop"] == (state != "ended") == bool(counts["in_loop"])
         assert [one["session"] for one in api.get("/sessions", state=state).json()["items"]] == ["run"]
-        assert world.client.get(f"{world.base}/attention").json()["badges"]["live"]["count"] == looping_now
+        assert world.client.get(f"{world.base}/attention").json()["badges"]["now"]["count"] == looping_now
     settings.LOOPING_FOR = timedelta(seconds=10)
     at = timezone.now() - timedelta(seconds=11)
     Session.objects.update(last_event_at=at, last_loop_call_at=at)

@@ -135,7 +135,7 @@ def test_pages_that_ask_the_same_share_an_answer_until_anything_is_committed(tra
     ask(world.project, "s-3", 1)
     assert names(rows(world, cursor)) == ["s-3", "s-2"]
     service.stop(world.project.pk, "s-2", SYSTEM, "enough")
-    assert "Stopped" in "".join(row["html"] for row in rows(world, cursor)["rows"])
+    assert "Stopping" in "".join(row["html"] for row in rows(world, cursor)["rows"])
 
 
 @pytest.mark.django_db(transaction=True)

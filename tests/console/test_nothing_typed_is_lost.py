@@ -257,7 +257,7 @@ def test_prices_backends_destinations_silences_and_the_project_know_their_versio
     assert post(f"{page}/save", fields_of(refused, "output_usd")).status_code == 302
     assert ModelPrice.objects.get(pk=row.pk).output_usd == 3.5
     # The settings of the project.
-    page = f"{world.base}/settings"
+    page = f"{world.base}/settings/project"
     form = {**fields_of(get(page), "version"), "name": "Mine", "stores_payloads": "yes"}
     projects.update_project(pk, ben, name="Theirs")
     refused = post(page, form)

@@ -50,7 +50,7 @@ def test_who_creates_a_project_is_its_admin_and_others_do_not_see_it():
     project = Project.objects.get(name="Night shift")
     assert answer["Location"] == f"/p/{project.slug}/"
     assert Membership.objects.get(project=project, user=world.user).role == Role.ADMIN
-    assert world.client.get(f"/p/{project.slug}/settings").status_code == 200
+    assert world.client.get(f"/p/{project.slug}/settings/project").status_code == 200
     assert audited(project) == ["project.create", "member.add"]
     stranger = signed_in(make_member(make_project()))
     assert "Night shift" not in text(stranger.get("/projects"))
@@ -72,17 +72,17 @@ def test_a_viewer_of_one_project_creates_none():
 def test_names_that_were_accepted_under_other_rules_do_not_keep_the_rest_from_being_saved():
     world = make_world()
     Project.objects.filter(pk=world.project.pk).update(redacted_names=["price(usd)"])
-    page = world.client.get(f"{world.base}/settings").content.decode()
+    page = world.client.get(f"{world.base}/settings/project").content.decode()
     form = {
         "action": "save", "name": "Renamed", "retention_days": "30", "stores_payloads": "yes",
         "redacted_names": "price(usd)", "version": re.search(r'name="version" value="([^"]+)"', page)[1],
     }  # fmt: skip
-    assert world.client.post(f"{world.base}/settings", form).status_code == 302
+    assert world.client.post(f"{world.base}/settings/project", form).status_code == 302
     world.project.refresh_from_db()
     assert (world.project.name, world.project.redacted_names) == ("Renamed", ["price(usd)"])
-    assert world.client.post(f"{world.base}/settings", form | {"name": "Mine"}).status_code == 409
+    assert world.client.post(f"{world.base}/settings/project", form | {"name": "Mine"}).status_code == 409
     added = form | {"redacted_names": "price(usd), foo.*", "version": ""}
-    assert "contains ( )" in text(world.client.post(f"{world.base}/settings", added))
+    assert "contains ( )" in text(world.client.post(f"{world.base}/settings/project", added))
 
 
 def test_settings_are_saved_and_a_shorter_retention_asks_first():
@@ -92,13 +92,13 @@ def test_settings_are_saved_and_a_shorter_retention_asks_first():
         "action": "save", "name": "Renamed", "retention_days": "14", "stores_payloads": "no",
         "redacted_names": "customerEmail, iban",
     }  # fmt: skip
-    asked = world.client.post(f"{world.base}/settings", form)
+    asked = world.client.post(f"{world.base}/settings/project", form)
     assert asked.status_code == 422
     assert "This deletes 1 session with their calls. Confirm below." in text(asked)
     assert 'value="Renamed"' in asked.content.decode()
     world.project.refresh_from_db()
     assert world.project.name != "Renamed"
-    assert world.client.post(f"{world.base}/settings", form | {"deletes": "14"}).status_code == 302
+    assert world.client.post(f"{world.base}/settings/project", form | {"deletes": "14"}).status_code == 302
     world.project.refresh_from_db()
     saved = world.project
     assert (saved.name, saved.retention_days, saved.stores_payloads) == ("Renamed", 14, False)
@@ -106,13 +106,16 @@ def test_settings_are_saved_and_a_shorter_retention_asks_first():
     entry = AuditEntry.objects.get(action="project.save")
     assert (entry.before["retention_days"], entry.after["retention_days"]) == (30, 14)
     for days in ("6", "3651", "²", ""):
-        assert world.client.post(f"{world.base}/settings", form | {"retention_days": days}).status_code == 422
+        assert (
+            world.client.post(f"{world.base}/settings/project", form | {"retention_days": days}).status_code
+            == 422
+        )
 
 
 def test_named_fields_are_redacted_before_they_are_stored():
     world = make_world()
     world.client.post(
-        f"{world.base}/settings",
+        f"{world.base}/settings/project",
         {"action": "save", "name": "x", "retention_days": "30", "stores_payloads": "yes",
          "redacted_names": "customer_email", "redaction_patterns": "EMP-[0-9]{6}\n"},
     )  # fmt: skip
@@ -144,14 +147,16 @@ def test_named_fields_are_redacted_before_they_are_stored():
         ("x*", "matches an empty text"),
         ("x" * 201, "more than 200"),
     ):
-        answer = world.client.post(f"{world.base}/settings", form | {"redaction_patterns": f"ok\n{pattern}"})
+        answer = world.client.post(
+            f"{world.base}/settings/project", form | {"redaction_patterns": f"ok\n{pattern}"}
+        )
         assert answer.status_code == 422
         assert message in text(answer)
         assert pattern in answer.content.decode()
-    unclosed = world.client.post(f"{world.base}/settings", form | {"redaction_patterns": "(a"})
+    unclosed = world.client.post(f"{world.base}/settings/project", form | {"redaction_patterns": "(a"})
     assert "is not a valid RE2 pattern: missing ): (a." in text(unclosed)
     for names, found in (("email, (unclosed", "'(unclosed' contains (."), ("foo.*", "'foo_*' contains *.")):
-        answer = world.client.post(f"{world.base}/settings", form | {"redacted_names": names})
+        answer = world.client.post(f"{world.base}/settings/project", form | {"redacted_names": names})
         assert answer.status_code == 422
         assert f"{found} Names are compared as a whole; use `redaction_patterns`" in unescape(text(answer))
         assert names in answer.content.decode()
@@ -165,7 +170,7 @@ def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():
     def sent(path, body):
         return Client().post(f"/api/v1{path}", body, content_type="application/json", headers=auth)
 
-    world.client.post(f"{world.base}/settings", {"action": "archive"})
+    world.client.post(f"{world.base}/settings/project", {"action": "archive"})
     principal_cache.clear()  # in a process of its own this takes effect within a second
     for path, body in (
         ("/events", EVENT),

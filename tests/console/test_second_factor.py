@@ -196,7 +196,7 @@ def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, who
         f"/p/{project.slug}/export/incidents",
     ):
         assert client.get(path)["Location"] == PAGE, path
-    assert client.post(f"/p/{project.slug}/settings", {"action": "archive"})["Location"] == PAGE
+    assert client.post(f"/p/{project.slug}/settings/project", {"action": "archive"})["Location"] == PAGE
     assert client.get("/admin/", follow=True).redirect_chain[-1][0] == PAGE
     for path in (f"/p/{project.slug}/live/rows", "/admin/login/"):
         part = client.get(path, headers={"HX-Request": "true"})
@@ -216,7 +216,7 @@ def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, who
 def test_a_project_requires_it_through_its_settings_and_the_api_says_so(ana, project):
     client = browser()
     form = {"action": "save", "name": "P", "retention_days": "30", "stores_payloads": "yes"}
-    client.post(f"/p/{project.slug}/settings", form | {"requires_second_factor": "yes"})
+    client.post(f"/p/{project.slug}/settings/project", form | {"requires_second_factor": "yes"})
     project.refresh_from_db()
     assert project.requires_second_factor
     assert AuditEntry.objects.get(action="project.save").after["requires_second_factor"] is True

@@ -48,6 +48,9 @@ def both(world, shape, is_stream, timeout=20.0):
     backend, path = PATHS[shape]
     key = "input" if shape == "responses" else "messages"
     request = {"model": "m", "stream": is_stream, key: [{"role": "user", "content": "x"}]}
+    if shape == "gemini":
+        request = {"contents": [{"role": "user", "parts": [{"text": "x"}]}]}
+        path = path.replace(":generate", ":streamGenerate") + "?alt=sse" if is_stream else path
     if shape == "openai" and is_stream:
         request["stream_options"] = {"include_usage": True}  # so that the gateway does not ask for it
     base_url = world.model.url + ("/v1" if backend == "openai" else "")

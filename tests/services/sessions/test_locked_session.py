@@ -205,11 +205,11 @@ def test_stopping_withdraws_and_writes_the_reason_once(agent, project):
     actions.stop(project.pk, "s-1", OPERATOR, "runs wild")
     actions.stop(project.pk, "s-1", OPERATOR, "again")
     session = Session.objects.get()
-    assert (session.state, session.stopped_by, session.stop_reason) == ("stopped", "ana", "runs wild")
+    assert (session.state, session.stopped_by, session.stop_reason) == ("stopping", "ana", "runs wild")
 
 
 def test_stopping_several_sessions_passes_over_those_that_are_gone(agent, principal, project):
     agent.asks()
     Agent(principal, "s-2").asks()
-    assert actions.stop_many(project.pk, ["s-1", "removed", "s-2"], OPERATOR) == 2
-    assert set(Session.objects.values_list("state", flat=True)) == {"stopped"}
+    assert actions.stop_many(project.pk, ["s-1", "removed", "s-2"], OPERATOR) == {"can_stop": 2}
+    assert set(Session.objects.values_list("state", flat=True)) == {"stopping"}
