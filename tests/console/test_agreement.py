@@ -139,7 +139,7 @@ STATES = {state.label: state.value for state in SessionState}
 
 def tabs_of(html):
     return {
-        STATES.get(words, words.lower().replace(" ", "_")): int(count)
+        STATES.get(words, words.lower().replace(",", "").replace(" ", "_")): int(count)
         for words, count in re.findall(r">\s*([\w ,]+?)\s*<span class=\"n\">(\d+)</span>", html)
     }
 
