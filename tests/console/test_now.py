@@ -29,6 +29,7 @@ def test_a_loop_that_runs_is_a_card_and_falls_silent_after_two_minutes(world):
     assert "Looping now 1 session, 1 loop" in page
     assert "s-1" in page
     assert "Stop session" in page
+    assert "Stop everything of…" in page
     older(3, project=world.project)
     page = now(world)
     assert "Nothing is looping." in page
