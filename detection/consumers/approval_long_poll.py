@@ -13,11 +13,11 @@ import random
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import orjson
@@ -178,6 +178,7 @@ class ApprovalLongPoll:
     def __init__(self, application: ASGI3Application) -> None:
         self._application = application
         self.waiters, self._keys = ApprovalWaiters(), KeyLookups()
+        self._reads: SharedReads[_Found] = SharedReads()
 
     async def __call__(self, scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCallable) -> None:
         """Respond when the approval is closed, or after the requested time."""
@@ -188,7 +189,7 @@ class ApprovalLongPoll:
         request = cast("HTTPScope", scope)
         request_id = f"req_{secrets.token_hex(12)}"
         gone = asyncio.create_task(_until_disconnected(receive))
-        work = asyncio.create_task(_response(request, found[1], self.waiters, self._keys))
+        work = asyncio.create_task(_response(request, found[1], self.waiters, self._keys, self._reads))
         try:
             await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
@@ -210,19 +211,55 @@ class ApprovalLongPoll:
             await asyncio.gather(gone, work, return_exceptions=True)
 
 
+class SharedReads(Generic[_T]):
+    """Reads of the database that all who ask for the same before it begins share.
+
+    The agents of a project have one key, and all return at once when the process has restarted; and several calls may
+    wait for one approval.
+    """
+
+    def __init__(self, executor: ThreadPoolExecutor | None = None) -> None:
+        self._executor = executor
+        self._queued: dict[Hashable, asyncio.Task[_T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._queued)
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._queued
+
+    async def get(self, key: Hashable, read: Callable[[], _T]) -> _T:
+        """Return what a read returns that begins after this call."""
+        task = self._queued.get(key)
+        if task is None:
+
+            def begin() -> _T:
+                self._queued.pop(key, None)  # who asks from now on needs a read of its own
+                return read()
+
+            task = self._queued[key] = asyncio.create_task(_from_database(begin, self._executor))
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: Hashable, done: asyncio.Task[_T]) -> None:
+        if self._queued.get(key) is done:  # it never began
+            del self._queued[key]
+
+
 class KeyLookups:
     """Looks up keys; those that are not known to be valid in a thread of their own, and a bounded number of them."""
 
     def __init__(self) -> None:
         self._known = KnownKeys()
-        self._untrusted = 0
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="approval-keys")
+        self._unknown: SharedReads[keys.Principal | None] = SharedReads(
+            ThreadPoolExecutor(1, thread_name_prefix="approval-keys")
+        )
 
     async def principal_of(self, token: str) -> keys.Principal:
         """Return the principal of a key that may wait for approvals."""
         digest = keys.digest_of(token)
         find = partial(keys.authenticate, token)
-        principal = await (_from_database(find) if digest in self._known else self._of_unknown(find))
+        principal = await (_from_database(find) if digest in self._known else self._of_unknown(digest, find))
         self._known.note(digest, is_valid=principal is not None)
         if principal is None:
             raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
@@ -230,14 +267,12 @@ class KeyLookups:
             raise LongPollError(403, "missing_scope", "The key needs the `guard` scope.")
         return principal
 
-    async def _of_unknown(self, find: Callable[[], keys.Principal | None]) -> keys.Principal | None:
-        if self._untrusted >= MAX_UNTRUSTED:
+    async def _of_unknown(
+        self, digest: str, find: Callable[[], keys.Principal | None]
+    ) -> keys.Principal | None:
+        if digest not in self._unknown and len(self._unknown) >= MAX_UNTRUSTED:
             raise LongPollError(503, "too_many_waiting", "Too many keys are looked up. Retry in a moment.")
-        self._untrusted += 1
-        try:
-            return await _from_database(find, self._thread)
-        finally:
-            self._untrusted -= 1
+        return await self._unknown.get(digest, find)
 
 
 async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
@@ -246,12 +281,17 @@ async def _until_disconnected(receive: ASGIReceiveCallable) -> None:
 
 
 async def _response(
-    request: HTTPScope, public_id: str, waiters: ApprovalWaiters, lookups: KeyLookups
+    request: HTTPScope,
+    public_id: str,
+    waiters: ApprovalWaiters,
+    lookups: KeyLookups,
+    reads: SharedReads[_Found],
 ) -> dict[str, object]:
     wait_seconds, form = _parameters(request)
     principal = await lookups.principal_of(_token_of(request))
     project_id = principal.project_id
-    found = await _read(project_id, public_id, form)
+    read = partial(_read, reads, project_id, public_id, form)
+    found = await read()
     if not found.is_open or wait_seconds <= 0:
         return found.document
     if len(waiters) >= MAX_WAITERS:
@@ -268,7 +308,7 @@ async def _response(
         with access_watch.watching(KeyAccess(principal.key_id), end):
             while loop.time() < until:
                 # It may have been closed before the event was registered, so read again before each wait.
-                found = await _read(project_id, public_id, form)
+                found = await read()
                 due = loop.time() + found.seconds_left
                 if not found.is_open:
                     break
@@ -279,7 +319,7 @@ async def _response(
                     raise LongPollError(401, "unknown_key", UNKNOWN_KEY)
                 event.clear()
             if found.is_open:
-                found = await _read(project_id, public_id, form)
+                found = await read()
     return found.document
 
 
@@ -299,7 +339,7 @@ class _Found(NamedTuple):
     is_open: bool
 
 
-async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
+async def _read(reads: SharedReads[_Found], project_id: int, public_id: str, form: _Form) -> _Found:
     def read() -> _Found:
         approval = decisions.find(project_id, public_id)
         if not approval.is_open:
@@ -312,7 +352,7 @@ async def _read(project_id: int, public_id: str, form: _Form) -> _Found:
         return _Found(document, seconds_left, approval.is_open)
 
     try:
-        return await _from_database(read)
+        return await reads.get((project_id, public_id, form), read)
     except ServiceError as error:
         raise LongPollError(error.status, error.code, error.detail, error.field) from error
 

@@ -305,6 +305,24 @@ async def test_keys_that_anybody_may_make_up_wait_behind_those_that_were_valid(p
     assert (await wait_for(token, public_id, seconds=0)).status_code == 200
 
 
+async def test_agents_that_come_back_at_once_with_one_key_share_its_lookup(project, monkeypatch):
+    public_id, token = await held(project)
+    monkeypatch.setattr(approval_long_poll, "MAX_UNTRUSTED", 2)
+    answers = await asyncio.gather(*(wait_for(token, public_id, seconds=0) for _ in range(30)))
+    assert [one.status_code for one in answers] == [200] * 30
+    made_up = [keys.new_token(keys.PREFIX)[1] for _ in range(30)]
+    answers = await asyncio.gather(*(wait_for(one, public_id, seconds=0) for one in made_up))
+    assert {one.status_code for one in answers} == {401, 503}
+
+
+async def test_all_that_wait_for_one_approval_get_its_answer(project, long_poll):
+    public_id, token = await held(project)
+    waiting = [asyncio.create_task(wait_for(token, public_id)) for _ in range(30)]
+    await until(lambda: len(long_poll.waiters) == 30)
+    await answer(project.pk, public_id, "skip", OPERATOR)
+    assert [(await one).json()["decision"] for one in waiting] == ["block"] * 30
+
+
 async def test_an_unknown_host_is_named(project):
     public_id, token = await held(project)
     problem = (await wait_for(token, public_id, hook="emacs")).json()
