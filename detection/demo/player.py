@@ -5,23 +5,25 @@ from __future__ import annotations
 import asyncio
 import random
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any
 
 import httpx
 
 from detection.demo.healthy import HEALTHY
-from detection.demo.scenario import DemoCall, Scenario
+from detection.demo.scenario import Scenario, Script, ScriptedCall
 from detection.demo.stuck import STUCK
 
 SCENARIOS = (*HEALTHY, *STUCK)
-HAMMER_TRIES = 5
 REST_SECONDS = (10.0, 30.0)
 OUTAGE_SECONDS = (2.0, 20.0)
-NOT_RUN = frozenset(("block", "hold"))
-_INPUT_TOKENS, _OUTPUT_TOKENS, _COST_USD = (400, 3000), (20, 160), (0.0005, 0.006)
+PATIENCE_SECONDS = 900.0
+"""How long an agent waits for the decision about a held call, at normal speed."""
+POLL_SECONDS = 2.0
+_DECISIONS = ("allow", "warn", "block", "hold", "stop")
 
 
 class KeyRejected(Exception):
@@ -103,10 +105,23 @@ class Player:
 
     async def post(self, client: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, Any]:
         """Post until the server answers; wait during an outage."""
+        return await self._request(lambda: client.post(path, json=body))
+
+    async def approval(self, client: httpx.AsyncClient, public_id: str, patience: float) -> str | None:
+        """Return the decision about a held call, or None if there is none within `patience` seconds."""
+        path, deadline = f"/api/v1/approvals/{public_id}", monotonic() + patience
+        while monotonic() < deadline:
+            await asyncio.sleep(min(POLL_SECONDS, patience))
+            answer = await self._request(lambda: client.get(path))
+            if answer["state"] != "open":
+                return str(answer["decision"]) or None
+        return None
+
+    async def _request(self, send: Callable[[], Awaitable[httpx.Response]]) -> dict[str, Any]:
         wait_seconds = OUTAGE_SECONDS[0]
         while True:
             try:
-                answer = await client.post(path, json=body)
+                answer = await send()
                 if answer.status_code in (401, 403):
                     raise KeyRejected(f"LoopGuard at {self.url} rejected the key ({answer.status_code}).")
                 if answer.status_code < 500 and answer.status_code != 429:
@@ -139,104 +154,58 @@ class Run:
 
     def __init__(self, player: Player, client: httpx.AsyncClient, scenario: Scenario, name: str) -> None:
         self._player, self._client, self._scenario, self._name = player, client, scenario, name
-        self._values: dict[str, object] = dict(player.random.choice(scenario.subjects))
+        self._script = Script(scenario, player.random)
         self._unsent_results: list[dict[str, object]] = []
-        self._count = 0
 
     async def play(self) -> str:
         """Run to the end; return ``completed``, ``failed`` or ``stopped``."""
-        if self._scenario.says:
-            await self._say(self._scenario.says)
-        outcome = "completed"
-        async for decision in self._decisions():
-            if decision == "stop":
-                outcome = "stopped"
-                break
-        else:
-            if self._scenario.stuck and not self._scenario.close:
-                outcome = "failed"
+        if prompt := self._script.prompt:
+            await self._send([{**self._identity(), "type": "message", "content": prompt}])
+        send = self._ask if self._scenario.endpoint == "guard" else self._report
+        groups = self._script.groups()
+        group, outcome = next(groups), ""
+        try:
+            while True:
+                await self._player._pause(group.seconds)
+                group = groups.send(await send(group.calls))
+        except StopIteration as end:
+            outcome = str(end.value)
         await self._end("cancelled" if outcome == "stopped" else outcome)
         return outcome
 
-    async def _decisions(self) -> AsyncIterator[str]:
-        """Make the calls of the script, follow the decisions, and yield each of them."""
-        for call in self._scenario.opening:
-            yield await self._make([call])
-        tries_left = HAMMER_TRIES
-        for lap in range(1, self._scenario.laps + 1):
-            self._values |= {"n": lap, "m": lap * 10}
-            groups = (
-                [[*self._scenario.repeated]]
-                if self._scenario.together
-                else [[c] for c in self._scenario.repeated]
-            )
-            leaves = False
-            for group in groups:
-                decision = await self._make(group)
-                yield decision
-                if decision == "warn" and self._player.random.random() < self._scenario.recovers:
-                    leaves = True
-                if decision in NOT_RUN:
-                    tries_left -= 1
-                    leaves = leaves or self._scenario.on_block == "turns" or tries_left == 0
-                if leaves:
-                    break
-            if leaves:
-                break
-        for call in self._scenario.close:
-            yield await self._make([call])
-
-    async def _make(self, calls: list[DemoCall]) -> str:
-        """Make the calls of one model response; return the strictest decision."""
-        if not calls:
-            return "allow"
-        await self._player._pause(sum(call.seconds for call in calls) * self._player.random.uniform(0.7, 1.3))
-        self._values["roll"] = self._player.random.randint(100, 999)
-        wanted: list[dict[str, object]] = []
-        results: list[dict[str, object]] = []
-        round_id = f"r{self._count}"
-        for call in calls:
-            self._count += 1
-            call_id = f"call_{self._count}"
-            arguments, content = call.filled(self._values)
-            wanted.append(
-                {
-                    "call_id": call_id,
-                    "tool": call.tool,
-                    "arguments": arguments,
-                    "usage": self._usage(),
-                }
-            )
-            results.append({"call_id": call_id, "content": content, "is_error": call.is_error})
-        return await (self._ask if self._scenario.endpoint == "guard" else self._report)(
-            round_id, wanted, results
-        )
-
-    async def _ask(
-        self, round_id: str, wanted: list[dict[str, object]], results: list[dict[str, object]]
-    ) -> str:
-        body = {**self._identity(), "round": round_id, "results": self._unsent_results, "calls": wanted}
+    async def _ask(self, calls: Sequence[ScriptedCall]) -> str:
+        wanted = [_call(one) for one in calls]
+        body = {
+            **self._identity(),
+            "round": calls[0].round,
+            "results": self._unsent_results,
+            "calls": wanted,
+        }
         answer = await self._player.post(self._client, "/api/v1/guard", body)
+        decisions = {verdict["call_id"]: await self._decided(verdict) for verdict in answer["verdicts"]}
         # A blocked call has no result: the model reads the message of the verdict.
-        may_run = {v["call_id"] for v in answer["verdicts"] if v["decision"] in ("allow", "warn")}
-        self._unsent_results = [result for result in results if result["call_id"] in may_run]
-        return str(answer["decision"])
+        self._unsent_results = [_result(one) for one in calls if decisions[one.call_id] in ("allow", "warn")]
+        return max(decisions.values(), key=_DECISIONS.index, default="allow")
 
-    async def _report(
-        self, round_id: str, wanted: list[dict[str, object]], results: list[dict[str, object]]
-    ) -> str:
+    async def _decided(self, verdict: Mapping[str, Any]) -> str:
+        """Return the decision about a call; wait for that about a held one, as an agent would."""
+        decision = str(verdict["decision"])
+        if decision != "hold":
+            return decision
+        patience = PATIENCE_SECONDS / self._player.speed
+        return await self._player.approval(self._client, verdict["approval"]["id"], patience) or decision
+
+    async def _report(self, calls: Sequence[ScriptedCall]) -> str:
         now = datetime.now(UTC).isoformat()
         events = [
-            {**self._identity(), "type": "call", "occurred_at": now, "round": round_id, **call}
-            for call in wanted
+            {**self._identity(), "type": "call", "occurred_at": now, "round": one.round, **_call(one)}
+            for one in calls
         ]
-        events += [{**self._identity(), "type": "result", "occurred_at": now, **result} for result in results]
+        events += [
+            {**self._identity(), "type": "result", "occurred_at": now, **_result(one)} for one in calls
+        ]
         await self._send(events)
         return "allow"
-
-    async def _say(self, text: str) -> None:
-        call = DemoCall("", text, "")
-        await self._send([{**self._identity(), "type": "message", "content": call.filled(self._values)[0]}])
 
     async def _end(self, outcome: str) -> None:
         events = [{**self._identity(), "type": "result", **result} for result in self._unsent_results]
@@ -256,10 +225,15 @@ class Run:
             "agent": scenario.agent,
         }
 
-    def _usage(self) -> dict[str, object]:
-        draw = self._player.random
-        return {
-            "input_tokens": draw.randint(*_INPUT_TOKENS),
-            "output_tokens": draw.randint(*_OUTPUT_TOKENS),
-            "cost_usd": round(draw.uniform(*_COST_USD), 5),
-        }
+
+def _call(one: ScriptedCall) -> dict[str, object]:
+    usage = {
+        "input_tokens": one.input_tokens,
+        "output_tokens": one.output_tokens,
+        "cost_usd": one.cost_usd,
+    }
+    return {"call_id": one.call_id, "tool": one.tool, "arguments": one.arguments, "usage": usage}
+
+
+def _result(one: ScriptedCall) -> dict[str, object]:
+    return {"call_id": one.call_id, "content": one.content, "is_error": one.is_error}

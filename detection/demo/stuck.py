@@ -213,6 +213,38 @@ STUCK: tuple[Scenario, ...] = (
         ),
     ),
     Scenario(
+        name="asks-first",
+        agent="refunds",
+        backend="openai",
+        model="gpt-5",
+        stuck=True,
+        subjects=({"order": "A-20931"}, {"order": "A-20977"}, {"order": "A-21004"}),
+        says="Refund order $order. !/set(tool-loop-mode=ask)",
+        opening=(DemoCall("get_order", {"id": "$order"}, '{"id": "$order", "paid": 49.0}'),),
+        repeated=(
+            DemoCall(
+                "refund_payment",
+                {"order": "$order", "amount": 49.0},
+                "the payment provider did not answer in time",
+                is_error=True,
+            ),
+        ),
+        laps=9,
+        close=(DemoCall("write_answer", {"text": "A colleague will refund $order."}, "saved"),),
+    ),
+    Scenario(
+        name="over-budget",
+        agent="crawler",
+        backend="anthropic",
+        model="haiku-5",
+        stuck=True,
+        says="Read the whole wiki. !/set(tool-loop-budget-enabled=true, tool-loop-budget-max-calls=12)",
+        repeated=(
+            DemoCall("fetch_page", {"path": "/wiki/page-$n"}, "page $n of the wiki, $roll words", seconds=1),
+        ),
+        laps=20,
+    ),
+    Scenario(
         name="never-done",
         agent="planner",
         backend="openai",

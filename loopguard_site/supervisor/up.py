@@ -156,7 +156,10 @@ class Supervisor:
             secrets = {key: shown[key] for key in ("api_key", "username", "password") if key in shown}
             write_private(options.ready_file, json.dumps(ready | secrets))
         if options.demo:
-            self._console.say("Playing scripted agents. The console marks their sessions as demo.")
+            self._console.say(
+                "Playing scripted agents, and two weeks of their past. The console marks them as demo."
+            )
+            fleet.add(_history())
             fleet.add(_demo(self._environment, shown["demo_key"]))
         self._setting_up = False
         return fleet
@@ -357,6 +360,10 @@ def _processes(host: str, port: int, runtime: Path) -> list[Process]:
         Process("worker", [*module, *celery, *worker], heartbeat=runtime / "worker.heartbeat"),
         Process("beat", [*module, *celery, *beat], heartbeat=runtime / "beat.heartbeat"),
     ]
+
+
+def _history() -> Process:
+    return Process("history", [sys.executable, "-m", "loopguard_site", "demo_history"], kept=False)
 
 
 def _demo(environment: dict[str, str], key: str) -> Process:

@@ -263,7 +263,7 @@ def _evaluate(
                 raise _LaggingError(earlier, is_of_family=True)
         if request.messages is not None and read_messages.load(locked.session) != request.messages[0]:
             raise MessagesChangedError
-        response = _verdicts(folding, request)
+        response = judge(folding, request)
         if request.messages is not None:
             before, known = request.messages
             if request.calls and not request.is_resent:
@@ -293,8 +293,8 @@ def _evaluate_waiting(key: SessionKey, *, is_of_family: bool) -> None:
         log.exception("family_not_evaluated", session_id=key.session_id)
 
 
-def _verdicts(folding: Folding, request: GuardRequest) -> GuardResponse:
-    """Number, fold and store the new events of a request, and return its verdicts."""
+def judge(folding: Folding, request: GuardRequest) -> GuardResponse:
+    """Number, fold and store the new events of a request to a locked session, and return its verdicts."""
     locked, events = folding.locked, request.events
     session, now = locked.session, clock.now()
     locked.approvals.awaits_retry = request.awaits_retry

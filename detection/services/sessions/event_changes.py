@@ -49,7 +49,7 @@ class EventChanges:
         if not self._session.project.stores_payloads:
             # Copies: the events are folded again if this transaction has to be repeated.
             events = [event.without_payload() for event in events]
-        self._new = events
+        self._new = [*self._new, *events]
 
     def note_evaluated(self, event: EventRecord) -> None:
         """Add the outcome of evaluation on a stored event to the writes."""

@@ -14,6 +14,7 @@ from operator import attrgetter
 import structlog
 from django.db import DatabaseError, transaction
 
+from detection import clock
 from detection.engine import fold, interventions, messages, silence
 from detection.engine.calls import Step, Verdict
 from detection.engine.memory import BLOCKING
@@ -419,7 +420,7 @@ class Folding:
             session.meter_limit = meter.limit
         for kind, error in step.faults:
             log.error("detector_failed", detector=kind, error=error, session=session.external_id)
-        if tool is not None and step.verdict.rung is not None:
+        if tool is not None and step.verdict.rung is not None and not clock.is_past():
             line = detection_log_line(session.external_id, tool, step)
             if line is not None:
                 level, event, fields = line

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Collection, Iterable
 from operator import itemgetter
 
+from detection import clock
 from detection.engine.detectors import detector_for
 from detection.engine.loop_identity import cycle_name
 from detection.models import (
@@ -67,6 +68,11 @@ class IncidentChanges:
         """The incidents that `save` will write."""
         return self._touched.values()
 
+    @property
+    def _is_past(self) -> bool:
+        """Whether the run was over when it was recorded: nobody is to be alerted."""
+        return self._session.is_imported or clock.is_past()
+
     def is_new(self, incident: Incident) -> bool:
         """Return whether the incident is not stored yet."""
         return incident.public_id in self._new
@@ -88,7 +94,7 @@ class IncidentChanges:
     def note(self, incident: Incident, action: str, note: str = "") -> None:
         """Add a line to the activity, with its audit entry and alert event."""
         # Of an import, the time at which it happened in the recorded run.
-        at = {"at": self._session.last_event_at} if self._session.is_imported else {}
+        at = {"at": self._session.last_event_at} if self._is_past else {}
         self._activity.append(
             IncidentActivity(incident=incident, actor="system", action=action, note=note, **at)
         )
@@ -140,7 +146,7 @@ class IncidentChanges:
                 incident.save(update_fields=self._fields[incident.public_id])
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
-        if not self._session.is_imported:
+        if not self._is_past:
             self.calls_for_attention = {
                 event.incident.public_id: event
                 for event in outbox.record_activity(self._activity)
@@ -160,7 +166,7 @@ class IncidentChanges:
             if limit not in known:
                 known.add(limit)
                 notice.save(force_insert=True)
-                if not self._session.is_imported:
+                if not self._is_past:
                     outbox.record_limit_notice(self._session, notice)
                 self.hints.add(Hint("session", self._session.external_id, "near_limit"))
         self._notices.clear()

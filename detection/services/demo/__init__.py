@@ -1,0 +1,1 @@
+"""The past of the demo: two weeks of scripted runs, judged as they would have been then."""
