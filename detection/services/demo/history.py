@@ -109,7 +109,7 @@ def play_history(now: datetime | None = None) -> int:
 
 
 def _operator() -> Actor:
-    """Return the person who looked at the loops: the first administrator."""
+    """Return the person who triages the loops: the first administrator."""
     person = get_user_model().objects.filter(is_superuser=True).order_by("pk").first()
     return SYSTEM if person is None else Actor(person.get_username(), person.pk)
 
@@ -238,7 +238,7 @@ class _Agent:
 
 
 def _triage(project: Project, operator: Actor) -> None:
-    """Look at the loops of a project as a person would: one is fine, some are loops, some are done, one can wait."""
+    """Triage the loops of a project: one is fine, some are loops, some are done, one can wait."""
     loops = [*Loop.objects.filter(project_id=project.pk).order_by("pk")]
     for number, loop in enumerate(loops):
         what = number % 6
