@@ -165,7 +165,7 @@ admin.site.register(
     fields=(
         "public_id", "project", "name", "position", "is_enabled", "destination_names", "event_types", "kinds",
         "severities",
-        "tools", "agents", "backends", "model_names", "continue_matching", "includes_demo", "group_by",
+        "tools", "agents", "backends", "model_names", "tags", "continue_matching", "includes_demo", "group_by",
         "group_wait_seconds", "quiet_from", "quiet_until", "quiet_zone", "quiet_delays_critical",
         "repeat_interval_hours",
     ),

@@ -36,6 +36,7 @@ _TEXTS = (
     ("tools", "tools", "Tools", "search_*, mcp__*"),
     ("backends", "backends", "Backends", "openai"),
     ("models", "model_names", "Models", "gpt-*"),
+    ("tags", "tags", "Tags", "checkout, team-*"),
 )
 
 
@@ -218,5 +219,6 @@ def _values(form: QueryDict) -> dict[str, Any]:
         "agents": words_of(form, "agents"),
         "backends": words_of(form, "backends"),
         "model_names": words_of(form, "models"),
+        "tags": words_of(form, "tags"),
         **{name: name in form for name in _FLAGS},
     }

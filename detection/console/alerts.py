@@ -107,7 +107,7 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
     if given is not None:
         loop = given.get("loop", "") or given.get("of_loop", "")
         form: dict[str, Any] = {
-            name: given.get(name, "") for name in ("reason", "hours", "tools", "agents", "models")
+            name: given.get(name, "") for name in ("reason", "hours", "tools", "agents", "models", "tags")
         }
         return form | {"loop": loop, "is_of_loop": bool(given.get("loop")), "kinds": given.getlist("kinds")}
     filled = {name: query.get(name, "")[:300] for name in ("tool", "agent", "loop")}
@@ -130,7 +130,7 @@ def _conditions(row: AlertSilence, loop_urls: Mapping[int, str]) -> list[tuple[s
     """Return the conditions of a silence in words, with a link or an empty text; empty when it matches everything."""
     names = (
         ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"),
-        ("backends", "backend"), ("model_names", "model"),
+        ("backends", "backend"), ("model_names", "model"), ("tags", "tag"),
     )  # fmt: skip
     found = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
     if row.calls_digest:
@@ -295,6 +295,7 @@ def _silence(request: ProjectRequest, _: str) -> None:
         tools=words_of(request.POST, "tools"),
         agents=words_of(request.POST, "agents"),
         model_names=words_of(request.POST, "models"),
+        tags=words_of(request.POST, "tags"),
     )
     messages.success(request, f"Silence created. It ends on {row.ends_at:%d %b at %H:%M} UTC.")
 

@@ -21,6 +21,10 @@ WHEN: dict[str, tuple[tuple[str, ...], str]] = {
         "a loop changes or a call is held",
     ),
     "approval": (("approval.requested",), "a call waits for approval"),
+    "containment": (
+        ("containment.created", "containment.lifted", "containment.ended"),
+        "everything of a scope is contained, or that ends",
+    ),
     "judge": (("judge.disabled",), "the judge is disabled"),
     "limit": (("session.near_limit",), "a session has nearly reached a limit"),
     "anything": ((), "anything happens"),
@@ -34,7 +38,7 @@ AT_LEAST: dict[str, tuple[tuple[str, ...], str]] = {
 }
 _SINGLE = {
     "tools": ("tool", "tools"), "agents": ("agent", "agents"), "backends": ("backend", "backends"),
-    "model_names": ("model", "models"), "kinds": ("detector", "detectors"),
+    "model_names": ("model", "models"), "tags": ("tag", "tags"), "kinds": ("detector", "detectors"),
 }  # fmt: skip
 _DETECTOR_LABELS = {one.kind: one.label for one in DETECTORS}
 

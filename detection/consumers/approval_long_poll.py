@@ -234,7 +234,7 @@ class SharedReads(Generic[_T]):
         if task is None:
 
             def begin() -> _T:
-                self._queued.pop(key, None)  # who asks from now on needs a read of its own
+                self._queued.pop(key, None)  # a later request needs a read of its own
                 return read()
 
             task = self._queued[key] = asyncio.create_task(_from_database(begin, self._executor))

@@ -30,11 +30,31 @@ class JudgeFacts(TypedDict):
     approval: str
 
 
+class ContainmentFacts(TypedDict):
+    """A containment, with the names that the API has for it.
+
+    `reaches` are counts by reach. `sessions` are the ids of sessions of the project that it reached when it was
+    created, those that called last first.
+    """
+
+    id: str
+    scope: str
+    value: str
+    tool: str
+    reaction: str
+    reason: str
+    until: str | None
+    include_new: bool
+    reaches: dict[str, int]
+    sessions: list[str]
+    created_by: str
+
+
 class AlertFacts(TypedDict):
     """What routes and silences match on, and what messages say; the rest depends on the type of the event.
 
     `strip` and `cells` are the last calls of the session, as text and for an image. `also` are the types of events that
-    are part of this one.
+    are part of this one. `tags` are those of the session, and once it was routed also those of its agent and key.
     """
 
     id: str
@@ -54,6 +74,8 @@ class AlertFacts(TypedDict):
     strip: str
     cells: list[list[str]]
     note: str
+    tags: list[str]
+    api_key: str
     group: NotRequired[str]
     loop_id: NotRequired[str]
     window_seconds: NotRequired[float | None]
@@ -70,4 +92,5 @@ class AlertFacts(TypedDict):
     calls_blocked: NotRequired[int]
     approval: NotRequired[ApprovalFacts]
     judge: NotRequired[JudgeFacts]
+    containment: NotRequired[ContainmentFacts]
     also: NotRequired[list[str]]

@@ -67,6 +67,9 @@ class AlertEventType(models.TextChoices):
     APPROVAL_REQUESTED = "approval.requested", "A call waits for approval"
     APPROVAL_CLOSED = "approval.closed", "An approval was decided or expired"
     JUDGE_DISABLED = "judge.disabled", "The judge obeyed its data and is disabled for a day"
+    CONTAINMENT_CREATED = "containment.created", "Everything of a scope is stopped, held or blocked"
+    CONTAINMENT_LIFTED = "containment.lifted", "A containment was lifted"
+    CONTAINMENT_ENDED = "containment.ended", "A containment has reached its end"
 
 
 class DestinationKind(models.TextChoices):
@@ -124,6 +127,7 @@ class Matchers(models.Model):
     agents = ArrayField(models.CharField(max_length=128), default=list, blank=True)
     backends = ArrayField(models.CharField(max_length=128), default=list, blank=True)
     model_names = ArrayField(models.CharField(max_length=200), default=list, blank=True)
+    tags = ArrayField(models.CharField(max_length=128), default=list, blank=True)
 
     class Meta:
         abstract = True

@@ -72,6 +72,9 @@ class Containment(models.Model):
     can_stop = models.IntegerField(default=0, help_text="Sessions that it could stop when it was created.")
     can_block = models.IntegerField(default=0)
     watch_only = models.IntegerField(default=0)
+    end_noted_at = models.DateTimeField(
+        null=True, blank=True, editable=False, help_text="When its end at `until` was recorded."
+    )
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(db_default=Now())
     lifted_by = models.CharField(max_length=150, blank=True, default="")

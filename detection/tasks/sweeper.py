@@ -10,7 +10,7 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 
 from detection.services.alerting import postponing
 from detection.services.approvals import decisions
-from detection.services.containments import settling
+from detection.services.containments import containments, settling
 from detection.services.incidents import triage
 from detection.services.maintenance.heartbeats import heartbeats, note_beat
 from detection.services.policies import overrides
@@ -37,6 +37,7 @@ class Sweeper(Periodic):
 
     def _sweep(self) -> None:
         decisions.close_overdue()
+        containments.note_ended()
         settling.settle_due()
         triage.wake_due()
         overrides.expire_due()

@@ -42,6 +42,9 @@ AlertEventTypeName = Literal[
     "approval.requested",
     "approval.closed",
     "judge.disabled",
+    "containment.created",
+    "containment.lifted",
+    "containment.ended",
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]
@@ -127,6 +130,7 @@ class MatchersSchema(StrictSchema):
     models: Annotated[list[Name200], Shown(column="model_names")] = Field(
         [], description="Globs of model names."
     )
+    tags: list[Name128] = Field([], description="Globs of tags of the session, its agent or its key.")
 
 
 class RouteRequestSchema(MatchersSchema):

@@ -11,8 +11,19 @@ from typing import Any
 
 from detection.engine.calls import FindingDetail
 from detection.engine.detectors import detector_for
-from detection.models import Approval, Incident, JudgeCall, LimitNotice, Session, Severity, call_flags
+from detection.models import (
+    Approval,
+    Containment,
+    ContainmentScope,
+    Incident,
+    JudgeCall,
+    LimitNotice,
+    Session,
+    Severity,
+    call_flags,
+)
 from detection.models.alert_facts import AlertFacts
+from detection.models.approvals import CONTAINMENT
 
 STRIP_CELLS = 30
 _SEVERITIES = {
@@ -71,6 +82,8 @@ def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
         "strip": strip,
         "cells": cells,
         "note": note[:300],
+        "tags": _tags_of(incident.session),
+        "api_key": _key_of(incident.session),
     }
 
 
@@ -99,6 +112,8 @@ def limit_notice_facts(session: Session, notice: LimitNotice) -> AlertFacts:
         "strip": strip,
         "cells": cells,
         "note": "",
+        "tags": _tags_of(session),
+        "api_key": _key_of(session),
     }
 
 
@@ -129,6 +144,8 @@ def approval_facts(approval: Approval, session: Session) -> AlertFacts:
         "strip": strip,
         "cells": cells,
         "note": "",
+        "tags": _tags_of(session),
+        "api_key": _key_of(session),
         "approval": {
             "id": approval.public_id,
             "state": approval.state,
@@ -151,6 +168,65 @@ def judge_disabled_facts(approval: Approval, session: Session, call: JudgeCall) 
         "severity": Severity.CRITICAL.value,
         "judge": {"model": call.model, "host": call.host, "approval": approval.public_id},
     }
+
+
+def containment_facts(row: Containment, sessions: Sequence[str]) -> AlertFacts:
+    """Return the facts of a containment, with the ids of sessions that it reaches.
+
+    Its end is as severe as its beginning, so that a route that matched one matches the other.
+    """
+    value = {row.scope: row.value, "tool": row.tool}
+    if row.scope == ContainmentScope.AGENT_TOOL:
+        value["agent"] = row.value
+    elif row.scope == ContainmentScope.TOOL:
+        value["tool"] = row.value
+    return {
+        "id": "",
+        "calls_digest": "",
+        "kind": CONTAINMENT,
+        "tool": value["tool"],
+        "agent": value.get("agent", ""),
+        "backend": "",
+        "model": value.get("model", ""),
+        "session": value.get("family", ""),
+        "count": row.can_stop + row.can_block + row.watch_only,
+        "limit": 0,
+        "unit": "sessions",
+        "decision": row.reaction,
+        "severity": severity_of(row.reaction),
+        "is_demo": False,
+        "strip": "",
+        "cells": [],
+        "note": row.reason,
+        "tags": [value["tag"]] if "tag" in value else [],
+        "api_key": value.get("key", ""),
+        "containment": {
+            "id": row.public_id,
+            "scope": row.scope,
+            "value": row.value,
+            "tool": row.tool,
+            "reaction": row.reaction,
+            "reason": row.reason,
+            "until": row.until.isoformat() if row.until else None,
+            "include_new": row.include_new,
+            "reaches": {
+                "can_stop": row.can_stop,
+                "can_block": row.can_block,
+                "watch_only": row.watch_only,
+            },
+            "sessions": [*sessions],
+            "created_by": row.created_by,
+        },
+    }
+
+
+def _tags_of(session: Session | None) -> list[str]:
+    return [*session.tags] if session else []
+
+
+def _key_of(session: Session | None) -> str:
+    """Return the key of a session, whose tags routing adds."""
+    return session.api_key if session else ""
 
 
 def _strip_of(session: Session | None) -> tuple[str, list[list[str]]]:

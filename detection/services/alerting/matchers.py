@@ -8,7 +8,7 @@ from detection.engine.detectors import KINDS
 from detection.models import Severity
 from detection.services.errors import Invalid
 
-MATCHERS = ("kinds", "severities", "tools", "agents", "backends", "model_names")
+MATCHERS = ("kinds", "severities", "tools", "agents", "backends", "model_names", "tags")
 MAX_PATTERNS, MAX_PATTERN_LENGTH = 50, 128
 _ALLOWED: dict[str, Sequence[str]] = {"kinds": KINDS, "severities": Severity.values}
 

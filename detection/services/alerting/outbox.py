@@ -5,7 +5,7 @@ Routing them is in `routing`, sending in `delivery`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
 from django.utils import timezone
@@ -14,6 +14,7 @@ from detection.models import (
     AlertEvent,
     AlertEventType,
     Approval,
+    Containment,
     Incident,
     IncidentActivity,
     JudgeCall,
@@ -137,6 +138,27 @@ def record_judge_disabled(session: Session, approval: Approval, call: JudgeCall)
         type=AlertEventType.JUDGE_DISABLED,
         actor="system",
         facts=event_facts.judge_disabled_facts(approval, session, call),
+    )
+
+
+def record_containment(
+    event_type: AlertEventType, row: Containment, actor: str, sessions: Mapping[int, Sequence[str]]
+) -> None:
+    """Record that a containment was created or lifted, or has ended; must run inside the transaction of the change.
+
+    Parameters
+    ----------
+    sessions
+        The projects whose routes may match it, each with ids of sessions that it reaches there.
+    """
+    AlertEvent.objects.bulk_create(
+        AlertEvent(
+            project_id=project_id,
+            type=event_type,
+            actor=actor[:150],
+            facts=event_facts.containment_facts(row, reached),
+        )
+        for project_id, reached in sessions.items()
     )
 
 

@@ -83,13 +83,14 @@ def _remind_by(enabled: EnabledRoute, silences: list[AlertSilence], events: dict
             )
             .filter(notified_at__lte=notified_before, unsent=0)
         )
-        reminded = 0
+        reminded, tags = 0, routing.tags_of_project(route.project_id)
         for incident in (
             due.select_related("session", "loop").order_by("notified_at", "pk").iterator(MAX_AT_ONCE)
         ):
             if reminded == MAX_AT_ONCE:
                 break
             facts = event_facts.incident_facts(incident)
+            facts["tags"] = tags.of(facts)
             is_matched = routing.matches(route, facts) and (route.includes_demo or not incident.is_demo)
             if not is_matched or routing.matching_silence(silences, facts) is not None:
                 continue

@@ -19,9 +19,10 @@ from detection.engine import durations, messages
 from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
-from detection.models.alert_facts import AlertFacts
+from detection.models.alert_facts import AlertFacts, ContainmentFacts
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
+from detection.selectors.containments import describe
 from detection.services.alerting import event_facts
 
 MAX_LISTED = 20
@@ -54,13 +55,17 @@ _HEADLINES = {
     AlertEventType.APPROVAL_REQUESTED: "Approval needed",
     AlertEventType.APPROVAL_CLOSED: "Approval closed",
     AlertEventType.JUDGE_DISABLED: "Judge disabled",
+    AlertEventType.CONTAINMENT_CREATED: "Contained",
+    AlertEventType.CONTAINMENT_LIFTED: "Containment lifted",
+    AlertEventType.CONTAINMENT_ENDED: "Containment ended",
 }
 _HEADLINES_OF_LIMITS = {"escalated": "Stricter at a limit", "ended": "No longer at a limit"}
 _HEADLINES_OF_SILENCE = {"opened": "Stalled", "ended": "No longer stalled"}
 _WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
-_SESSION_FIELDS = ("agent", "backend", "model", "tool", "severity", "is_demo", "strip")
+_SESSION_FIELDS = ("agent", "backend", "model", "tool", "tags", "severity", "is_demo", "strip")
 _APPROVAL_FIELDS = (*_SESSION_FIELDS, "session", "kind", "count", "limit", "unit")
+_NOT_SHOWN = frozenset({"unit", "note", "cells", "api_key"})
 _WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "a stop was requested"}
 _REACTIONS = {
     "stop": "a stop of the session was requested",
@@ -108,6 +113,8 @@ def sentence(event_type: str, actor: str, facts: AlertFacts) -> str:
             "an instruction in its data. The judge is disabled for a day, and calls that wait for it are denied. "
             f"{_where(facts)}"
         )
+    if "containment" in facts:
+        return f"{headline}: {_containment(event_type, actor, facts['containment'])}"
     detector = detector_for(facts["kind"])
     is_silence = detector.is_silence
     if is_silence and event_type == "opened":
@@ -179,6 +186,23 @@ def _approval(facts: AlertFacts) -> str:
     return f"The approval of a call to {tool} is closed: {end}. {summary}. {_where(facts)}"
 
 
+def _words_of(row: ContainmentFacts) -> str:
+    return describe(row["scope"], plain(row["value"]), plain(row["tool"]))
+
+
+def _containment(event_type: str, actor: str, row: ContainmentFacts) -> str:
+    if event_type == AlertEventType.CONTAINMENT_CREATED:
+        reaches = row["reaches"]
+        end = f" until {_utc(row['until']):%d %b %H:%M} UTC" if row["until"] else " until it is lifted"
+        return (
+            f"every call of {_words_of(row)} gets the reaction {row['reaction']}{end}, by {plain(actor)}. "
+            f"Of the sessions that it reaches, {reaches['can_stop']:,} can be stopped, {reaches['can_block']:,} can be "
+            f"blocked, and {reaches['watch_only']:,} are only watched."
+        )
+    by = f", by {plain(actor)}" if event_type == AlertEventType.CONTAINMENT_LIFTED else ""
+    return f"calls of {_words_of(row)} are judged again{by}. The reaction was {row['reaction']}."
+
+
 def _lowered(text: str) -> str:
     return text[:1].lower() + text[1:]
 
@@ -217,6 +241,8 @@ def title_of(events: Sequence[AlertEvent]) -> str:
     subject = plain(first.facts["session" if first.type == AlertEventType.NEAR_LIMIT else "tool"], 60)
     if first.type == AlertEventType.JUDGE_DISABLED:
         subject = plain(first.facts["judge"]["model"], 60)
+    if "containment" in first.facts:
+        subject = _words_of(first.facts["containment"])
     title = f"{headline}: {subject}"
     if len(events) > 1:
         title += f" and {len(events) - 1} more"
@@ -235,6 +261,8 @@ def _url(project: str, event: AlertEvent) -> str:
         return f"{base}/session?{urlencode({'name': event.facts['session']})}"
     if event.type in (*_APPROVAL_TYPES, AlertEventType.JUDGE_DISABLED):
         return f"{base}/approvals#{event.facts['approval']['id']}"
+    if "containment" in event.facts:
+        return f"{base}/contain"
     return f"{base}/incidents/{event.facts['id']}"
 
 
@@ -331,7 +359,9 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
             "incident": None,
             "judge": {**facts["judge"], "session": facts["session"], "url": url},
         }
-    incident = {name: value for name, value in facts.items() if name not in ("unit", "note", "cells")}
+    if "containment" in facts:
+        return {**shown, "incident": None, "containment": {**facts["containment"], "url": url}}
+    incident = {name: value for name, value in facts.items() if name not in _NOT_SHOWN}
     return {**shown, "incident": {**incident, "url": url}}
 
 

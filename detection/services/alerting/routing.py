@@ -6,7 +6,7 @@ Each event is routed once: into exactly one notification per destination, or int
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from fnmatch import fnmatchcase
@@ -18,11 +18,13 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from detection.models import (
+    AgentTags,
     AlertDestination,
     AlertEvent,
     AlertEventType,
     AlertRoute,
     AlertSilence,
+    ApiKey,
     Notification,
     NotificationItem,
     NotificationState,
@@ -69,17 +71,20 @@ def route_pending() -> int:
             .order_by("id")[:BATCH_EVENTS]
         )
         routes: dict[int, list[EnabledRoute]] = {}
+        tags: dict[int, ProjectTags] = {}
         for event in waiting:
             if event.project_id not in routes:
                 routes[event.project_id] = enabled_routes(event.project_id)
+                tags[event.project_id] = tags_of_project(event.project_id)
             try:
                 with transaction.atomic():
+                    event.facts["tags"] = tags[event.project_id].of(event.facts)
                     _route(event, routes[event.project_id])
             except Exception:
                 # One event that cannot be routed must not delay the others; it stays visible as failed.
                 log.exception("alert_routing_failed", event_id=event.pk)
                 event.state = OutboxState.FAILED
-            event.save(update_fields=["state", "silence"])
+            event.save(update_fields=["state", "silence", "facts"])
     return len(waiting)
 
 
@@ -97,6 +102,26 @@ def enabled_routes(project_id: int) -> list[EnabledRoute]:
         EnabledRoute(route, tuple(sorted(route.destinations.all(), key=lambda one: one.pk)))
         for route in routes
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectTags:
+    """The tags of the agents and keys of a project, by name and id."""
+
+    agents: Mapping[str, Sequence[str]]
+    keys: Mapping[str, Sequence[str]]
+
+    def of(self, facts: AlertFacts) -> list[str]:
+        """Return the tags of an event's session, its agent and its key, each once."""
+        added = (*self.agents.get(facts["agent"], ()), *self.keys.get(facts.get("api_key", ""), ()))
+        return [*dict.fromkeys((*facts.get("tags", ()), *added))]
+
+
+def tags_of_project(project_id: int) -> ProjectTags:
+    """Read the tags of all agents and keys of a project; two queries."""
+    agents = AgentTags.objects.filter(project_id=project_id).values_list("agent", "tags")
+    keys = ApiKey.objects.filter(project_id=project_id).exclude(tags=[]).values_list("public_id", "tags")
+    return ProjectTags(dict(agents), dict(keys))
 
 
 def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
@@ -142,6 +167,7 @@ def matches(row: AlertRoute | AlertSilence, facts: AlertFacts) -> bool:
         and fits(row.agents, facts["agent"])
         and fits(row.backends, facts["backend"])
         and fits(row.model_names, facts["model"])
+        and (not row.tags or any(fits(row.tags, tag) for tag in facts.get("tags", ())))
     )
 
 
@@ -162,7 +188,9 @@ def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
 
 
 def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> AlertSilence | None:
-    """Return the first silence that suppresses an event with these facts."""
+    """Return the first silence that suppresses an event with these facts; none does that of a containment."""
+    if "containment" in facts:
+        return None
     for silence in silences:
         is_of_calls = not silence.calls_digest or silence.calls_digest == facts["calls_digest"]
         is_of_loop = silence.loop is None or silence.loop.public_id == facts.get("loop_id")
@@ -216,17 +244,25 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
 
 def is_urgent(event: AlertEvent) -> bool:
     """Return whether an event sends its group early, and during quiet hours."""
-    return event.type == AlertEventType.APPROVAL_REQUESTED or event.facts["severity"] == Severity.CRITICAL
+    return (
+        event.type == AlertEventType.APPROVAL_REQUESTED
+        or "containment" in event.facts
+        or event.facts["severity"] == Severity.CRITICAL
+    )
 
 
 def due_at(route: AlertRoute, event: AlertEvent, now: datetime, count_recent: Callable[[], int]) -> datetime:
     """Return when a group with this event is sent: after the group wait, later when flapping or in quiet hours.
+
+    Events of containments are sent at once.
 
     Parameters
     ----------
     count_recent
         Counts the group's notifications of the last `FLAPPING_WINDOW`, up to `FLAPPING_COUNT`.
     """
+    if "containment" in event.facts:
+        return now  # a program may stop runs by it
     due = now + timedelta(seconds=route.group_wait_seconds)
     if event.type == AlertEventType.APPROVAL_REQUESTED:
         # Most of the time until the deadline belongs to the person who decides.

@@ -46,8 +46,8 @@ def create_silence(
     baseline
         See `AlertSilence`; validated by the caller.
     matchers
-        ``kinds``, ``severities``, ``tools``, ``agents``, ``backends``, ``model_names``; none of them silences the
-        project.
+        ``kinds``, ``severities``, ``tools``, ``agents``, ``backends``, ``model_names``, ``tags``; none of them
+        silences the project.
 
     Raises
     ------

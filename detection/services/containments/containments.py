@@ -7,13 +7,23 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F, Q, QuerySet
 
 from detection import clock
-from detection.models import ApiKey, Containment, ContainmentReaction, ContainmentScope, GatewayToken, Project
+from detection.models import (
+    AlertEventType,
+    ApiKey,
+    Containment,
+    ContainmentReaction,
+    ContainmentScope,
+    GatewayToken,
+    Project,
+    Session,
+)
 from detection.models.containments import OF_CALLS, WITHOUT_VALUE
 from detection.selectors.containments import Reached, count_reached, in_force, reached_sessions
 from detection.services import audit
+from detection.services.alerting import outbox
 from detection.services.audit import Actor
 from detection.services.containments import settling
 from detection.services.errors import Conflict, Invalid, found
@@ -23,6 +33,9 @@ from detection.stream.publisher import publish_after_commit
 MAX_REASON_CHARACTERS: Final = 300
 MAX_UNTIL: Final = timedelta(days=365)
 """As of temporary settings."""
+MAX_SESSIONS: Final = 500
+"""Ids of sessions in the alert event of a containment: with the longest names they are 128 KB."""
+MAX_ENDED: Final = 100
 _LONGEST: Final = {
     ContainmentScope.AGENT: 128, ContainmentScope.AGENT_TOOL: 128, ContainmentScope.TOOL: 128,
     ContainmentScope.MODEL: 200, ContainmentScope.TAG: 64, ContainmentScope.KEY: 24,
@@ -128,7 +141,7 @@ def contain(project_id: int | None, wanted: Wanted, actor: Actor) -> Containment
                 "can_stop": row.can_stop, "can_block": row.can_block, "watch_only": row.watch_only,
             },
         )  # fmt: skip
-        _announce(projects, row, "created")
+        _announce(projects, row, AlertEventType.CONTAINMENT_CREATED, actor.name)
     settling.settle(projects)
     return row
 
@@ -156,23 +169,41 @@ def lift(project_id: int | None, public_id: str, actor: Actor) -> Containment:
         row.lifted_at, row.lifted_by = clock.now(), actor.name[:150]
         row.save(update_fields=["lifted_at", "lifted_by"])
         audit.record(actor, "containment.lift", row.public_id, project_id=project_id)
-        _announce(projects, row, "lifted")
+        _announce(projects, row, AlertEventType.CONTAINMENT_LIFTED, actor.name)
     settling.settle(projects)
     return row
 
 
+def note_ended() -> int:
+    """Record the containments whose time is over, each once; returns how many. Used by the sweep."""
+    with transaction.atomic():
+        now = clock.now()
+        over = Containment.objects.filter(until__lte=now, lifted_at=None, end_noted_at=None)
+        rows = [*over.select_for_update(skip_locked=True).order_by("pk")[:MAX_ENDED]]
+        for row in rows:
+            row.end_noted_at = now
+            row.save(update_fields=["end_noted_at"])
+            _announce(_projects_of(row.project_id), row, AlertEventType.CONTAINMENT_ENDED, "system")
+    return len(rows)
+
+
 def reach(row: Containment) -> Reached:
     """Return how many sessions a containment reaches now."""
-    projects = [row.project_id] if row.project_id is not None else _all_projects()
+    return count_reached(_reached(row, _projects_of(row.project_id)))
+
+
+def _reached(row: Containment, projects: list[int]) -> QuerySet[Session]:
     sessions = reached_sessions(projects, row.scope, row.value, row.tool, clock.now())
-    return count_reached(sessions if row.include_new else sessions.filter(started_at__lte=row.created_at))
+    return sessions if row.include_new else sessions.filter(started_at__lte=row.created_at)
 
 
 def _of(project_id: int | None) -> Q:
     return Q(project=None) if project_id is None else Q(project_id=project_id)
 
 
-def _all_projects() -> list[int]:
+def _projects_of(project_id: int | None) -> list[int]:
+    if project_id is not None:
+        return [project_id]
     return [*Project.objects.order_by("pk").values_list("pk", flat=True)]
 
 
@@ -184,9 +215,16 @@ def _raise_versions(project_id: int | None) -> list[int]:
     return projects
 
 
-def _announce(projects: list[int], row: Containment, change: str) -> None:
+def _announce(projects: list[int], row: Containment, change: AlertEventType, actor: str) -> None:
+    """Tell open pages and alert routes; a new containment with the sessions that it reaches."""
+    sessions: dict[int, list[str]] = {}
     for project_id in projects:
-        publish_after_commit(project_id, Hint("containment", row.public_id, change))
+        publish_after_commit(project_id, Hint("containment", row.public_id, change.value.partition(".")[2]))
+        sessions[project_id] = []
+        if change == AlertEventType.CONTAINMENT_CREATED:
+            reached = _reached(row, [project_id]).order_by("-last_event_at")
+            sessions[project_id] = [*reached.values_list("external_id", flat=True)[:MAX_SESSIONS]]
+    outbox.record_containment(change, row, actor, sessions)
 
 
 def _choice(kind: type[ContainmentScope] | type[ContainmentReaction], value: str, field: str) -> str:
