@@ -13,6 +13,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.integrations.labels import LabelError, Labels, checked_tags
 from detection.models import ImportState, Role, TranscriptImport
 from detection.selectors.imports import find_import, list_imports
 from detection.selectors.pages import BadCursor
@@ -69,6 +70,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             kind=request.POST.get("kind", ""),
             files=_files(request),
             prices=_prices(request),
+            labels=_labels(request),
         )
     except ServiceError as error:
         return _page(request, error)
@@ -124,6 +126,14 @@ def _prices(request: ProjectRequest) -> tuple[float, float] | None:
         return float(given[0] or 0), float(given[1] or 0)
     except ValueError:
         raise Invalid("Prices must be numbers, such as 3 and 15.", field="prices") from None
+
+
+def _labels(request: ProjectRequest) -> Labels:
+    tags = [tag.strip() for tag in request.POST.get("tags", "").split(",") if tag.strip()]
+    try:
+        return Labels(checked_tags(tags))
+    except LabelError as error:
+        raise Invalid(error.detail, field="tags", code=error.code) from None
 
 
 @never_cache

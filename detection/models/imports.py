@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import secrets
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
+from detection.integrations.labels import Labels
 from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
 from detection.models.tenants import ProjectKey, TenantModel
@@ -45,6 +47,10 @@ class TranscriptImport(TenantModel):
     total_bytes = models.BigIntegerField()
     usd_per_million_input = models.FloatField(null=True)
     usd_per_million_output = models.FloatField(null=True)
+    tags = ArrayField(models.CharField(max_length=64), default=list, help_text="For its sessions.")
+    metadata: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(
+        default=dict, help_text="For its sessions."
+    )
     created_by = models.CharField(max_length=150)
 
     state = models.CharField(max_length=10, choices=ImportState.choices, default=ImportState.WAITING)
@@ -92,6 +98,11 @@ class TranscriptImport(TenantModel):
     def is_open(self) -> bool:
         """Whether it is waiting or running."""
         return self.state in (ImportState.WAITING, ImportState.RUNNING)
+
+    @property
+    def labels(self) -> Labels:
+        """Tags and metadata for its sessions."""
+        return Labels(tuple(self.tags), self.metadata)
 
     @property
     def prices(self) -> tuple[float, float] | None:

@@ -41,6 +41,20 @@ def test_a_file_is_accepted_imported_and_summarised(api, folder, content, media_
     assert list(folder.iterdir()) == []
 
 
+def test_imported_sessions_get_the_tags_and_metadata_of_the_headers(api):
+    labels = {"LoopGuard-Tags": "nightly", "LoopGuard-Metadata": '{"customer": "acme"}'}
+    headers = {"Content-Type": "application/x-ndjson", **labels}
+    made = api.request("POST", "/imports", content=LOOP, headers=headers).json()
+    assert made["metadata"] == {"customer": "acme"}
+    assert made["tags"][0] == "nightly"
+    import_worker.run_waiting(lambda: False)
+    (session,) = api.get("/sessions", q="tag:nightly metadata:customer=acme").json()["items"]
+    assert (session["tags"], session["metadata"]) == (made["tags"], {"customer": "acme"})
+    headers["LoopGuard-Metadata"] = "acme"
+    wrong = api.request("POST", "/imports", content=LOOP, headers=headers)
+    assert (wrong.status_code, wrong.json()["code"]) == (422, "invalid_json")
+
+
 def test_a_failed_import_has_a_code_and_a_reason(api):
     made = send(api, b"hello", name="notes.txt").json()
     import_worker.run_waiting(lambda: False)

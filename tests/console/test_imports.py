@@ -72,6 +72,15 @@ def test_an_upload_ends_in_a_summary_at_its_own_address(operator, project, folde
     assert list(folder.iterdir()) == []
 
 
+def test_the_form_tags_the_sessions(operator, project):
+    upload(operator, project, tags="nightly, team-a")
+    work()
+    assert Session.objects.get().tags == ["nightly", "team-a"]
+    answer = post(operator, project, file(), tags="x" * 65)
+    assert answer.status_code == 422
+    assert "1 to 64 characters" in text(answer)
+
+
 def test_the_open_part_refreshes_itself_and_the_ended_one_does_not(operator, project):
     url = upload(operator, project)
     part = operator.get(url, headers={"HX-Request": "true"}).content.decode()

@@ -69,6 +69,18 @@ def test_a_folder_of_claude_code_sessions_tells_what_loops_cost(tmp_path, capsys
     assert "0 loops in 0 sessions: 0 calls" in again
 
 
+def test_sessions_get_the_tags_and_metadata_of_the_options(tmp_path, capsys):
+    file = written(tmp_path / "a.jsonl", claude_code(["make test"] * 2))
+    labels = ["--tag", "nightly", "--tag", "team-a", "--metadata", "customer=a=b"]
+    run("claude-code", file, *labels, capsys=capsys)
+    session, listed = Session.objects.get(), TranscriptImport.objects.get()
+    for row in (session, listed):
+        assert (row.tags, row.metadata) == (["nightly", "team-a"], {"customer": "a=b"})
+    for wrong in (["--tag", "x" * 65], ["--metadata", "customer"]):
+        with pytest.raises(CommandError):
+            run("claude-code", file, *wrong, capsys=capsys)
+
+
 def test_a_folder_whose_name_is_no_utf_8_is_listed_and_an_import_of_nothing_new_is_not(tmp_path, capsys):
     folder = tmp_path / os.fsdecode(b"run\xff")
     folder.mkdir()

@@ -20,6 +20,7 @@ from django_otp.oath import totp
 from detection import services
 from detection.admin.records import AREAS
 from detection.engine.scopes import PROJECT, Scope
+from detection.integrations.labels import NO_LABELS
 from detection.models import (
     Approval,
     AuditEntry,
@@ -231,6 +232,7 @@ class World:
             "path": "runs",
             "size": 2,
             "prices": None,
+            "labels": NO_LABELS,
             "events": 0,
             "skipped": [],
         }

@@ -13,7 +13,13 @@ from detection.api import request_bodies
 from detection.api.auth import ADMIN, READ, ApiKeyAuth
 from detection.api.pages import page_response
 from detection.api.problems import Problem
-from detection.api.query_parameters import check_parameters, existing, existing_name, target
+from detection.api.query_parameters import (
+    check_parameters,
+    existing,
+    existing_name,
+    labels_of_request,
+    target,
+)
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import empty_response, json_response
 from detection.api.schemas.common import PageSchema
@@ -57,9 +63,13 @@ def _document(row: TranscriptImport, project: str) -> dict[str, object]:
     openapi_extra=_BODY,
 )
 def create_import(request: ApiRequest, query: Query[ImportRequestSchema]) -> HttpResponse:
-    """Upload a file with past runs of up to 512 MB; a worker imports it. Imported sessions send no alerts."""
+    """Upload a file with past runs of up to 512 MB; a worker imports it.
+
+    Imported sessions send no alerts, and get the tags and metadata of the headers.
+    """
     check_parameters(request, ImportRequestSchema)
     request_bodies.media_type(request, MEDIA_TYPES)
+    labels = labels_of_request(request)
     project_id = request.principal.project_id
     announced = request.META.get("loopguard.upload_bytes")
     if announced is not None:
@@ -77,7 +87,12 @@ def create_import(request: ApiRequest, query: Query[ImportRequestSchema]) -> Htt
         with path.open("wb") as file:
             shutil.copyfileobj(request, file)
         row = transcript_imports.create_import(
-            project_id, actor_of(request), kind=query.kind, files=[Arrived(query.name, path)], prices=prices
+            project_id,
+            actor_of(request),
+            kind=query.kind,
+            files=[Arrived(query.name, path)],
+            prices=prices,
+            labels=labels,
         )
     except OSError as error:
         raise import_files.storage_full() from error

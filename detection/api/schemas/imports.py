@@ -93,6 +93,8 @@ class ImportSchema(Schema):
         description="All files are checked before anything is stored; `done_bytes` counts each step."
     )
     files: list[ImportFileSchema] = Field(description="The uploaded files.")
+    tags: list[str] = Field(description="Tags for its sessions.")
+    metadata: dict[str, str] = Field(description="Metadata for its sessions.")
     total_bytes: int = Field(description="Size of all files in bytes.")
     done_bytes: int = Field(description="How many of these bytes the current step has read.")
     sessions: int = Field(description="Sessions found by the check.")

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from detection.integrations.labels import LabelError, Labels, labels_of
 from detection.integrations.transcripts import TranscriptError
 from detection.management.choices import chosen_project
 from detection.models import Project
@@ -42,6 +43,17 @@ class Command(BaseCommand):
             help="prices, for records that have tokens but no costs; the project's prices by default",
         )
 
+        parser.add_argument(
+            "--tag", action="append", default=[], help="a tag for the sessions; may be repeated"
+        )
+        parser.add_argument(
+            "--metadata",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="metadata for the sessions; may be repeated",
+        )
+
     def handle(self, *_: object, **options: Any) -> None:
         """Import the files, then print the summary."""
         # What it finds is in the summary, and why it cannot connect in the error; more lines would bury them.
@@ -58,6 +70,7 @@ class Command(BaseCommand):
     def _import(self, project: Project, path: Path, options: dict[str, Any]) -> None:
         files, kind, prices_given = _files(path), options["kind"], options["usd_per_million_tokens"]
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
+        labels = principal.redactor.labels(_labels(options["tag"], options["metadata"]))
         prices, skipped = load_prices(project.pk), list[str]()
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
@@ -66,7 +79,7 @@ class Command(BaseCommand):
                 for one in transcript_files.files_of(
                     file, str(file), transcript_files.allowance(), str(file.resolve())
                 ):
-                    runs = run_import.FileImport(principal, kind)
+                    runs = run_import.FileImport(principal, kind, labels)
                     try:
                         for name, event in transcript_files.events(kind, one):
                             runs.add(name, priced(event, prices_given, prices))
@@ -87,6 +100,7 @@ class Command(BaseCommand):
                 path=_storable(str(path.resolve())),
                 size=totals["bytes"],
                 prices=prices_given,
+                labels=labels,
                 events=totals["events"],
                 skipped=[*map(_storable, skipped[:MAX_LISTED]), *_passed_over(totals)],
                 summary=summary,
@@ -120,6 +134,16 @@ class Command(BaseCommand):
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
             write(f"  {loop.calls:>5,} calls{price}  {loop.tool}  {loop.session}\n         {loop.url}")
         write(summary.url)
+
+
+def _labels(tags: list[str], metadata: list[str]) -> Labels:
+    pairs = [pair.partition("=") for pair in metadata]
+    if wrong := [key for key, equals, _ in pairs if not equals]:
+        raise CommandError(f"--metadata must be KEY=VALUE, not {wrong[0]!r}.")
+    try:
+        return labels_of(tags, {key: value for key, _, value in pairs})
+    except LabelError as error:
+        raise CommandError(error.detail) from None
 
 
 def _storable(text: str) -> str:

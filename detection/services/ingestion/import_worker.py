@@ -188,7 +188,7 @@ class _ImportWork:
     def _store(self) -> None:
         principal, prices = importer(self._row.project), load_prices(self._row.project_id)
         for file in self._files():
-            runs = self._file_import = FileImport(principal, self._row.kind)
+            runs = self._file_import = FileImport(principal, self._row.kind, self._row.labels)
             try:
                 for number, (name, event) in enumerate(transcript_files.events(self._row.kind, file)):
                     runs.add(name, priced(event, self._row.prices, prices))

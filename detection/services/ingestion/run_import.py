@@ -17,6 +17,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
 from detection.integrations.events import ReportedEvent
+from detection.integrations.labels import Labels
 from detection.integrations.session_names import bounded
 from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
@@ -106,6 +107,8 @@ class RunImport:
         Format of the transcripts, such as ``claude-code``.
     name
         The session's name. Nothing is changed of a session that was recorded live.
+    labels
+        Redacted tags and metadata, which the session gets with its new events.
 
     Attributes
     ----------
@@ -115,8 +118,9 @@ class RunImport:
         Size of the texts that are not stored yet.
     """
 
-    def __init__(self, principal: Principal, kind: str, name: str) -> None:
+    def __init__(self, principal: Principal, kind: str, name: str, labels: Labels) -> None:
         self._principal, self._kind, self.name = principal, kind, principal.redactor.name(name)
+        self._labels = labels
         self._sessions = Session.objects.filter(project_id=principal.project_id, external_id=self.name)
         session = self._sessions.only("last_seq", "integration").first()
         self._is_live = session is not None and not session.is_imported
@@ -145,7 +149,9 @@ class RunImport:
     def store(self) -> None:
         """Store the collected events in one transaction."""
         if self._batch:
-            self.added += _import_batch(self._principal, self._kind, self._batch, self._known + self.added)
+            self.added += _import_batch(
+                self._principal, self._kind, self._labels, self._batch, self._known + self.added
+            )
             self._batch, self.waiting_characters = [], 0
 
     def end(self) -> ImportedRun:
@@ -166,10 +172,12 @@ class FileImport:
     ----------
     kind
         Format of the transcripts.
+    labels
+        See `RunImport`.
     """
 
-    def __init__(self, principal: Principal, kind: str) -> None:
-        self._principal, self._kind = principal, kind
+    def __init__(self, principal: Principal, kind: str, labels: Labels) -> None:
+        self._principal, self._kind, self._labels = principal, kind, labels
         self._runs: dict[str, RunImport] = {}
         self._waiting_characters = 0
 
@@ -177,7 +185,7 @@ class FileImport:
         """Add the next event of the file; it belongs to the session of this name."""
         run = self._runs.get(name)
         if run is None:
-            run = self._runs[name] = RunImport(self._principal, self._kind, name)
+            run = self._runs[name] = RunImport(self._principal, self._kind, name, self._labels)
         before = run.waiting_characters
         run.add(event)
         self._waiting_characters += run.waiting_characters - before
@@ -196,19 +204,26 @@ class FileImport:
         return [run.end() for run in self._runs.values()]
 
 
-def _import_batch(principal: Principal, kind: str, batch: list[EventRecord], stored: int) -> int:
+def _import_batch(
+    principal: Principal, kind: str, labels: Labels, batch: list[EventRecord], stored: int
+) -> int:
     """Store the events that follow the first `stored` of a session. Returns how many of them were new."""
     quarantine = Quarantine(id)
     while True:
         try:
-            return _fold(principal, kind, batch, stored, quarantine)
+            return _fold(principal, kind, labels, batch, stored, quarantine)
         except EventEvaluationError as error:
             quarantine.add(error)
 
 
 @retry_conflicts
 def _fold(
-    principal: Principal, kind: str, batch: Sequence[EventRecord], stored: int, quarantine: Quarantine
+    principal: Principal,
+    kind: str,
+    labels: Labels,
+    batch: Sequence[EventRecord],
+    stored: int,
+    quarantine: Quarantine,
 ) -> int:
     ingest.forget_numbers(batch)
     with locked_session_of_agent(principal, batch[0].session) as locked:
@@ -219,6 +234,7 @@ def _fold(
             return 0
         if not session.last_seq:
             session.started_at = session.last_event_at = batch[0].occurred_at or timezone.now()
+        session.note_labels(labels)
         identity = CallIdentity(
             session.project_id, ((session.pk, event) for event in batch if session.last_seq)
         ).read()

@@ -15,12 +15,13 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
+from detection.integrations.labels import NO_LABELS, Labels
 from detection.models import ImportState, Project, TranscriptImport
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, found
 from detection.services.ingestion import import_files
-from detection.services.ingestion.run_import import ImportSummary
+from detection.services.ingestion.run_import import ImportSummary, importer
 from detection.services.ingestion.transcript_files import KINDS
 from detection.services.keys import PROJECT_ARCHIVED
 from detection.stream.hints import Hint
@@ -67,6 +68,7 @@ def create_import(
     kind: str,
     files: Sequence[Arrived],
     prices: tuple[float, float] | None = None,
+    labels: Labels = NO_LABELS,
 ) -> TranscriptImport:
     """Create an import of files that have arrived, and move them into its folder. A worker finds it within a second.
 
@@ -76,6 +78,8 @@ def create_import(
         One of `KINDS`.
     prices
         USD per million tokens of input and output, for records that have tokens but no costs.
+    labels
+        Tags and metadata for the sessions that get new events.
 
     Raises
     ------
@@ -106,8 +110,9 @@ def create_import(
         raise import_files.too_large()
     with transaction.atomic():
         # Locks the project, so that requests at the same time do not exceed the number together.
-        Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
+        project = Project.objects.select_for_update(of=("self",), no_key=True).get(pk=project_id)
         check_new(project_id)
+        labels = importer(project).redactor.labels(labels)
         row = TranscriptImport(
             project_id=project_id,
             kind=kind,
@@ -115,6 +120,8 @@ def create_import(
             total_bytes=total,
             usd_per_million_input=prices[0] if prices else None,
             usd_per_million_output=prices[1] if prices else None,
+            tags=[*labels.tags],
+            metadata={**labels.metadata},
             created_by=actor.name[:150],
         )
         import_files.keep(row.public_id, [file.path for file in files])
@@ -137,6 +144,7 @@ def note_import(
     path: str,
     size: int,
     prices: tuple[float, float] | None,
+    labels: Labels,
     events: int,
     skipped: Sequence[str],
     summary: ImportSummary,
@@ -147,7 +155,7 @@ def note_import(
     ----------
     path, size
         The file or folder, and bytes of its transcripts.
-    events, skipped, summary
+    labels, events, skipped, summary
         As `TranscriptImport` has them.
     """
     with transaction.atomic():
@@ -158,6 +166,8 @@ def note_import(
             total_bytes=size,
             usd_per_million_input=prices[0] if prices else None,
             usd_per_million_output=prices[1] if prices else None,
+            tags=[*labels.tags],
+            metadata={**labels.metadata},
             created_by=actor.name[:150],
             state=ImportState.FINISHED,
             is_checked=True,

@@ -10,6 +10,7 @@ import zipfile
 import pytest
 
 from detection.integrations.events import ReportedEvent
+from detection.integrations.labels import NO_LABELS
 from detection.models import (
     AlertEvent,
     Event,
@@ -328,7 +329,7 @@ def test_an_import_whose_workers_die_again_and_again_fails(project):
 
 def test_two_importers_of_one_record_store_it_once(project):
     principal = run_import.importer(project)
-    pair = [run_import.FileImport(principal, "trace") for _ in range(2)]
+    pair = [run_import.FileImport(principal, "trace", NO_LABELS) for _ in range(2)]
     for number in range(30):
         event: ReportedEvent = {
             "type": "call",
