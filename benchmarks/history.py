@@ -152,9 +152,6 @@ def _copy_runs(database: Database) -> None:
         public_id=incident.format("t.id"),
         id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
         session_id="c.id",
-        group_id=incident.format(
-            "(SELECT first.id FROM detection_incident first WHERE first.public_id = t.group_id)"
-        ),
         session_name=name.format("session_name"),
         status="(ARRAY['open', 'open', 'resolved', 'resolved', "
         "'resolved', 'acknowledged', 'snoozed'])[c.number % 7 + 1]",

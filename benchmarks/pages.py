@@ -128,7 +128,6 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Incidents, text that is found": "incidents?q=search",
         "Incidents, text that is nowhere": "incidents?q=%22no+such+text%22",
         "Incidents, by cost": "incidents?q=&sort=-cost",
-        "Incidents, one row per loop, by cost": "incidents?q=first:yes&sort=-cost",
         "Incidents, of a week": "incidents?q=&range=7d",
         "Incidents, completions": "filter-values/incidents?field=tool&text=s",
         "Incidents, page 41": f"incidents?q=&cursor={_deep(program, 'incidents')}",

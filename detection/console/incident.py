@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -12,7 +11,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection.console import approvals, formatting, incident_exceptions, incident_text, permalinks
+from detection.console import approvals, formatting, incident_exceptions, incident_text
 from detection.console.access import ProjectRequest, in_project
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
@@ -23,7 +22,6 @@ from detection.models import Incident, StoppedByKind
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
-from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
 from detection.services.exceptions import exceptions
@@ -31,7 +29,7 @@ from detection.web.forms import PREFIX
 
 METER_SQUARES = 24
 MAX_BRACKETS = 3
-"""Incidents of other detectors that are drawn below the calls, the latest ones."""
+"""Findings of other detectors that are drawn below the calls."""
 
 
 @in_project()
@@ -43,7 +41,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         raise Http404
     neighbours = selector.neighbours(incident)
     activity = list(incident.activity.all()[:200])
-    last_loop, related = selector.last_loop(incident), selector.related(incident)
+    last_loop = selector.last_loop(incident)
     message = next(
         (entry.note.partition(": ")[2] for entry in reversed(activity) if entry.action == "reacted"), ""
     )
@@ -71,21 +69,17 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "is_done": incident.label == IncidentLabel.FALSE_ALARM and incident.status == IncidentStatus.ENDED,
         "last_loop": last_loop,
         "last_loop_title": incident_text.title(last_loop) if last_loop else "",
-        "ended_elsewhere": last_loop is not None and last_loop.group_id != incident.group_id,
         "cycle": smallest_rotation(incident.evidence.get("pattern", ())),
         "settings": incident_text.settings_then(incident.policy, incident.kind),
         "activity": activity,
         "activity_summary": incident_text.verdicts(incident),
         "blocked_by": incident_text.blocked_by(incident),
         **_ladder(incident),
-        "related": [
-            (row, detector_for(row.kind).label, incident_text.STATUS_CHIPS[row.status]) for row in related
-        ],
-        "loop_cost_usd": selector.loop_cost(incident),
+        "findings": incident.findings_by_weight,
         "neighbours": [(row, incident_text.STATUS_CHIPS[row.status]) for row in neighbours],
         "is_exact": detector_for(incident.kind).is_exact,
         "neighbour_agents": len({row.agent for row in neighbours if row.agent}),
-        "strip": _strip(request.project.slug, incident, related),
+        "strip": _strip(incident),
         "meter": _meter(incident),
         "unit": incident_text.unit(incident),
         "uncounted": incident_text.uncounted(incident),
@@ -151,8 +145,8 @@ def _counted_detections(incident: Incident) -> str:
     return "all loops of the run" if scope == "session" else f"this {what}"
 
 
-def _strip(project: str, incident: Incident, related: Sequence[IncidentRow]) -> Strip | None:
-    """Draw the calls around the loop, with the incidents that other detectors opened for it."""
+def _strip(incident: Incident) -> Strip | None:
+    """Draw the calls around the loop, with what its other detectors found."""
     cells = [
         cell._replace(tool=formatting.visible(cell.tool)) for cell in strip_images.cells_around(incident)
     ]
@@ -163,18 +157,13 @@ def _strip(project: str, incident: Incident, related: Sequence[IncidentRow]) -> 
         label = f"{incident.calls_in_loop:,} calls"
     first, last = strip_images.span_of(incident, cells)
     others = [
-        (
-            row.first_seq,
-            row.last_seq,
-            detector_for(row.kind).label,
-            permalinks.incident_url(project, row.public_id),
-        )
-        for row in related
-        if detector_for(row.kind).is_of_calls
-        and row.first_seq <= cells[-1].seq
-        and row.last_seq >= cells[0].seq
+        (one["first_seq"], one["last_seq"], detector_for(one["kind"]).label, "")
+        for one in incident.findings_by_weight[1:]
+        if detector_for(one["kind"]).is_of_calls
+        and one["first_seq"] <= cells[-1].seq
+        and one["last_seq"] >= cells[0].seq
     ]
-    loops = [(first, last, label, ""), *others[-MAX_BRACKETS:]]
+    loops = [(first, last, label, ""), *others[:MAX_BRACKETS]]
     return large(cells, cell_width=strip_images.CELL_WIDTH, loops=loops)
 
 

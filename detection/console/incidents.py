@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -16,7 +15,6 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.engine.detectors import detector_for
-from detection.filtering import language
 from detection.models import Incident, Role
 from detection.models.incidents import IncidentLabel
 from detection.selectors import approvals, bulk_actions, sessions
@@ -26,7 +24,6 @@ from detection.selectors.lists import INCIDENTS, NO_LIMITS, ONLY_LOOPS
 from detection.services.incidents import triage as service
 
 PAGE_ROWS = 50
-_FIRST = language.term("first", "yes")
 TABS = (
     ("open", "Open"),
     ("acknowledged", "Acknowledged"),
@@ -58,8 +55,6 @@ def page(request: ProjectRequest) -> HttpResponse:
     tabs = listing.tabs(TABS, counts, _EXACT)
     held = approvals.latest_of(project.pk, (row.id for row in found.items if row.decision == "hold"))
     stopped = sessions.stopped_among(project.pk, {row.session_name for row in found.items if row.is_active})
-    groups = selector.found_by(project.pk, {row.group_id for row in found.items})
-    is_first_only = listing.query.only(_FIRST.field) == "yes"
     context = {
         "listing": listing,
         # Under a filter of labels it would only repeat or contradict that.
@@ -74,13 +69,11 @@ def page(request: ProjectRequest) -> HttpResponse:
                 incident_text.progress(row, held.get(row.id), is_blocked=row.session_name in stopped),
                 incident_text.did(row, held.get(row.id)),
                 incident_text.did_chip(row, held.get(row.id)),
-                _other_detectors(row, groups[row.group_id]),
+                _other_detectors(row),
             )
             for row in found.items
         ],
-        "is_first_only": is_first_only,
-        "first_url": listing.with_terms(*(() if is_first_only else (_FIRST,)), without=(_FIRST.field,)),
-        "costly_url": listing.url(q=f"{ONLY_LOOPS} {_FIRST} {NO_LIMITS}", range="7d", sort="-cost"),
+        "costly_url": listing.url(q=f"{ONLY_LOOPS} {NO_LIMITS}", range="7d", sort="-cost"),
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,
         "is_narrowed": listing.is_narrowed("is"),
@@ -94,9 +87,9 @@ def page(request: ProjectRequest) -> HttpResponse:
     return render(request, "console/incidents.html", context)
 
 
-def _other_detectors(row: IncidentRow, group: Mapping[str, int]) -> str:
-    """Return the detectors of the other incidents of a row's loop."""
-    return ", ".join(detector_for(kind).label for kind in sorted(group) if kind != row.kind)
+def _other_detectors(row: IncidentRow) -> str:
+    """Return the detectors that found a row's loop without acting."""
+    return ", ".join(detector_for(kind).label for kind in row.kinds if kind != row.kind)
 
 
 def arguments_of(request: ProjectRequest, action: str, span: str) -> dict[str, Any]:

@@ -114,8 +114,7 @@ def _act_on_named(request: ProjectRequest, rows: ListActions, action: str, optio
         touched = rows.triage.changed_since(project_id, latest, done, actor.name)
         changed = [public_id for public_id in done if public_id in touched]
         undo = "" if action == "undo" else " ".join(changed)
-        along, unchanged = len(touched) - len(changed), len(done) - len(changed)
-        _say(request, rows.noun, action, len(changed), undo, along, unchanged)
+        _say(request, rows.noun, action, len(changed), undo, len(done) - len(changed))
         _say_failed(request, dict.fromkeys(codes), len(codes))
     else:
         messages.error(request, f"No {rows.noun} was selected.")
@@ -160,17 +159,13 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
     if done.finished_at is not None:
         undo = "" if done.reverts else done.public_id
         noun = done.list.removesuffix("s")
-        _say(request, noun, done.action, done.changed, undo, done.along, bulk_actions.unchanged(done))
+        _say(request, noun, done.action, done.changed, undo, bulk_actions.unchanged(done))
         _say_failed(request, done.failures, sum(done.failures.values()))
 
 
-def _say(
-    request: ProjectRequest, noun: str, action: str, selected: int, undo: str, along: int, unchanged: int
-) -> None:
-    count = selected + along
+def _say(request: ProjectRequest, noun: str, action: str, count: int, undo: str, unchanged: int) -> None:
     if count or unchanged:
-        more = f", {along:,} about the same calls" if along else ""
-        more += f", {unchanged:,} unchanged" if unchanged else ""
+        more = f", {unchanged:,} unchanged" if unchanged else ""
         words = f"{count:,} {noun}{'' if count == 1 else 's'} {_WORDS[action]}{more}."
         # The names are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags=undo)

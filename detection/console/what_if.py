@@ -71,6 +71,11 @@ class ReplayedIncident:
         return _reaction(self.item.get("decision_after", ""))
 
     @property
+    def title_after(self) -> str:
+        """Its title under the changed policy, where another detector may act."""
+        return _title(self.item.get("kind_after", self.item["kind"]), self.item["tool"])
+
+    @property
     def is_moved(self) -> bool:
         """Whether the changed policy finds it at another call."""
         return bool(
@@ -272,7 +277,9 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
     return context | {
         "found": found,
         "lists": lists,
-        "still_blocking": _still_blocking(lists[0][4], [*lists[1][4], *changed_items]),
+        "still_blocking": _still_blocking(
+            [*lists[0][4], *changed_items], [*lists[1][4], *changed_items]
+        ),
         "changed": found["changed"],
         "spent": _spent(found),
         "replaced": _replaced(found),
@@ -308,19 +315,16 @@ def _spent(found: dict[str, Any]) -> list[tuple[str, float]]:
 
 
 def _replaced(found: dict[str, Any]) -> tuple[int, int]:
-    """Count the listed gains where an incident of another detector was lost or changed: all, and those that block."""
-    before: dict[str, set[str]] = {}
-    for one in (*found["lost"]["items"], *found["changed"]["items"]):
-        before.setdefault(one["session"], set()).add(one["kind"])
-    gained = [one for one in found["gained"]["items"] if before.get(one["session"], set()) - {one["kind"]}]
-    return len(gained), sum(one["decision"] in BLOCKING for one in gained)
+    """Count the listed changes where another detector acts then: all, and those that block."""
+    changed = [one for one in found["changed"]["items"] if one["kind_after"] != one["kind"]]
+    return len(changed), sum(one["decision_after"] in BLOCKING for one in changed)
 
 
 def _still_blocking(
-    lost: Sequence[ReplayedIncident], remaining: Sequence[ReplayedIncident]
+    before: Sequence[ReplayedIncident], remaining: Sequence[ReplayedIncident]
 ) -> list[ReplayedIncident]:
-    """Return what the changed policy still blocks in the sessions of lost incidents that are not a loop."""
-    spared = {one.item["session"] for one in lost if one.item["label"] == IncidentLabel.FALSE_ALARM}
+    """Return what the changed policy still blocks in the sessions of incidents that are not a loop."""
+    spared = {one.item["session"] for one in before if one.item["label"] == IncidentLabel.FALSE_ALARM}
     return [
         one
         for one in remaining
@@ -346,9 +350,13 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
             url = f"{session}{'&' if '?' in session else '?'}call={item['first_seq']}"
         chips = incident_text.DECISION_CHIPS
         after = chips[item["decision_after"]] if "decision_after" in item else ""
-        title = f"{detector_for(item['kind']).label}: {item['tool']}"
+        title = _title(item["kind"], item["tool"])
         listed.append(ReplayedIncident(item, title, url, chips[item["decision"]], after))
     return listed
+
+
+def _title(kind: str, tool: str) -> str:
+    return f"{detector_for(kind).label}: {tool}"
 
 
 def _settings(change: dict[str, Any]) -> str:

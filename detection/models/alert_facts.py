@@ -53,13 +53,15 @@ class ContainmentFacts(TypedDict):
 class AlertFacts(TypedDict):
     """What routes and silences match on, and what messages say; the rest depends on the type of the event.
 
-    `strip` and `cells` are the last calls of the session, as text and for an image. `also` are the types of events that
-    are part of this one. `tags` are those of the session, and once it was routed also those of its agent and key.
+    `kind` is the detector that acted, `kinds` are all that found the loop. `strip` and `cells` are the last calls of
+    the session, as text and for an image. `also` are the types of events that are part of this one. `tags` are those of
+    the session, and once it was routed also those of its agent and key.
     """
 
     id: str
     calls_digest: str
     kind: str
+    kinds: NotRequired[list[str]]
     tool: str
     agent: str
     backend: str
@@ -76,7 +78,6 @@ class AlertFacts(TypedDict):
     note: str
     tags: list[str]
     api_key: str
-    group: NotRequired[str]
     loop_id: NotRequired[str]
     window_seconds: NotRequired[float | None]
     window_calls: NotRequired[int | None]

@@ -34,11 +34,6 @@ class BulkAction(TenantModel):
     total = models.IntegerField()
     done = models.IntegerField(default=0)
     changed = models.IntegerField(default=0)
-    along = models.IntegerField(
-        default=0,
-        db_default=0,
-        help_text="Other incidents that were changed, because they are about the same calls.",
-    )
     failures = models.JSONField(default=dict, help_text="How many rows could not be changed, by code.")
     reverts = TenantOneToOneField("self", null=True, on_delete=models.CASCADE, related_name="reverted_by")
     created_at = models.DateTimeField(db_default=Now())

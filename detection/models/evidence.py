@@ -48,13 +48,35 @@ class AwaitedReaction(TypedDict):
     seq: int
 
 
+class IncidentFinding(TypedDict):
+    """What one detector found of a loop: its latest finding of these calls, and how often it found them.
+
+    `tool` is that of the call of the first finding; numbers of calls are those of the session, from 1.
+    """
+
+    kind: str
+    tool: str
+    count: int
+    limit: int
+    window_seconds: float | None
+    confidence: float
+    detections: int
+    decision: str
+    first_seq: int
+    last_seq: int
+    last_call_number: int
+    period: int
+    results: str
+    detail: FindingDetail
+
+
 class Evidence(TypedDict, total=False):
     """What is known of a loop.
 
     Attributes
     ----------
     results, period, window_calls, pattern, laps, detail
-        Of the latest finding.
+        Of the latest finding of the detector that the incident is named after.
     keys, seqs, sessions
         The latest calls of the loop by key and by number and, of a family, the sessions.
     calls, messages

@@ -7,12 +7,14 @@ from datetime import datetime
 from typing import Final, Protocol
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Now
 
+from detection.engine.calls import DECISIONS
 from detection.engine.policy import ExplainedSetting
-from detection.models.evidence import Evidence
+from detection.models.evidence import Evidence, IncidentFinding
 from detection.models.projects import Project
 from detection.models.sessions import Session
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
@@ -59,10 +61,13 @@ IS_LOOP: Final = ~models.Q(label=IncidentLabel.FALSE_ALARM)
 
 
 class Incident(TenantModel):
-    """A loop in one session, from its first finding until it ends.
+    """A loop in one session, from its first finding until it ends, whichever detectors see it.
 
     At most one incident per loop and session is active (`ended_at` null). `evidence` and `policy` are copies, so an
     incident stays readable after its calls were deleted and its settings changed.
+
+    `findings` are what its detectors found. It is named after one of them, the first whose reaction was the strictest
+    so far: `calls_digest`, `kind`, `tool`, `count`, `limit`, `window_seconds` and `confidence` are of that finding.
 
     Two things change independently: the loop is active or ended (`ended_at`), and the status says what people have to
     do.
@@ -105,7 +110,8 @@ class Incident(TenantModel):
 
     calls_digest = models.CharField(
         max_length=32,
-        help_text="Digest of the detector and the calls: the same calls in other sessions have the same.",
+        help_text="Digest of the detector and the calls of the finding that acted: the same calls in other sessions "
+        "have the same.",
     )
     loop = TenantForeignKey(
         "detection.Loop",
@@ -116,13 +122,23 @@ class Incident(TenantModel):
         help_text="The same loop in other sessions, whatever the arguments. "
         "Null for incidents of older versions, until a worker has assigned them.",
     )
-    group_id = models.CharField(
-        max_length=32,
-        db_default="",
-        default="",
-        help_text="Public id of the first incident about the same calls; related incidents share it.",
+    findings: models.JSONField[dict[str, IncidentFinding], dict[str, IncidentFinding]] = models.JSONField(
+        default=dict,
+        db_default={},
+        help_text="What each detector found of the loop, by the digest of its calls.",
     )
-    kind = models.CharField(max_length=16)
+    kinds = ArrayField(
+        models.CharField(max_length=16),
+        default=list,
+        db_default=[],
+        help_text="The detectors of the findings, that which acted first.",
+    )
+    is_recorded_only = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether the policy asks for no reaction of any of its detectors: nobody is alerted.",
+    )
+    kind = models.CharField(max_length=16, help_text="The detector that acted.")
     tool = models.CharField(max_length=128, help_text="The tool, or the tools of a cycle joined by arrows.")
     count = models.IntegerField()
     limit = models.IntegerField()
@@ -220,18 +236,6 @@ class Incident(TenantModel):
             models.Index(fields=("project", "-last_seen_at", "-id"), name="incident_newest"),
             models.Index(fields=("project", "status", "-last_seen_at"), name="incident_by_status"),
             models.Index(fields=("project", "calls_digest"), name="incident_by_calls"),
-            models.Index(fields=("group_id",), name="incident_by_group", include=("project", "cost_usd")),
-            # The first incident of each loop.
-            models.Index(
-                fields=("project", "status"),
-                name="incident_of_loop",
-                condition=models.Q(group_id=models.F("public_id")),
-            ),
-            models.Index(
-                fields=("project", "opened_at"),
-                name="incident_counting_no_call",
-                condition=models.Q(calls_blocked__gt=0, counted_calls=0),
-            ),
             models.Index(fields=("loop", "-last_seen_at", "-id"), name="incident_in_loop"),
             models.Index(
                 fields=("project", "status", "loop"),
@@ -254,6 +258,19 @@ class Incident(TenantModel):
     def is_active(self) -> bool:
         """Whether its loop continues, and nobody labelled it "not a loop"."""
         return self.ended_at is None and self.status != IncidentStatus.ENDED
+
+    @property
+    def findings_by_weight(self) -> list[IncidentFinding]:
+        """Its findings: that which acted, then the others, those with the strictest decision and found first before."""
+        order = sorted(
+            self.findings.items(),
+            key=lambda item: (
+                item[0] != self.calls_digest,
+                -DECISIONS.index(item[1]["decision"]),
+                item[1]["first_seq"],
+            ),
+        )
+        return [finding for _, finding in order]
 
     @property
     def is_released(self) -> bool:
@@ -297,14 +314,6 @@ class IncidentActivity(TenantModel):
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
     before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
-    along_with = TenantForeignKey(
-        Incident,
-        null=True,
-        on_delete=models.SET_NULL,
-        related_name="activity_along",
-        db_index=False,
-        help_text="The incident about the same calls that it was changed with.",
-    )
     bulk_action = TenantForeignKey(
         "BulkAction",
         null=True,
@@ -331,7 +340,7 @@ class IncidentActivity(TenantModel):
                 models.Index(
                     fields=(name,), name=f"activity_{name}", condition=models.Q((f"{name}__isnull", False))
                 )
-                for name in ("along_with", "bulk_action", "loop_change")
+                for name in ("bulk_action", "loop_change")
             ),
             models.Index(
                 fields=("incident", "-id"),

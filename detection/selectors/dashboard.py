@@ -10,7 +10,7 @@ from datetime import date, datetime, timedelta
 from typing import Any
 
 from django.db import connection
-from django.db.models import BooleanField, Count, ExpressionWrapper, F, Max, Min, Q, Sum
+from django.db.models import BooleanField, Count, ExpressionWrapper, Max, Min, Q, Sum
 from django.utils import timezone
 
 from detection import clock
@@ -151,7 +151,7 @@ def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
     if wanted:
         incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
     day = incidents.aggregate(
-        caught=Count("pk", filter=Q(group_id=F("public_id"))),
+        caught=Count("pk"),
         blocked=Sum("calls_blocked"),
         spent=Sum("cost_usd", filter=IS_LOOP),
     )

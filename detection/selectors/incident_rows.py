@@ -35,15 +35,12 @@ class IncidentRow:
         "Digest of the loop's calls. Incidents of the same calls in other sessions share it.", filter="calls_digest",
         help="Digest of the calls: the same calls in other sessions", completes=False,
     )]
-    group_id: Annotated[str, Shown(
-        "Id of the first incident of this loop in its session. Those of its other detectors share it.", name="group",
-        filter="group", help="Group: the incidents of one loop in one session", completes=False,
-    )]
     loop_id: Annotated[str | None, Shown(
         "Id of the loop, which has the same loop in other sessions, whatever the arguments.", column="loop__public_id",
         filter="loop", help="Id of the loop, which other sessions have, too", completes=False,
     )]
-    kind: Annotated[str, Shown("Detector.")]
+    kind: Annotated[str, Shown("The detector that acted: the first with the strictest reaction.")]
+    kinds: Annotated[list[str], Shown("All detectors that found the loop, that which acted first.", name="found_by")]
     tool: Annotated[str, Shown(
         "The tool, or the tools of a cycle.", filter="tool", help="Tool, or the tools of a cycle", sort="tool",
     )]
@@ -52,6 +49,10 @@ class IncidentRow:
     window_seconds: Annotated[float | None, Shown("Length of the time window in seconds, if any.")]
     confidence: Annotated[float, Shown(
         "Confidence of the finding, 0 to 1.", filter="confidence", help="Confidence, 0 to 1",
+    )]
+    is_recorded_only: Annotated[bool, Shown(
+        "Whether the policy asks for no reaction of any of its detectors, so that nobody is alerted.",
+        name="recorded_only", filter="recorded", help="Whether it is recorded only",
     )]
     decision: Annotated[str, Shown("The strictest decision so far.")]
     rung: Annotated[str, Shown(
@@ -68,7 +69,7 @@ class IncidentRow:
         "Calls of the loop that no earlier incident counts. Sums add these, so that each call counts once.",
     )]
     cost_usd: Annotated[Decimal, Shown(
-        "Cost of the counted calls, in US dollars; in lists with `first:yes`, of the whole loop.", filter="cost",
+        "Cost of the counted calls, in US dollars.", filter="cost",
         help="Cost of the calls that the incident counts, in US dollars", sort="cost",
     )]
     first_call_number: Annotated[int, Shown("Number of the call in the session at which the loop began, from 1.")]
@@ -103,11 +104,6 @@ class IncidentRow:
     # fmt: on
 
     @property
-    def loop_cost_usd(self) -> Decimal:
-        """The cost in lists with one row for each loop, by which these are sorted."""
-        return self.cost_usd
-
-    @property
     def cost_note(self) -> str:
-        """Why it has no cost of its own: ``shared``, if other incidents found all its calls first; empty for others."""
+        """Why it has no cost of its own: ``shared``, if other incidents count all its calls; empty for others."""
         return "shared" if self.calls_in_loop and not self.counted_calls else ""

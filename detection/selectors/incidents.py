@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from decimal import Decimal
-from typing import Final
+from dataclasses import dataclass
 
 from django.db.models import (
     BooleanField,
     Count,
     ExpressionWrapper,
-    F,
     Max,
-    OuterRef,
     Q,
     QuerySet,
-    Subquery,
-    Sum,
 )
-from django.db.models.expressions import Combinable
 
 from detection.engine.detectors import DETECTORS
 from detection.models import Incident, IncidentActivity
@@ -31,7 +22,6 @@ from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import Page, cut
 from detection.selectors.row_fields import columns_of
 
-MAX_RELATED = 20
 MAX_READ_PER_NEIGHBOUR = 10
 """Incidents to read for each session to list, because one session may have the loop several times."""
 COUNTED_INCIDENTS = 10_000
@@ -43,20 +33,12 @@ ALL_INCIDENTS = list_query(INCIDENTS)
 
 
 _COLUMNS = columns_of(IncidentRow)
-_SAME_LOOP = Incident.objects.filter(
-    group_id=OuterRef("group_id"), project_id=OuterRef("project_id")
-).order_by()
-LOOP_COST: Final = Subquery(_SAME_LOOP.values("group_id").values_list(Sum("cost_usd")))
-"""Cost of the incidents of an incident's loop, each of whose calls counts in one of them."""
-LOOP_CALLS: Final = Subquery(_SAME_LOOP.values("group_id").values_list(Sum("counted_calls")))
-"""Calls that these incidents count."""
-_LOOP_COLUMNS = _COLUMNS | {"cost_usd": F("loop_cost_usd")}
 
 
 def list_incidents(
     project_id: int, query: ListQuery = ALL_INCIDENTS, cursor: str = "", limit: int = 50
 ) -> Page[IncidentRow]:
-    """List a project's incidents; with `first:yes`, one for each loop, with the cost of the whole loop.
+    """List a project's incidents.
 
     Parameters
     ----------
@@ -73,18 +55,12 @@ def list_incidents(
         One query, by index in the default order.
     """
     rows = Incident.objects.filter(query.condition(), project_id=project_id)
-    order, columns = query.order, _COLUMNS
-    if query.only("first") == "yes":
-        rows, columns = rows.annotate(loop_cost_usd=LOOP_COST), _LOOP_COLUMNS
-        if order.key.column == "cost_usd":
-            order = replace(order, key=replace(order.key, column="loop_cost_usd"))
-    return cut(_fetch(order.page(rows, cursor), limit + 1, columns), limit, order.cursor)
+    order = query.order
+    return cut(_fetch(order.page(rows, cursor), limit + 1), limit, order.cursor)
 
 
-def _fetch(
-    rows: QuerySet[Incident], limit: int, columns: Mapping[str, Combinable] = _COLUMNS
-) -> list[IncidentRow]:
-    return [IncidentRow(*row) for row in rows.values_list(*columns.values())[:limit]]
+def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
+    return [IncidentRow(*row) for row in rows.values_list(*_COLUMNS.values())[:limit]]
 
 
 def newest_key(project_id: int) -> int:
@@ -159,38 +135,8 @@ def counts(project_id: int, query: ListQuery = ALL_INCIDENTS) -> StatusCounts:
     return StatusCounts(is_capped=is_capped, **found)
 
 
-def related(incident: Incident) -> list[IncidentRow]:
-    """List the other incidents of the same loop, which other detectors found, in the order in which they opened."""
-    return _fetch(_others(incident).order_by("pk"), MAX_RELATED)
-
-
-def loop_cost(incident: Incident) -> Decimal:
-    """Return the cost of the incident's loop, whichever of its incidents counts a call."""
-    others = _others(incident).aggregate(cost=Sum("cost_usd"))["cost"]
-    return incident.cost_usd + (others or Decimal())
-
-
-def _others(incident: Incident) -> QuerySet[Incident]:
-    """Return the other incidents of a group; incidents from before there were groups have none."""
-    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id)
-    return rows.exclude(group_id="").exclude(pk=incident.pk)
-
-
-def found_by(project_id: int, groups: Collection[str]) -> dict[str, Counter[str]]:
-    """Return how many incidents of each detector each group has; one query by index, none without groups."""
-    found: dict[str, Counter[str]] = defaultdict(Counter)
-    if groups:
-        rows = Incident.objects.filter(project_id=project_id, group_id__in=groups).order_by()
-        for group, kind, count in rows.values_list("group_id", "kind").annotate(Count("pk")):
-            found[group][kind] = count
-    return found
-
-
 def last_loop(incident: Incident) -> Incident | None:
-    """Return the loop in which a session ended, if it was found after the last call of this one, which ended with it.
-
-    It is another loop, or the same one as another detector found it.
-    """
+    """Return the loop in which a session ended, if it was found after the last call of this one."""
     if incident.session_id is None or incident.ended_at is None or incident.recovered is not False:
         return None
     ended_with_it = Incident.objects.filter(

@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from django.db.models import Exists, F, OuterRef, Q, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from detection.engine.detectors import DETECTORS, RUN_LIMITS
 from detection.models import (
@@ -128,10 +128,14 @@ INCIDENTS: Final = ListSpec(
         _KIND,
         *filters_of(IncidentRow),
         *_label_fields("session__"),
-        flag_field(
-            "first",
-            "Whether it is the first incident of its loop; lists then show the cost of the whole loop",
-            Q(group_id=F("public_id")),
+        FilterField(
+            name="found_by",
+            type="choice",
+            help="Any detector that found the loop, not only the one that acted",
+            choices=tuple(
+                FieldChoice(one.kind, one.label, lambda _, kind=one.kind: Q(kinds__contains=[kind]))
+                for one in DETECTORS
+            ),
         ),
         FilterField(
             name="label",

@@ -186,8 +186,6 @@ def _numbers(
     if by == "detector":
         # Every detector sees every call.
         total = found.pop("")
-    else:
-        loops = loops.filter(group_id=F("public_id"))
     column = F(_OF_LOOPS[by]) if by in _OF_LOOPS else Value("")
     counted = loops.order_by().values_list(column).annotate(Count("pk"), Sum("cost_usd"))
     for key, count, cost in counted:

@@ -51,7 +51,7 @@ class Numbers:
         Sums of `counted_calls` and `cost_usd` of the incidents that nobody labelled "not a loop", see `IS_LOOP`.
     saved_cost_usd_estimate
         Blocked calls of the same incidents as `loop_cost_usd`, each at the average cost of the calls that its incident
-        counts, or of those of its loop if that counts none. Calls outside these loops do not change it.
+        counts. Calls outside these loops do not change it.
     """
 
     # fmt: off
@@ -64,7 +64,6 @@ class Numbers:
     cost_usd: Annotated[float | None, Shown("Cost of all calls in US dollars.")] = None
     incidents: Annotated[int, Shown("Incidents.")] = 0
     blocked_incidents: Annotated[int, Shown("Incidents with blocked calls.")] = 0
-    loops: Annotated[int, Shown("Loops. A loop that several detectors find is several incidents.")] = 0
     findings: Annotated[int, Shown("Detections, several per incident.")] = 0
     true_loops: Annotated[int, Shown("Incidents that people labelled as loops.")] = 0
     false_alarms: Annotated[int, Shown("Incidents that people labelled as false alarms.")] = 0
@@ -164,14 +163,13 @@ def statistics(
     by
         What to group by; None for the totals only.
     step
-        ``hour`` or ``day``, for `steps`. With it, only the totals have `loops`, whose count takes a query.
+        ``hour`` or ``day``, for `steps`.
 
     Returns
     -------
     Statistics
         At most 1,000 rows: the newest for hours and days, else the first in the order of the query, those with equal
-        numbers by incidents, then calls. Reads the hourly rows of the range once, its incidents once and once more for
-        the loops of each grouping, and no event.
+        numbers by incidents, then calls. Reads the hourly rows of the range once, its incidents once, and no event.
     """
     calls, found = _counted(project_id, query)
     of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
@@ -181,15 +179,9 @@ def statistics(
     in_incidents = grouped_sums(found, {"alike": _ALIKE} | of_incidents, _INCIDENT_NUMBERS)
     alike = in_incidents["alike"]
     in_incidents["total"] = [added(alike, _INCIDENT_NUMBERS)]
-    saved = _saved_elsewhere(project_id, found, {"total": ()} | of_incidents)
-    loops = {"total": _loops(found, ())}
-    if by and not step:
-        loops["by"] = _loops(found, of_incidents.get("by", ()))
 
     def rows(name: str, grouped_by: By | None) -> list[Row]:
-        merged = _merged(
-            in_calls.get(name), in_incidents.get(name, ()), saved.get(name, {}), loops.get(name, {})
-        )
+        merged = _merged(in_calls.get(name), in_incidents.get(name, ()))
         zoned = [(_parts(values, query.zone), numbers) for values, numbers in merged.items()]
         unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
         if grouped_by in ("hour", "day"):
@@ -329,18 +321,6 @@ _INCIDENT_NUMBERS: Final = {
 }
 
 
-def _loops(found: QuerySet[Incident], by: tuple[Any, ...]) -> dict[tuple[Any, ...], int]:
-    """Count the loops of each group; a loop with incidents in several groups counts in each."""
-    if not by:
-        return {(): found.order_by().values("group_id").distinct().count()}
-    counts = found.order_by().values_list(*by).annotate(Count("group_id", distinct=True))
-    # Times as `grouped_sums` returns them.
-    return {
-        tuple(value.replace(tzinfo=None) if isinstance(value, datetime) else value for value in values): count
-        for *values, count in counts
-    }
-
-
 def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
     return tuple(
         timezone.make_aware(value, zone).astimezone(UTC).isoformat().replace("+00:00", "Z")
@@ -350,49 +330,7 @@ def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
     )
 
 
-def _saved_elsewhere(
-    project_id: int, found: QuerySet[Incident], groupings: Mapping[str, tuple[Any, ...]]
-) -> dict[str, dict[tuple[Any, ...], float]]:
-    """Return what blocking saved in incidents that count no call: a call costs the average of their loop's incidents.
-
-    They are few and have an index of their own. One or two queries.
-    """
-    loop = F("group_id")
-    blocked = grouped_sums(
-        found.filter(_BLOCKED_IN_LOOP, counted_calls=0),
-        {name: (*by, loop) for name, by in groupings.items()},
-        {"calls": F("calls_blocked")},
-    )
-    loops = {group.values[-1] for group in blocked["total"]}
-    averages = dict(
-        Incident.objects.filter(IS_LOOP, project_id=project_id, group_id__in=loops)
-        .order_by()
-        .values_list("group_id")
-        .annotate(
-            # Without the upper bound, a blocked call that no incident of the loop counts would lower the average for
-            # nothing.
-            average=NullIf(Cast(Sum("cost_usd"), FloatField()), 0.0)
-            / Greatest(Sum("counted_calls"), Sum("calls_blocked"), 1)
-        )
-        if loops
-        else ()
-    )
-    saved: dict[str, dict[tuple[Any, ...], float]] = {name: {} for name in groupings}
-    for name, groups in blocked.items():
-        for group in groups:
-            average = averages.get(group.values[-1])
-            if average is not None:
-                before = saved[name].get(group.values[:-1], 0.0)
-                saved[name][group.values[:-1]] = before + group.sums["calls"] * average
-    return saved
-
-
-def _merged(
-    calls: Iterable[Group] | None,
-    incidents: Iterable[Group],
-    saved: Mapping[tuple[Any, ...], float],
-    loops: Mapping[tuple[Any, ...], int],
-) -> dict[tuple[Any, ...], Numbers]:
+def _merged(calls: Iterable[Group] | None, incidents: Iterable[Group]) -> dict[tuple[Any, ...], Numbers]:
     """Return the numbers of each group; those of calls are None without `calls`."""
     none = Numbers() if calls is None else Numbers(checks=0, warned=0, blocked=0, token_count=0, cost_usd=0.0)
     merged: dict[tuple[Any, ...], Numbers] = {}
@@ -409,7 +347,7 @@ def _merged(
         one = merged.setdefault(group.values, replace(none))
         sums = {name: number or 0 for name, number in group.sums.items()}
         one.incidents, one.blocked_incidents = sums["incidents"], sums["blocked_incidents"]
-        one.loops, one.findings = loops.get(group.values, 0), sums["findings"]
+        one.findings = sums["findings"]
         one.true_loops, one.false_alarms = sums["true_loops"], sums["false_alarms"]
         one.average_confidence = sums["confidence"] / one.incidents if one.incidents else None
         one.recovered, one.not_recovered = sums["recovered"], sums["not_recovered"]
@@ -417,8 +355,7 @@ def _merged(
         one.loop_cost_usd = float(sums["loop_cost_usd"])
         one.precision = _share(one.true_loops, one.false_alarms)
         one.recovery = _share(one.recovered, one.not_recovered)
-        known = [part for part in (group.sums["saved"], saved.get(group.values)) if part is not None]
-        one.saved_cost_usd_estimate = sum(known) if known else None
+        one.saved_cost_usd_estimate = group.sums["saved"]
     return merged
 
 

@@ -1,6 +1,6 @@
-"""One loop in a session is one group of incidents, however many detectors see it."""
+"""One loop in a session is one incident, however many detectors see it."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 
 import pytest
 
@@ -24,7 +24,7 @@ def incidents(api, **query):
     ("preset", "count"),
     [("standard", 36), ("strict", 36), pytest.param("standard", 300, marks=pytest.mark.long)],
 )
-def test_every_loop_is_one_group_of_incidents_and_honest_work_is_none(api, project, preset, count):
+def test_every_loop_is_one_incident_and_honest_work_is_none(api, project, preset, count):
     overrides.save_override(project.pk, PROJECT, {"preset": preset}, OPERATOR, "for the test")
     limit = {"budget_enabled": True, "budget_max_calls": 4}
     overrides.save_override(
@@ -38,14 +38,14 @@ def test_every_loop_is_one_group_of_incidents_and_honest_work_is_none(api, proje
         assert api.post("/events", {"events": events}).status_code == 202
         evaluate(Session.objects.get(external_id=name).key)
 
-    detectors = defaultdict(set)
-    counted: Counter[str] = Counter()
+    found, counted, detectors = Counter(), Counter(), set()
     for row in incidents(api):
-        detectors[row["session"], row["group"]].add(row["kind"])
+        found[row["session"]] += 1
         counted[row["session"]] += row["counted_calls"]
-    groups = Counter(session for session, _ in detectors)
-    rows = Counter(row["session"] for row in incidents(api, q="first:yes"))
-    assert {name: groups[name] for name in expected} == expected
-    assert rows == groups
+        detectors.add(len(row["found_by"]))
+        assert row["found_by"][0] == row["kind"]
+        findings = api.get(f"/incidents/{row['id']}").json()["findings"]
+        assert [*dict.fromkeys(one["kind"] for one in findings)] == row["found_by"]
+    assert {name: found[name] for name in expected} == expected
     assert all(counted[name] <= calls[name] for name in calls)
-    assert max(len(kinds) for kinds in detectors.values()) > 1
+    assert max(detectors) > 1

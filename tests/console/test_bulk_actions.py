@@ -51,21 +51,18 @@ def undo(world, page, name="incidents"):
 
 
 def test_all_that_match_become_not_a_loop_and_are_restored_by_undo(world):
-    group = {"session": world.session, "group_id": "inc_one"}
-    Incident.objects.filter(calls_digest="c-7").update(**group)
-    make_incident(world.project, kind="repeat", calls_digest="related", status="open", ended_at=None, **group)
     one = Incident.objects.get(calls_digest="c-7")
     assert "all 60 that match" in text(world.client.get(f"{world.base}/incidents?q=detector:cycle"))
     done = all_that_match(world)
-    assert "61 incidents labelled, 1 about the same calls." in text(done)
+    assert "60 incidents labelled." in text(done)
     labelled = {f"c-{number}": "false_alarm" for number in range(60)}
-    assert labels() == labelled | {"other": "", "related": "false_alarm"}
+    assert labels() == labelled | {"other": ""}
     world.client.post(
         f"{world.base}/incidents/act", {"action": "label", "label": "true_loop", "ids": one.public_id}
     )
     again = undo(world, done)
     assert "59 incidents restored." in text(again)  # what was changed since stays
-    others = {"c-7": "true_loop", "other": "", "related": "true_loop"}
+    others = {"c-7": "true_loop", "other": ""}
     assert labels() == {f"c-{number}": "" for number in range(60)} | others
     assert "You have no change to undo." in text(undo(world, done))
     stranger = world.client.post(
@@ -107,19 +104,6 @@ def test_loops_that_are_assigned_or_closed_already_are_unchanged(world, number):
         assert f"{number} loops {words}." in said
         again = text(world.client.post(f"{world.base}/loops/act", form, follow=True))
         assert f"0 loops {words}, {number} unchanged." in again
-
-
-def test_an_undo_counts_what_it_restores_along_with_another_row(world):
-    """Both rows are of one loop, so undoing the first restores the second, too."""
-    group = {"session": world.session, "group_id": "inc_one"}
-    make_incident(world.project, kind="cycle", calls_digest="related", tool="bash", status="open", **group)
-    Incident.objects.filter(calls_digest="c-7").update(**group)
-    done = all_that_match(world)
-    assert "61 incidents labelled." in text(done)
-    again = text(undo(world, done))
-    assert "61 incidents restored." in again
-    assert "could not be changed" not in again
-    assert set(labels().values()) == {""}
 
 
 def test_a_filter_of_any_length_is_the_whole_filter(world):
@@ -229,7 +213,7 @@ def test_a_note_that_names_an_action_does_not_belong_to_it(world, monkeypatch):
     while bulk_actions.carry_out_waiting():
         pass
     row = BulkAction.objects.get()
-    assert (row.changed, row.along) == (60, 0)
+    assert row.changed == 60
     BulkAction.objects.update(created_at=timezone.now() - timedelta(seconds=9))
     undo(world, world.client.get(f"{world.base}/incidents?q="))
     while bulk_actions.carry_out_waiting():

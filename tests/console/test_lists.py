@@ -8,9 +8,7 @@ from html import unescape
 from urllib.parse import urlencode
 
 import pytest
-from django.db import connection
 from django.test import Client
-from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from detection.engine.detectors import detector_for
@@ -180,56 +178,19 @@ def check_terms(world, name, kept="-zebra"):
     assert f'value="{kept}"' in unescape(ignored.content.decode())
 
 
-def test_rows_of_one_loop_name_each_other_and_can_be_one_row(world):
+def test_a_loop_is_one_row_that_names_its_other_detectors(world):
     settings = {"mode": "warn", "outcome_max_results": 3}
     overrides.save_override(world.project.pk, PROJECT, settings, SYSTEM, "for the test")
     loop(world.project, "run", calls=10, content="same")
-    first, *others = Incident.objects.filter(session_name="run").order_by("pk")
+    row = Incident.objects.get(session_name="run")
+    others = ", ".join(detector_for(kind).label for kind in row.kinds[1:])
     assert others
-    assert {one.group_id for one in others} == {first.public_id}
-    page = shown(world)
-    links = re.findall(r'<a\s+class="term"\s+href="([^"]+)"[^>]*>(also found by [^<]+)</a>', page)
-    assert len(links) == 1 + len(others) == rows(page).count("run")
-    assert {url for url, _ in links} == {f"{world.base}/incidents?q=group:{first.public_id}"}
-    labels = [detector_for(row.kind).label for row in (first, *others)]
-    assert sorted(sorted(words.removeprefix("also found by ").split(", ")) for _, words in links) == sorted(
-        sorted(labels[:place] + labels[place + 1 :]) for place in range(len(labels))
-    )
-    assert rows(unescape(world.client.get(links[0][0]).content.decode())) == ["run"] * len(links)
-
-    narrowed = shown(world, q="is:open agent:researcher", range="7d")
-    to_one = re.search(r'href="([^"]+)"\s*>One row per loop<', narrowed)[1]
-    assert to_one == f"{world.base}/incidents?q=is%3Aopen+agent%3Aresearcher+first%3Ayes&range=7d"
-    one_row = unescape(world.client.get(to_one).content.decode())
-    assert sorted(rows(one_row)) == ["run", "s-1"]
-    assert re.search(r'href="([^"]+)"\s*>All detectors<', one_row)[1] == to_one.replace("+first%3Ayes", "")
-    assert rows(shown(world, q="first:no")) == ["run"] * len(others)
-
-
-def test_one_row_per_loop_has_the_cost_of_the_loop_and_is_sorted_by_it(world):
-    """Whichever of its detectors counts which call."""
-    for session, costs in {"dear": (2, 5), "cheap": (1, 3), "single": (6,)}.items():
-        ids = [f"inc_{session}{number}" for number in range(len(costs))]
-        for public_id, cost in zip(ids, costs, strict=True):
-            make_incident(
-                world.project, public_id=public_id, group_id=ids[0], calls_digest=public_id, kind="repeat",
-                tool="bash", status="open", session_name=session, cost_usd=cost,
-            )  # fmt: skip
-    Incident.objects.filter(session_name__in=("s-1", "second")).delete()
-    assert rows(shown(world, sort="-cost")) == ["single", "dear", "cheap", "dear", "cheap"]
-    page = shown(world, q="first:yes", sort="-cost")
-    assert rows(page) == ["dear", "single", "cheap"]
-    assert re.findall(r"\$(\d\.00)\s*</td>", page) == ["7.00", "6.00", "4.00"]
-    costly = re.search(r'href="([^"]+)"\s*>Most expensive, 7 days<', page)[1]
-    assert "first%3Ayes" in costly
-    assert "sort=-cost" in costly
-    # The calls beyond a spent budget are no loop.
-    make_incident(
-        world.project, kind="budget", calls_digest="b", session_name="spent", cost_usd=99, status="open"
-    )
-    assert rows(unescape(world.client.get(unescape(costly)).content.decode())) == ["dear", "single", "cheap"]
-    file = world.client.get(f"{world.base}/export/incidents?q=first:yes&sort=-cost&format=jsonl").getvalue()
-    assert [json.loads(line)["cost_usd"] for line in file.splitlines()] == [7, 6, 4]
+    assert f"also found by {others}" in re.sub(r"\s+", " ", shown(world))
+    for kind in row.kinds:
+        assert "run" in rows(shown(world, q=f"found_by:{kind}"))
+    assert rows(shown(world, q=f"detector:{row.kinds[1]} session:run")) == []
+    file = world.client.get(f"{world.base}/export/incidents?q=session:run&format=jsonl").getvalue()
+    assert [json.loads(line)["found_by"] for line in file.splitlines()] == [row.kinds]
 
 
 def test_incidents_without_open_ones_say_so_and_lead_to_the_others(world):
@@ -238,18 +199,6 @@ def test_incidents_without_open_ones_say_so_and_lead_to_the_others(world):
     assert "No open incidents" in page
     assert "2 in other tabs." in page
     assert "No matching incidents" in re.sub(r"\s+", " ", shown(world, q="is:open agent:nobody"))
-
-
-def test_the_detectors_of_a_page_of_rows_take_one_query(world):
-    def queries():
-        with CaptureQueriesContext(connection) as found:
-            shown(world)
-        return [query["sql"] for query in found if "GROUP BY" in query["sql"] and "group_id" in query["sql"]]
-
-    assert len(queries()) == 1
-    for session in ("more", "even-more"):
-        loop(world.project, session, tool=session)
-    assert len(queries()) == 1
 
 
 def test_headers_sort_and_a_second_click_reverses(world):

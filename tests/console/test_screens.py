@@ -514,7 +514,7 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     assert (world.incident.label, world.incident.label_reason) == ("", "")
 
 
-def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_resume(world):
+def test_not_a_loop_of_a_stopped_session_offers_to_resume(world):
     for number in range(16):
         arguments = f'{{"q":"{number % 2}"}}'
         verdict = ask(world.project, "edits", number, arguments=arguments, results=()).decision
@@ -528,9 +528,8 @@ def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_
     page = f"{world.base}/incidents/{cycle.public_id}"
     act = {"ids": cycle.public_id, "action": "label:honest_repetition", "label": "false_alarm", "next": page}
     labelled = world.client.post(f"{world.base}/incidents/act", act, follow=True)
-    count = own.filter(label="false_alarm").count()
-    assert count > 1
-    assert f"{count} incidents labelled, {count - 1} about the same calls." in text(labelled)
+    assert own.filter(label="false_alarm").count() == 1
+    assert "1 incident labelled." in text(labelled)
     listed = text(world.client.get(f"{world.base}/incidents?q=session:edits"))
     assert "active" not in listed.partition("edit")[2].partition("Export")[0]
     # An exception has to help: with ignored arguments, these edits would only look more alike.
@@ -546,7 +545,7 @@ def test_not_a_loop_of_a_stopped_session_names_all_that_it_labels_and_offers_to_
         {"ids": cycle.public_id, "action": "undo", "next": page},
         follow=True,
     )
-    assert f"{count} incidents restored" in text(undone)
+    assert "1 incident restored" in text(undone)
     assert not own.exclude(label="").exists()
 
 

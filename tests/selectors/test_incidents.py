@@ -1,7 +1,5 @@
 """Incidents: filters, counts, neighbours and exports."""
 
-from decimal import Decimal
-
 import pytest
 from django.utils import timezone
 
@@ -13,9 +11,7 @@ from detection.selectors.incidents import (
     counts,
     get_incident,
     list_incidents,
-    loop_cost,
     neighbours,
-    related,
 )
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import all_rows
@@ -115,14 +111,3 @@ def test_an_export_reads_pages_and_stops_at_its_limit(project, incident, django_
     with django_assert_num_queries(1):
         rows = list(all_rows(lambda *page: list_incidents(project.pk, ALL_INCIDENTS, *page), 3))
     assert [row.public_id for row in rows] == [row.public_id for row in reversed(made)][:3]
-
-
-def test_incidents_without_a_group_have_no_neighbours_and_their_own_cost(incident):
-    one, _, first, second = (
-        incident(cost_usd=cost, group_id=group) for cost, group in ((1, ""), (2, ""), (4, "g"), (8, "g"))
-    )
-    one.refresh_from_db()
-    first.refresh_from_db()
-    assert (related(one), loop_cost(one)) == ([], Decimal(1))
-    assert [row.id for row in related(first)] == [second.pk]
-    assert loop_cost(first) == 12

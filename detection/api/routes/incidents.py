@@ -106,7 +106,7 @@ def update_incidents(request: ApiRequest, body: Body[BulkActionRequestSchema]) -
     summary="Get an incident",
 )
 def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
-    """Return an incident with evidence, settings when it was opened, activity, and incidents of the same loop."""
+    """Return an incident with evidence, settings when it was opened, findings and activity."""
     incident, slug = _incident(request, incident_id), request.principal.project_slug
     document = incident_document(incident, slug)
     document["evidence"] = incident.evidence
@@ -115,7 +115,7 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     document["detection_number"] = incident.evidence.get("detection_number", 0)
     document["policy"] = incident.policy
     document["activity"] = [document_of(entry, ActivitySchema) for entry in incident.activity.all()]
-    document["related"] = [incident_document(row, slug) for row in incidents.related(incident)]
+    document["findings"] = incident.findings_by_weight
     document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
     return json_response(document)
 

@@ -74,6 +74,24 @@ class ActivitySchema(Schema):
     note: str = Field(description="The note, or details of the action.")
 
 
+class IncidentFindingSchema(Schema):
+    """What one detector found of a loop."""
+
+    kind: str = Field(description="Detector.")
+    tool: str = Field(description="Tool of the call at which it found the loop first.")
+    count: int = Field(description="The highest count so far.")
+    limit: int = Field(description="The count at which the detector fires.")
+    window_seconds: float | None = Field(description="Length of the time window in seconds, if any.")
+    confidence: float = Field(description="Confidence of the finding, 0 to 1.")
+    detections: int = Field(description="How often it found the loop.")
+    decision: str = Field(description="The strictest decision that it led to.")
+    first_seq: int = Field(description="Sequence number of the first event that it found.")
+    last_seq: int = Field(description="Sequence number of the event at which it found the loop last.")
+    last_call_number: int = Field(
+        description="Number of the call in the session at which it found the loop last."
+    )
+
+
 class IncidentDetailSchema(IncidentSchema):
     """An incident with its evidence, settings and activity."""
 
@@ -88,8 +106,8 @@ class IncidentDetailSchema(IncidentSchema):
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding is based on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")
-    related: list[IncidentSchema] = Field(
-        description="Other incidents of the same loop, found by other detectors."
+    findings: list[IncidentFindingSchema] = Field(
+        description="What each detector found of the loop, that which acted first."
     )
     neighbours: list[IncidentSchema] = Field(description="Incidents of the same calls in other sessions.")
 

@@ -86,6 +86,7 @@ class WhatIfChangedIncidentSchema(WhatIfIncidentSchema):
         "reaction at a later or earlier call, or else only in the cost of the calls that it counts."
     )
     decision_after: str = Field(description="Strictest decision under the changed policy.")
+    kind_after: str = Field(description="The detector that acts under the changed policy.")
     limit_after: int = Field(description="The limit under the changed policy.")
     found_at_call_after: int = Field(description="Number of the call at which the changed policy finds it.")
     reacted_at_call_after: int = Field(

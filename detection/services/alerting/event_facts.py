@@ -53,9 +53,9 @@ def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
     return {
         "id": incident.public_id,
         "calls_digest": incident.calls_digest,
-        "group": incident.group_id,
         "loop_id": _loop_of(incident),
         "kind": incident.kind,
+        "kinds": incident.kinds,
         "tool": incident.tool,
         "agent": incident.agent,
         "backend": incident.backend,
@@ -127,7 +127,6 @@ def approval_facts(approval: Approval, session: Session) -> AlertFacts:
     return {
         "id": approval.incident.public_id if approval.incident else "",
         "calls_digest": approval.calls_digest,
-        "group": approval.incident.group_id if approval.incident else "",
         "loop_id": _loop_of(approval.incident),
         "kind": approval.kind,
         "tool": approval.tool,

@@ -59,7 +59,8 @@ def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
     """Record what detection did to incidents in one transaction; must run inside it.
 
     What makes an incident worth a look is one event of each transaction, the first of `CALLS_FOR_ATTENTION`: a loop
-    that is detected and reacted to is opened, a snoozed one that gets worse is woken.
+    that is detected and reacted to is opened, a snoozed one that gets worse is woken. An incident that is recorded only
+    has none.
 
     Returns
     -------
@@ -68,7 +69,7 @@ def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
     """
     events: dict[tuple[str, str], IncidentActivity] = {}
     for row in rows:
-        if row.action in _TYPE_OF_ACTION:
+        if row.action in _TYPE_OF_ACTION and not row.incident.is_recorded_only:
             events[row.incident.public_id, _TYPE_OF_ACTION[row.action]] = row
     return AlertEvent.objects.bulk_create(
         AlertEvent(

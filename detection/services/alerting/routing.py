@@ -14,7 +14,6 @@ from zoneinfo import ZoneInfo
 
 import structlog
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from detection.models import (
@@ -155,13 +154,19 @@ def deliveries(
 
 
 def matches(row: AlertRoute | AlertSilence, facts: AlertFacts) -> bool:
-    """Return whether every list of the row matches; empty lists match, and text lists contain globs."""
+    """Return whether every list of the row matches; empty lists match, and text lists contain globs.
+
+    A route is for a loop that one of its detectors found, a silence for one that only its detectors found: what nobody
+    asked to be silent is told.
+    """
+    kinds = facts.get("kinds") or [facts["kind"]]
+    is_found = all if isinstance(row, AlertSilence) else any
 
     def fits(patterns: list[str], value: str) -> bool:
         return not patterns or any(fnmatchcase(value, pattern) for pattern in patterns)
 
     return (
-        (not row.kinds or facts["kind"] in row.kinds)
+        (not row.kinds or is_found(kind in row.kinds for kind in kinds))
         and (not row.severities or facts["severity"] in row.severities)
         and fits(row.tools, facts["tool"])
         and fits(row.agents, facts["agent"])
@@ -201,7 +206,6 @@ def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> Ale
 
 def group_key(route: AlertRoute, facts: AlertFacts) -> str:
     """Return the key of an event's group: equal values in the route's `group_by` fields share a notification."""
-    # Related incidents, which are about the same calls, count as one loop.
     named = {
         **facts,
         "loop": facts.get("loop_id") or facts["calls_digest"],
@@ -219,7 +223,7 @@ def add_to_notification(event: AlertEvent, route: AlertRoute, destination: Alert
     waiting = Notification.objects.select_for_update(skip_locked=True, of=("self",)).filter(
         destination=destination, state=NotificationState.WAITING, attempt_count=0, payload=""
     )
-    notification = _of_same_step(waiting, event) or waiting.filter(group_key=key).order_by("-id").first()
+    notification = waiting.filter(group_key=key).order_by("-id").first()
     if notification is not None and notification.items.count() >= MAX_GROUPED:
         notification = None
     due = due_at(
@@ -273,20 +277,6 @@ def due_at(route: AlertRoute, event: AlertEvent, now: datetime, count_recent: Ca
     if not is_urgent(event) or route.quiet_delays_critical:
         due = after_quiet_hours(route, due)
     return due
-
-
-def _of_same_step(waiting: QuerySet[Notification], event: AlertEvent) -> Notification | None:
-    """Return the notification with a related incident opened in the same transaction, whatever the grouping."""
-    group = event.facts.get("group")
-    if event.type != AlertEventType.OPENED or not group:
-        return None
-    same = {
-        "project_id": event.project_id,
-        "items__event__at": event.at,
-        "items__event__type": event.type,
-        "items__event__facts__group": group,
-    }
-    return waiting.filter(pk__in=Notification.objects.filter(**same).values("pk")).order_by("-id").first()
 
 
 def after_quiet_hours(route: AlertRoute, moment: datetime) -> datetime:

@@ -52,8 +52,6 @@ PLACES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 """Where something is fine, and the scope of its exception."""
 MAX_ARGUMENTS: Final = 20
-MAX_OTHERS: Final = 20
-"""Incidents about the same calls that are read for an exception."""
 REACH_DAYS: Final = 30
 MAX_REACH: Final = 2_000
 """Sessions that are looked at, the newest ones."""
@@ -200,7 +198,9 @@ def _raised(incident: Incident) -> dict[str, float]:
     """Return the limits of the detector, raised so that it would not have found the loop."""
     # An exception does not block what the limit blocked, so those results will count, too.
     whole = incident.count + uncounted_calls(incident) // max(1, incident.evidence.get("period", 1))
-    return raised_settings(incident, whole + incident.limit)
+    return raised_settings(
+        incident, incident.kind, incident.limit, whole + incident.limit, reached=incident.count
+    )
 
 
 def _raised_of_all(incident: Incident) -> dict[str, float]:
@@ -208,13 +208,15 @@ def _raised_of_all(incident: Incident) -> dict[str, float]:
     raised = _raised(incident)
     if not raised or not detector_for(incident.kind).is_of_calls:
         return raised
-    rows = Incident.objects.filter(project_id=incident.project_id, group_id=incident.group_id).exclude(
-        group_id=""
-    )
-    for other in rows.exclude(pk=incident.pk).order_by("pk")[:MAX_OTHERS]:
+    for digest, other in incident.findings.items():
+        if digest == incident.calls_digest:
+            continue
         # It may count all calls that this detector found.
-        reached = max(other.count, -(-incident.calls_in_loop // max(1, other.evidence.get("period", 1))))
-        for name, value in raised_settings(other, reached + other.limit, reached=reached).items():
+        reached = max(other["count"], -(-incident.calls_in_loop // max(1, other["period"])))
+        amount = reached + other["limit"]
+        for name, value in raised_settings(
+            incident, other["kind"], other["limit"], amount, reached=reached
+        ).items():
             raised[name] = max(value, raised.get(name, value))
     return raised
 
@@ -463,10 +465,11 @@ def _scopes(incident: Incident) -> list[Scope]:
     return found
 
 
-def raised_settings(incident: Incident, amount: int, *, reached: int | None = None) -> dict[str, float]:
-    """Return the limits of the detector that a count reaches, that of the incident, raised to an amount above it."""
-    reached = incident.count if reached is None else reached
-    detector = detector_for(incident.kind)
+def raised_settings(
+    incident: Incident, kind: str, limit: int, amount: int, *, reached: int
+) -> dict[str, float]:
+    """Return the limits of a detector of an incident that a count reaches, raised to an amount above it."""
+    detector = detector_for(kind)
     then = {name: setting.get("value") for name, setting in incident.policy.items()}
     then = {name: FIELDS[name].effective(then) if name in FIELDS else value for name, value in then.items()}
     if detector.is_run_limit:
@@ -482,7 +485,7 @@ def raised_settings(incident: Incident, amount: int, *, reached: int | None = No
             and isinstance(value := then.get(field.name), int)
             and 0 < value <= reached
             and (
-                value == incident.limit
+                value == limit
                 or field.name in (detector.limit_setting, *detector.same_calls_limits)
                 or field.name.endswith("warn_at")
             )

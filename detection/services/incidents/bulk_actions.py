@@ -139,8 +139,6 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
         continues = False
         for pk in batch:
             code = "done" if pk in changed else _apply(row, names[pk]) if pk in names else "not_found"
-            if row.reverts is not None and code == "nothing_to_undo" and _changed_of(row, (pk,)):
-                code = "done"  # undone along with another one about the same calls
             row.changed += code == "done"
             if code != "done" and not _is_untouched(row, code, pk):
                 row.failures[code] = row.failures.get(code, 0) + 1
@@ -160,7 +158,7 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
 
 
 def _store(row: BulkAction) -> int:
-    fields = ("done", "changed", "along", "failures", "claimed_until", "finished_at")
+    fields = ("done", "changed", "failures", "claimed_until", "finished_at")
     with transaction.atomic():
         stored = _itself(row).filter(finished_at=None)
         publish_after_commit(row.project_id, Hint("incident", "", "bulk"))
@@ -213,11 +211,9 @@ def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
 
 
 def _count(row: BulkAction) -> None:
-    """Count the rows that were changed, and the incidents of the same loop that were changed along with them."""
-    touched = {*_touched(row)}
-    row.along = len(touched.difference(row.targets)) if row.list == "incidents" else 0
+    """Count the rows that were changed."""
     if row.reverts is None:
-        row.changed = len(touched.intersection(row.targets))
+        row.changed = len({*_touched(row)}.intersection(row.targets))
 
 
 def _touched(row: BulkAction) -> QuerySet[Any, int]:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from django.db import transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Max
 from django.utils import timezone
 
 from detection.models import Incident, IncidentActivity, SessionKey
@@ -44,10 +44,6 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
             with suppress(NotFound):  # removed by now; the incident stays
                 locked = stack.enter_context(locked_session(SessionKey(project_id, session_id)))
                 locked.incidents.save()  # what overdue approvals changed of it
-        if locked is None:
-            # Nothing else orders the changes to incidents of one group.
-            group = Incident.objects.filter(project_id=project_id, group_id__in=rows.values("group_id"))
-            list(group.exclude(group_id="").select_for_update().order_by("pk").values_list("pk"))
         incident = rows.select_for_update().first()
         if incident is None:
             raise NotFound
@@ -56,25 +52,11 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
             locked.incidents.reload()
 
 
-def _related(incident: Incident) -> QuerySet[Incident]:
-    """Return the other incidents of the same group, to be locked: they are about the same loop."""
-    rows = Incident.objects.select_for_update().filter(
-        project_id=incident.project_id, group_id=incident.group_id
-    )
-    return rows.exclude(group_id="").exclude(pk=incident.pk).order_by("pk")
-
-
-def _note_along(incident: Incident, note: str = "") -> str:
-    """Return the note of a change that was made to a related incident along with this one."""
-    return f"with {incident.public_id}{': ' if note else ''}{note}"
-
-
 def _change(
     incident: Incident,
     actor: Actor,
     action: str,
     note: str = "",
-    along_with: Incident | None = None,
     **fields: Any,
 ) -> Incident:
     """Set fields, apply the rules, keep the old values for undo, and record the change, in the same transaction."""
@@ -86,7 +68,7 @@ def _change(
     before = {name: _plain(old[name]) for name in changed}
     incident.save(update_fields=changed)
     IncidentActivity.objects.create(
-        incident=incident, actor=actor.name, action=action, note=note[:1000], before=before, along_with=along_with,
+        incident=incident, actor=actor.name, action=action, note=note[:1000], before=before,
         bulk_action_id=actor.bulk_action_id, loop_change_id=actor.loop_change_id,
     )  # fmt: skip
     audit.record(
@@ -125,25 +107,15 @@ def acknowledge(project_id: int, public_id: str, actor: Actor, note: str = "") -
 
 
 def resolve(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
-    """Close an incident and its loop, with the active incidents of the same loop.
-
-    If the loop continues in the session, that is a new incident.
-    """
+    """Close an incident and its loop. If the loop continues in the session, that is a new incident."""
     with _locked(project_id, public_id) as incident:
-        if incident.status != IncidentStatus.RESOLVED:
-            related = [*_related(incident).filter(ended_at=None)]
-            _resolve(incident, actor, note)
-            for one in related:
-                _resolve(one, actor, _note_along(incident, note), incident)
-        return incident
-
-
-def _resolve(incident: Incident, actor: Actor, note: str, along_with: Incident | None = None) -> None:
-    now = timezone.now()
-    _change(
-        incident, actor, "resolved", note, along_with, status=IncidentStatus.RESOLVED, resolved_at=now,
-        ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
-    )  # fmt: skip
+        if incident.status == IncidentStatus.RESOLVED:
+            return incident
+        now = timezone.now()
+        return _change(
+            incident, actor, "resolved", note, status=IncidentStatus.RESOLVED, resolved_at=now,
+            ended_at=incident.ended_at or now, needs_acknowledgement=False, **_AWAKE,
+        )  # fmt: skip
 
 
 def reopen(project_id: int, public_id: str, actor: Actor, note: str = "") -> Incident:
@@ -203,7 +175,7 @@ def snooze(
 def label(
     project_id: int, public_id: str, actor: Actor, value: str, note: str = "", reason: str = ""
 ) -> Incident:
-    """Set whether an incident was a loop; incidents of the same loop that had the same label get it, too.
+    """Set whether an incident was a loop.
 
     Parameters
     ----------
@@ -222,28 +194,18 @@ def label(
         if (incident.label, incident.label_reason) == (value, reason):
             return incident
         note = "; ".join(filter(None, (_words_of(value, reason), note)))
-        related = [one for one in _related(incident) if one.label == incident.label]
-        _label(incident, actor, value, note, reason)
-        for one in related:
-            _label(one, actor, value, _note_along(incident, note), reason, incident)
-        return incident
+        labelled_at = timezone.now() if value else None
+        fields: dict[str, Any] = {"label": value, "label_reason": reason, "labelled_at": labelled_at}
+        if value == IncidentLabel.FALSE_ALARM:
+            fields["needs_acknowledgement"] = False
+            if incident.status == IncidentStatus.ACKNOWLEDGED:
+                fields["status"] = IncidentStatus.ENDED
+        return _change(incident, actor, "labelled", note, **fields)
 
 
 def _words_of(value: str, reason: str) -> str:
     why = f": {LabelReason(reason).label.partition(':')[0].lower()}" if reason else ""
     return f"{IncidentLabel(value).label.lower()}{why}"
-
-
-def _label(
-    incident: Incident, actor: Actor, value: str, note: str, reason: str, along_with: Incident | None = None
-) -> None:
-    labelled_at = timezone.now() if value else None
-    fields: dict[str, Any] = {"label": value, "label_reason": reason, "labelled_at": labelled_at}
-    if value == IncidentLabel.FALSE_ALARM:
-        fields["needs_acknowledgement"] = False
-        if incident.status == IncidentStatus.ACKNOWLEDGED:
-            fields["status"] = IncidentStatus.ENDED
-    _change(incident, actor, "labelled", note, along_with, **fields)
 
 
 def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Incident:
@@ -255,7 +217,7 @@ def comment(project_id: int, public_id: str, actor: Actor, note: str) -> Inciden
 
 
 def undo(project_id: int, public_id: str, actor: Actor, *, of: Mapping[str, int] | None = None) -> Incident:
-    """Undo the last change of the same person, within ten minutes, and what it changed of related incidents.
+    """Undo the last change of the same person, within ten minutes.
 
     Parameters
     ----------
@@ -272,12 +234,6 @@ def undo(project_id: int, public_id: str, actor: Actor, *, of: Mapping[str, int]
         last = _undoable(incident, actor, is_timed=is_timed)
         if last is None or any(getattr(last, name) != value for name, value in (of or {}).items()):
             raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
-        along = IncidentActivity.objects.filter(along_with=incident, pk__gt=last.pk).values("incident")
-        rows = Incident.objects.select_for_update().filter(project_id=project_id, pk__in=along)
-        for one in rows.order_by("pk"):
-            change = _undoable(one, actor, is_timed=is_timed)
-            if change is not None and change.along_with_id == incident.pk and change.pk > last.pk:
-                _undo(one, actor, change)
         return _undo(incident, actor, last)
 
 
@@ -308,7 +264,7 @@ def _has_successor(incident: Incident) -> bool:
     """Whether the loop continued and has another incident by now."""
     rows = Incident.objects.filter(
         project_id=incident.project_id,
-        calls_digest=incident.calls_digest,
+        findings__has_key=incident.calls_digest,
         ended_at=None,
         is_of_family=incident.is_of_family,
     )
@@ -357,17 +313,13 @@ def bulk(
     """
     if action not in ACTIONS:
         raise Invalid(f"`action` must be one of {', '.join(ACTIONS)}.", field="action")
-    outcome, latest = {}, latest_activity(project_id)
+    outcome = {}
     for public_id in dict.fromkeys(public_ids):
         try:
             ACTIONS[action](project_id, public_id, actor, **arguments)
             outcome[public_id] = "done"
         except ServiceError as error:
-            # Undone with a related one.
-            is_done = action == "undo" and public_id in changed_since(
-                project_id, latest, [public_id], actor.name
-            )
-            outcome[public_id] = "done" if is_done else error.code
+            outcome[public_id] = error.code
     return outcome
 
 
@@ -377,8 +329,7 @@ def latest_activity(project_id: int) -> int:
 
 
 def changed_since(project_id: int, latest: int, public_ids: Sequence[str], by: str) -> set[str]:
-    """Return the incidents that a person, `by`, has changed since: of these and of those about the same calls."""
-    groups = Incident.objects.filter(project_id=project_id, public_id__in=public_ids).values("group_id")
+    """Return which of these incidents a person, `by`, has changed since."""
     rows = IncidentActivity.objects.filter(project_id=project_id, pk__gt=latest, actor=by)
-    rows = rows.filter(action__in=(*_UNDOABLE, "undone"), incident__group_id__in=groups)
+    rows = rows.filter(action__in=(*_UNDOABLE, "undone"), incident__public_id__in=public_ids)
     return set(rows.values_list("incident__public_id", flat=True))

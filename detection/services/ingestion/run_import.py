@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from django.conf import settings
-from django.db.models import F, Sum
+from django.db.models import Count, Sum
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 
@@ -23,7 +23,6 @@ from detection.models import EventType, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
 from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
-from detection.selectors.incidents import LOOP_CALLS, LOOP_COST
 from detection.selectors.prices import PriceList
 from detection.services.events.event_records import (
     EARLIEST_YEAR,
@@ -349,23 +348,22 @@ def summarise(project: Project, sessions: Iterable[int]) -> ImportSummary:
     ids = [*sessions]
     rows = Session.objects.filter(project=project, pk__in=ids)
     loops = Incident.objects.filter(IS_LOOP, project=project, session_id__in=ids)
-    sums = loops.aggregate(calls=Sum("counted_calls"), cost=Sum("cost_usd"))
+    sums = loops.aggregate(loops=Count("pk"), calls=Sum("counted_calls"), cost=Sum("cost_usd"))
     base = f"{settings.PUBLIC_URL}/p/{project.slug}"
-    first = loops.filter(group_id=F("public_id")).annotate(loop_cost_usd=LOOP_COST, calls_of_loop=LOOP_CALLS)
-    worst = first.order_by("-loop_cost_usd", "-calls_of_loop", "pk")[:WORST]
+    worst = loops.order_by("-cost_usd", "-counted_calls", "pk")[:WORST]
     return ImportSummary(
         sessions=len(ids),
         calls=rows.aggregate(calls=Sum("call_count"))["calls"] or 0,
         looping_sessions=loops.values("session_id").distinct().count(),
-        loops=loops.values("group_id").distinct().count(),
+        loops=sums["loops"],
         loop_calls=sums["calls"] or 0,
         loop_cost_usd=float(sums["cost"] or 0),
         worst=tuple(
             WorstLoop(
                 row.tool[:LONGEST_SHOWN],
                 row.session_name[:LONGEST_SHOWN],
-                row.calls_of_loop or row.calls_in_loop,
-                float(row.loop_cost_usd),
+                row.counted_calls or row.calls_in_loop,
+                float(row.cost_usd),
                 f"{base}/incidents/{row.public_id}",
             )
             for row in worst

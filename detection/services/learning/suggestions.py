@@ -199,7 +199,9 @@ class _Learner:
             highest = max(alarms, key=lambda incident: incident.count)
             values = {
                 name: value
-                for name, value in raised_settings(highest, limit).items()
+                for name, value in raised_settings(
+                    highest, kind, highest.limit, limit, reached=highest.count
+                ).items()
                 if FIELDS[name].effective(policy.values) < value and not _is_off(name, policy)
             }
             avoided = sum(one <= limit for one in needed)

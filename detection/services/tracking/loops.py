@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
 from django.db import transaction
-from django.db.models import F
 
 from detection.engine.loop_identity import LoopIdentity, identify
 from detection.models import Incident, Loop
@@ -18,29 +17,14 @@ BATCH_INCIDENTS: Final = 500
 def assign(incidents: Sequence[Incident]) -> None:
     """Set the loops of new incidents of one project, in memory; loops that do not exist yet are stored.
 
-    Related incidents, which are about the same calls, have the loop of the first of them, so that one loop is one
-    row of the list however many detectors find it.
-
-    Costs one query where the loops exist, and two more where one is new or a related incident is older. No row that
-    exists is locked: sessions that open incidents of the same loop do not wait for one another. Only the first
-    incidents of a loop do, and as each statement inserts in the order of the keys, they cannot deadlock.
+    Costs one query where the loops exist, and two more where one is new. No row that exists is locked: sessions that
+    open incidents of the same loop do not wait for one another. Only the first incidents of a loop do, and as each
+    statement inserts in the order of the keys, they cannot deadlock.
     """
     own = {incident.public_id: _identity(incident) for incident in incidents}
-    older = _of_older(incidents[0].project_id, (one.group_id for one in incidents if one.group_id not in own))
+    rows = _stored(incidents[0].project_id, [*own.values()])
     for incident in incidents:
-        identity, first = own[incident.public_id], own.get(incident.group_id)
-        if identity.stands_alone:
-            continue
-        if first is not None and not first.stands_alone:
-            own[incident.public_id] = first
-        elif incident.group_id in older:
-            incident.loop = older[incident.group_id]
-            del own[incident.public_id]
-    if own:
-        rows = _stored(incidents[0].project_id, [*own.values()])
-        for incident in incidents:
-            if incident.public_id in own:
-                incident.loop = rows[own[incident.public_id].key]
+        incident.loop = rows[own[incident.public_id].key]
 
 
 def _identity(incident: Incident) -> LoopIdentity:
@@ -52,17 +36,6 @@ def _identity(incident: Incident) -> LoopIdentity:
         evidence.get("detail") or {},
         evidence.get("calls") or (),
     )
-
-
-def _of_older(project_id: int, group_ids: Iterable[str]) -> dict[str, Loop]:
-    """Return the loops of the stored incidents that started these groups, except those that stand alone."""
-    wanted = set(group_ids)
-    if not wanted:
-        return {}
-    rows = Loop.objects.filter(project_id=project_id, incidents__public_id__in=wanted).annotate(
-        first=F("incidents__public_id")
-    )
-    return {row.first: row for row in rows if not LoopIdentity(row.kind, detail=row.detail).stands_alone}
 
 
 def _stored(project_id: int, identities: Sequence[LoopIdentity]) -> dict[str, Loop]:

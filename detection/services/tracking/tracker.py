@@ -27,7 +27,7 @@ from detection.models import (
     Session,
 )
 from detection.models.evidence import Evidence
-from detection.models.incidents import IncidentLabel, IncidentStatus, new_public_id
+from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
 from detection.services.tracking import lifecycle
@@ -40,6 +40,8 @@ ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
 MAX_TRACES = 100
+MAX_FINDINGS = 16
+"""Findings that an incident names, as many as a session remembers loops; the one not seen longest makes room."""
 _SIGNS_OF_LIFE = {
     EventType.RESULT: "the result arrived",
     EventType.HEARTBEAT: "the call still runs",
@@ -49,9 +51,9 @@ _SIGNS_OF_LIFE = {
 """Why an incident about silence ends, by the event that ends it."""
 _LEFT = "the agent changed course"
 _FOUND_FIELDS = (
-    "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections", "was_guarded", "calls_blocked",
-    "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq", "last_call_number", "evidence",
-    "policy", "last_seen_at",
+    "calls_digest", "findings", "kinds", "is_recorded_only", "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections",
+    "was_guarded", "calls_blocked", "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq",
+    "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip
 """Fields of an incident that a finding changes."""
 
@@ -99,17 +101,21 @@ class IncidentTracker:
 
     @property
     def active(self) -> dict[str, Incident]:
-        """Active incidents by loop identity. One query the first time, none for a healthy session."""
+        """Active incidents by public id. One query the first time, none for a healthy session."""
         if self._active is None:
             rows = Incident.objects.filter(session=self.session, ended_at=None, is_of_family=False).order_by(
                 "pk"
             )
-            self._active = {row.calls_digest: row for row in rows}
+            self._active = {row.public_id: row for row in rows}
         return self._active
 
     def incident_of(self, calls_digest: str) -> Incident | None:
         """Return the active incident of a loop that was found in the session or, in this transaction, in its family."""
-        return self._of_family.get(calls_digest) or self.active.get(calls_digest)
+        return self._of_family.get(calls_digest) or self._with(calls_digest)
+
+    def _with(self, calls_digest: str) -> Incident | None:
+        """Return the active incident of the session that has a finding of these calls."""
+        return next((one for one in self.active.values() if calls_digest in one.findings), None)
 
     def reload(self) -> None:
         """Read the incidents again: a person changed one in this transaction. Other changes must be saved already."""
@@ -190,11 +196,11 @@ class IncidentTracker:
         self._now = session.evaluated_seq, at
         about = EventRecord(type="", agent=session.agent, backend=session.backend, model=session.model)
         for finding in findings:
-            if finding.calls_digest not in self.active:
+            if self._with(finding.calls_digest) is None:
                 tool = str(finding.detail["tool"])
-                incident = self._open(finding.seqs[-1], tool, finding, policy, about, None)
-                self.active[finding.calls_digest] = incident
-                self._found(incident, finding.seqs[-1], finding, Step())
+                incident = self._open(finding.seqs[-1], finding, about)
+                self.active[incident.public_id] = incident
+                self._found(incident, finding.seqs[-1], tool, finding, Step(), policy)
 
     def observe(self, seq: int, tool: str, step: Step, policy: Policy, event: EventRecord) -> Incident | None:
         """Apply the findings of a call or its result; return the incident of the deciding finding."""
@@ -206,13 +212,13 @@ class IncidentTracker:
             if self.family_top is not None and detector_for(finding.kind).spans_family:
                 self._found_in_family(self.family_top, seq, tool, finding, step, policy, event)
                 continue
-            incident = self.active.get(finding.calls_digest)
+            incident = self._with(finding.calls_digest) or self._of_same_loop(finding)
             if incident is None:
-                incident = self._open(seq, tool, finding, policy, event, self._group_of(finding))
-                self.active[finding.calls_digest] = incident
-            else:
+                incident = self._open(seq, finding, event)
+                self.active[incident.public_id] = incident
+            elif incident not in in_step:
                 self._found_again(incident, seq)
-            self._found(incident, seq, finding, step)
+            self._found(incident, seq, tool, finding, step, policy)
             in_step.append(incident)
         if step.result_is_new and not step.duplicate and step.cell is not None and step.cell.result == "new":
             self._note_progress(seq, in_step, has_run=step.cell.decision not in BLOCKING)
@@ -232,13 +238,16 @@ class IncidentTracker:
         blocked has run only if it was just reported; the result of another one is the message of its block.
         """
         for incident in self.active.values():
-            evidence = incident.evidence
             if incident in in_step or seq not in _seen(incident) or (incident.was_guarded and not has_run):
                 continue
-            if detector_for(incident.kind).is_refuted(
-                evidence.get("results", ""), evidence.get("detail", {})
-            ):
-                evidence["progress"] = seq
+            # What another detector found of the same call may not depend on results.
+            latest = [
+                one
+                for one in incident.findings.values()
+                if one["last_call_number"] == incident.last_call_number
+            ]
+            if all(detector_for(one["kind"]).is_refuted(one["results"], one["detail"]) for one in latest):
+                incident.evidence["progress"] = seq
                 self._changes.touch(incident, ("evidence",))
 
     def _found_in_family(
@@ -267,7 +276,7 @@ class IncidentTracker:
                 .first()
             )
         if incident is None:
-            incident = self._open(seq, tool, finding, policy, event, None)
+            incident = self._open(seq, finding, event)
             incident.is_of_family, incident.session_name = True, top.session_name
             incident.session_id, incident.agent = top.session_id, top.agent or event.agent
             if not self._is_top(incident):
@@ -276,7 +285,7 @@ class IncidentTracker:
         else:
             self._found_again(incident, seq)
         self._of_family[finding.calls_digest] = incident
-        self._found(incident, seq, finding, step)
+        self._found(incident, seq, tool, finding, step, policy)
 
     def _is_top(self, incident: Incident) -> bool:
         return incident.session_name == self.session.external_id
@@ -299,7 +308,9 @@ class IncidentTracker:
         if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
             self._settle(incident, "went_on")
 
-    def _found(self, incident: Incident, seq: int, finding: Finding, step: Step) -> None:
+    def _found(
+        self, incident: Incident, seq: int, tool: str, finding: Finding, step: Step, policy: Policy
+    ) -> None:
         """Record a finding in the incident of its loop."""
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.calls_digest == finding.calls_digest
@@ -308,7 +319,12 @@ class IncidentTracker:
             self._count_in_family(incident, seq, finding)
         else:
             self._count_calls(incident, seq, finding)
-        self._describe(incident, finding)
+        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
+        is_stricter = is_stricter or (is_deciding and not incident.rung)
+        self._add_finding(incident, seq, tool, finding, decision, policy)
+        if incident.calls_digest == finding.calls_digest or is_stricter:
+            self._name_after(incident, finding)
+        incident.kinds = [*dict.fromkeys(one["kind"] for one in incident.findings_by_weight)]
         if not incident.is_of_family or self._is_top(incident):
             incident.last_seq = max(incident.last_seq, seq)
             incident.last_call_number = self.session.call_count
@@ -316,8 +332,6 @@ class IncidentTracker:
         if self.is_guarded:
             incident.was_guarded = True
             incident.calls_blocked += decision in ("block", "hold", "stop")
-        is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
-        is_stricter = is_stricter or (is_deciding and not incident.rung)
         if is_deciding and verdict.rung:
             self._note_rung(incident, verdict, is_stricter=is_stricter)
         if is_stricter:
@@ -369,6 +383,9 @@ class IncidentTracker:
         is_run_limit = detector.is_run_limit
         own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
+        if len(own) == MAX_TRACES:
+            # Older calls may have been counted before they were forgotten.
+            added = {one for one in added if one > min(own)}
         counted = added.difference(*(_seen(other) for other in self.active.values()))
         if self._changes.is_new(incident) and counted:
             counted -= self._counted_by_ended(min(counted))
@@ -379,7 +396,7 @@ class IncidentTracker:
             incident.calls_in_loop = max(
                 incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
             )
-        incident.evidence["seqs"] = _joined(incident.evidence.get("seqs"), sorted(added))
+        incident.evidence["seqs"] = sorted(own | added)[-MAX_TRACES:]
         self._changes.add_costs(incident, counted)
         is_new = self._changes.is_new(incident)
         if not is_run_limit or is_new:
@@ -413,29 +430,66 @@ class IncidentTracker:
                 self._counted_before.update(seqs or ())
         return self._counted_before
 
-    def _group_of(self, finding: Finding) -> str | None:
-        """Return the group of the active incidents of the loop that a finding is about; None if it is the first.
+    def _of_same_loop(self, finding: Finding) -> Incident | None:
+        """Return the active incident of the loop that a finding is about; None if it is the first.
 
-        A loop is what the reactions take for one. A finding is compared with all calls of a group, since those of a
-        growing loop outnumber its first finding. Groups never become one: a finding that fits two joins the older.
+        A loop is what the reactions take for one. A finding is compared with all calls of an incident, since those of a
+        growing loop outnumber its first finding. Incidents never become one: a finding that fits two joins the older.
         """
         if reactions.stands_alone(finding.kind, finding.detail):
             return None
-        calls: dict[str, set[str]] = {}
-        for incident in self.active.values():
-            detail = incident.evidence.get("detail") or FindingDetail()
-            if not reactions.stands_alone(incident.kind, detail):
-                calls.setdefault(incident.group_id, set()).update(incident.evidence.get("keys", ()))
         return next(
-            (group for group, keys in calls.items() if reactions.are_one_loop(finding.call_keys, keys)), None
+            (
+                one
+                for one in self.active.values()
+                if not reactions.stands_alone(one.kind, one.evidence.get("detail") or FindingDetail())
+                and reactions.are_one_loop(finding.call_keys, one.evidence.get("keys", ()))
+            ),
+            None,
         )
 
-    def _describe(self, incident: Incident, finding: Finding) -> None:
-        incident.count, incident.limit = max(incident.count, finding.count), finding.limit
-        incident.window_seconds, incident.confidence = finding.window_seconds, finding.confidence
-        evidence = incident.evidence
-        evidence["keys"] = _joined(evidence.get("keys"), finding.call_keys)
-        evidence |= {
+    def _add_finding(
+        self, incident: Incident, seq: int, tool: str, finding: Finding, decision: str, policy: Policy
+    ) -> None:
+        """Record what a detector found, with the settings that it has been found under first."""
+        known = incident.findings.pop(finding.calls_digest, None)
+        incident.findings[finding.calls_digest] = {
+            "kind": finding.kind,
+            "tool": known["tool"] if known else tool,
+            "count": max(known["count"] if known else 0, finding.count),
+            "limit": finding.limit,
+            "window_seconds": finding.window_seconds,
+            "confidence": finding.confidence,
+            "detections": (known["detections"] if known else 0) + 1,
+            "decision": max(decision, known["decision"] if known else "allow", key=DECISIONS.index),
+            "first_seq": known["first_seq"] if known else finding.first_seq,
+            "last_seq": seq,
+            "last_call_number": self.session.call_count,
+            "period": finding.period,
+            "results": finding.results,
+            "detail": finding.detail,
+        }
+        if len(incident.findings) > MAX_FINDINGS:
+            others = incident.findings.keys() - {incident.calls_digest}
+            del incident.findings[min(others, key=lambda one: incident.findings[one]["last_seq"])]
+        is_recorded_only = _is_recorded_only(policy.for_tool(tool), finding.kind)
+        if incident.is_recorded_only and not is_recorded_only:
+            incident.is_recorded_only = False
+            if not self._changes.is_new(incident):
+                self._changes.note(incident, "opened", "it is no longer recorded only")
+        if known is None:
+            explained = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+            incident.policy = explained | incident.policy
+        incident.evidence["keys"] = _joined(incident.evidence.get("keys"), finding.call_keys)
+
+    def _name_after(self, incident: Incident, finding: Finding) -> None:
+        """Name an incident after its finding that acted, whose values lists and pages show."""
+        own = incident.findings[finding.calls_digest]
+        incident.calls_digest = finding.calls_digest
+        incident.kind, incident.tool = own["kind"], own["tool"]
+        incident.count, incident.limit = own["count"], own["limit"]
+        incident.window_seconds, incident.confidence = own["window_seconds"], own["confidence"]
+        incident.evidence |= {
             "results": finding.results,
             "period": finding.period,
             "window_calls": finding.window_calls,
@@ -444,21 +498,10 @@ class IncidentTracker:
             "detail": finding.detail,
         }
 
-    def _open(
-        self,
-        seq: int,
-        tool: str,
-        finding: Finding,
-        policy: Policy,
-        event: EventRecord,
-        group_id: str | None,
-    ) -> Incident:
-        """Open an incident for a finding, in a group of its own if it has none."""
-        session, public_id = self.session, new_public_id()
-        fields = policy.for_tool(tool).explain(relevant_fields(finding.kind))
+    def _open(self, seq: int, finding: Finding, event: EventRecord) -> Incident:
+        """Open an incident for a finding, which is recorded next."""
+        session = self.session
         incident = Incident(
-            public_id=public_id,
-            group_id=group_id or public_id,
             project_id=session.project_id,
             session=session,
             session_name=session.external_id,
@@ -467,14 +510,11 @@ class IncidentTracker:
             model=event.model,
             is_demo=session.is_demo,
             calls_digest=finding.calls_digest,
+            is_recorded_only=True,
             kind=finding.kind,
-            tool=tool,
-            count=finding.count,
-            limit=finding.limit,
             decision="allow",
             first_seq=finding.first_seq,
             last_seq=seq,
-            policy=fields,
             evidence=Evidence(),
             status=IncidentStatus.OPEN,
             opened_at=self._now[1],
@@ -495,14 +535,10 @@ class IncidentTracker:
             self._changes.note(incident, "woke", "it got worse" if is_worse else "the time ran out")
 
     def _leave_quiet_ones(self) -> None:
-        """End the loops that were not detected for `QUIET_CALLS` calls; related ones end together."""
-        last_found: dict[str, int] = {}
-        loops = [one for one in self.active.values() if not detector_for(one.kind).is_silence]
-        for incident in loops:
-            group_id = incident.group_id
-            last_found[group_id] = max(last_found.get(group_id, 0), incident.last_call_number)
-        for incident in loops:
-            if self.session.call_count - last_found[incident.group_id] >= QUIET_CALLS:
+        """End the loops that were not detected for `QUIET_CALLS` calls."""
+        for incident in [*self.active.values()]:
+            is_quiet = self.session.call_count - incident.last_call_number >= QUIET_CALLS
+            if is_quiet and not detector_for(incident.kind).is_silence:
                 self._end(incident, self._now[1], _LEFT, recovered=True)
 
     def end_all(self, at: datetime) -> None:
@@ -511,26 +547,22 @@ class IncidentTracker:
         of_calls = [one for one in loops if detector_for(one.kind).is_of_calls]
         left = self._left()
         for incident in loops:
-            is_other = any(
-                _last_call(one) > _last_call(incident)
-                for one in of_calls
-                if one.group_id != incident.group_id
-            )
-            if incident.calls_digest not in left:
+            if incident.public_id not in left:
+                is_other = any(_last_call(one) > _last_call(incident) for one in of_calls)
                 note = f"the session ended in {'another' if is_other else 'the'} loop"
             elif self.session.call_count == incident.last_call_number:
                 note = "its last call had a new result"
             else:
                 note = _LEFT
-            self._end(incident, at, note, recovered=incident.calls_digest in left)
+            self._end(incident, at, note, recovered=incident.public_id in left)
 
     def _left(self) -> set[str]:
-        """Return the identities of the active loops that the latest call of the session was not a part of."""
+        """Return the ids of the active incidents that the latest call of the session was not a part of."""
         loops = self.active.values()
-        # An agent that leaves one loop for another one, or that two detectors find in turns, has not recovered.
+        # An agent that leaves one loop for another one has not recovered.
         latest = max((_last_call(one) for one in loops if detector_for(one.kind).is_of_calls), default=0)
         return {
-            one.calls_digest
+            one.public_id
             for one in loops
             if self.session.call_count > (latest if detector_for(one.kind).is_of_calls else _last_call(one))
         }
@@ -544,7 +576,7 @@ class IncidentTracker:
         for incident in [*self.active.values()]:
             is_silence = detector_for(incident.kind).is_silence
             if is_gone or not is_silence:
-                recovered = None if is_silence else incident.calls_digest in left
+                recovered = None if is_silence else incident.public_id in left
                 self._note_end(incident, at, recovered=recovered, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, note: str, *, recovered: bool) -> None:
@@ -555,7 +587,7 @@ class IncidentTracker:
         incident.ended_at, incident.recovered = at, recovered
         self._changes.note_end(incident, self._now[0])
         self._counted_before |= _seen(incident)
-        del self.active[incident.calls_digest]
+        del self.active[incident.public_id]
         lifecycle.settle(incident)
         self._changes.touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
         self._changes.note(incident, "ended", note)
@@ -646,6 +678,11 @@ class IncidentTracker:
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:
             self._changes.note(incident, outcome, f"after {awaiting['rung']}")
+
+
+def _is_recorded_only(policy: Policy, kind: str) -> bool:
+    """Return whether the policy asks for no reaction of a detector. Of silence, operators are told without one."""
+    return not detector_for(kind).is_silence and {*reactions.rungs(policy, kind)} == {"observe"}
 
 
 def _last_call(incident: Incident) -> int:

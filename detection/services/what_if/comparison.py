@@ -23,27 +23,34 @@ _LABELS = ("true_loop", "false_alarm", "")
 
 
 def is_same_loop(one: Detected, other: Detected) -> bool:
-    """Return whether two incidents are about the same loop: of one kind, at the same place, with calls in common."""
+    """Return whether two incidents are about the same loop: at the same place, with calls in common.
+
+    Another detector may have acted. Those that stand alone, such as limits, are about one only if they are of one kind.
+    """
     return (
-        one.kind == other.kind
+        _sort_of(one) == _sort_of(other)
         and one.first_seq <= other.last_seq
         and other.first_seq <= one.last_seq
-        and (one.calls_digest == other.calls_digest or not one.seqs.isdisjoint(other.seqs))
+        and not (one.digests.isdisjoint(other.digests) and one.seqs.isdisjoint(other.seqs))
     )
+
+
+def _sort_of(one: Detected) -> str:
+    return one.kind if detector_for(one.kind).stands_alone else ""
 
 
 def matches(ones: Iterable[Detected], others: Iterable[Detected]) -> list[tuple[Detected, Detected | None]]:
     """Return each incident of the first list with the one of the second about the same loop, if there is one."""
-    by_kind: defaultdict[str, list[Detected]] = defaultdict(list)
+    by_sort: defaultdict[str, list[Detected]] = defaultdict(list)
     for other in others:
-        by_kind[other.kind].append(other)
-    return [(one, _best(one, by_kind[one.kind])) for one in ones]
+        by_sort[_sort_of(other)].append(other)
+    return [(one, _best(one, by_sort[_sort_of(one)])) for one in ones]
 
 
 def _best(one: Detected, others: list[Detected]) -> Detected | None:
     found = [other for other in others if is_same_loop(one, other)]
     return next(
-        (other for other in found if other.calls_digest == one.calls_digest), found[0] if found else None
+        (other for other in found if not other.digests.isdisjoint(one.digests)), found[0] if found else None
     )
 
 
@@ -200,6 +207,7 @@ class Findings:
             | {
                 "difference": difference,
                 "decision_after": other.decision,
+                "kind_after": other.kind,
                 "limit_after": other.limit,
                 "found_at_call_after": other.found_at_call,
                 "reacted_at_call_after": other.reacted_at_call,

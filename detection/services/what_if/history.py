@@ -11,8 +11,9 @@ from typing import Final
 from django.db.models import Max, Q, Sum
 
 from detection.engine.detectors import DETECTORS
+from detection.engine.fields import FIELDS
 from detection.engine.identity import Keyer
-from detection.engine.policy import relevant_fields, stored_values
+from detection.engine.policy import stored_values
 from detection.models import Approval, AuditEntry, EventType, Incident, Project, QuarantinedEvent, Session
 from detection.models.audit import SESSION_ACTIONS
 from detection.selectors.ancestors import top_of
@@ -41,7 +42,7 @@ _NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence or one.spans_fa
 """A replay folds the events of one session. What is found otherwise is neither gained nor lost by a change."""
 _RECORDED = (
     "session_id", "public_id", "label", "kind", "calls_digest", "tool", "agent", "backend", "model", "count", "limit",
-    "decision", "first_seq", "last_seq", "evidence__seqs", "opened_at", "calls_in_loop", "policy", "resolved_at",
+    "decision", "first_seq", "last_seq", "evidence__seqs", "findings", "opened_at", "calls_in_loop", "policy", "resolved_at",
     "ended_at",
 )  # fmt: skip
 
@@ -108,8 +109,12 @@ class History:
             )
             if resolved_at is not None and resolved_at == ended_at:
                 records.touched.add(session_id)  # a person ended the loop
-            seqs, calls = frozenset(row.pop("evidence__seqs") or ()), row.pop("calls_in_loop")
-            records.incidents.setdefault(session_id, []).append(Detected(seqs=seqs, calls=calls, **row))
+            row |= {
+                "seqs": frozenset(row.pop("evidence__seqs") or ()),
+                "digests": frozenset(row.pop("findings")),
+                "calls": row.pop("calls_in_loop"),
+            }
+            records.incidents.setdefault(session_id, []).append(Detected(**row))
         names = {session.external_id: session.pk for session in sessions}
         entries = AuditEntry.objects.filter(
             project_id=self._project.pk, action__in=SESSION_ACTIONS, subject__in=names
@@ -229,5 +234,5 @@ class History:
         policy = self._stored.policy_for(
             one.agent, one.backend, one.model, stored_values(session.policy_values), top_of(session)
         ).for_tool(one.tool)
-        explained = policy.explain(relevant_fields(one.kind))
+        explained = policy.explain(name for name in one.policy if name in FIELDS)
         return {name: setting["value"] for name, setting in explained.items()}

@@ -63,6 +63,7 @@ class Detected:
     seqs: frozenset[int]
     opened_at: datetime
     calls: int
+    digests: frozenset[str] = frozenset()
     cost_usd: float = 0.0
     found_at_call: int = 0
     reacted_at_call: int = 0
@@ -288,7 +289,7 @@ class SessionReplay:
         self._tracker.observe(seq, tool, step, policy, event)
         if step.verdict.findings:
             at_call = self._session.call_count
-            for name, incident in ((one.public_id, one) for one in self._tracker.active.values()):
+            for name, incident in self._tracker.active.items():
                 self._found.setdefault(name, (incident, at_call))
                 if incident.decision != self._reacted.get(name, ("allow", 0))[0]:
                     self._reacted[name] = incident.decision, at_call
@@ -317,6 +318,7 @@ def _detected(incident: Incident, at_call: int) -> Detected:
         first_seq=incident.first_seq,
         last_seq=incident.last_seq,
         seqs=frozenset(evidence.get("seqs", ())),
+        digests=frozenset(incident.findings),
         opened_at=incident.opened_at,
         calls=incident.calls_in_loop,
         found_at_call=at_call,

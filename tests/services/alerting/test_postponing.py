@@ -77,7 +77,6 @@ class Product:
         values = {
             "opened_at": now,
             "last_seen_at": now,
-            "group_id": f"{self.project.pk}-{next(self.numbers)}",
         }
         make_incident(self.project, **{**values, **fields})
         loops.assign_missing()

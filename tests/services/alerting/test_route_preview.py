@@ -97,8 +97,7 @@ def test_alerts_that_earlier_routes_send_are_counted_apart(project, receiver):
 def opens(project, number):
     """Open an incident of one loop in a session of its own."""
     make_incident(
-        project, agent="alpha-1", session_name=f"x{number}", calls_digest=f"l{number}", ended_at=None,
-        group_id=f"g{number}", opened_at=timezone.now(), last_seen_at=timezone.now(),
+        project, agent="alpha-1", session_name=f"x{number}", calls_digest=f"l{number}", ended_at=None, opened_at=timezone.now(), last_seen_at=timezone.now(),
     )  # fmt: skip
     loops.assign_missing()
     outbox.record_incident_event(Incident.objects.latest("pk"), "opened")

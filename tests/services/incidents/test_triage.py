@@ -12,7 +12,6 @@ from detection.services.incidents import triage
 from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR
-from tests.support.threads import in_thread
 
 
 @pytest.fixture
@@ -111,61 +110,44 @@ def test_what_detection_itself_does_to_an_incident_s_state_is_in_the_audit(incid
     assert [entry.action for entry in entries] == ["incident.opened", "incident.ended"]
 
 
-# --- related incidents ---
+# --- a loop that several detectors found ---
 
 
 @pytest.fixture
-def related(agent, project):
-    """A loop that two detectors found in the same calls, and the spent budget of the same run."""
+def found_by_two(agent, project):
+    """A loop that two detectors found in the same calls, beside the spent budget of the same run."""
     settings = {"mode": "warn", "outcome_max_results": 3, "budget_enabled": True, "budget_max_calls": 10}
     overrides.save_override(project.pk, PROJECT, settings | {"budget_ladder": "observe"}, OPERATOR, "watch")
     for number in range(10):
         agent.posts(agent.call("read_file", "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", "same"))
     evaluation.evaluate(Session.objects.get().key)
     rows = {row.kind: row for row in Incident.objects.filter(ended_at=None)}
-    assert {"repeat", "budget"} < set(rows)
-    of_loop = {row.group_id for kind, row in rows.items() if kind != "budget"}
-    assert len(of_loop) == 1
-    assert rows["budget"].group_id not in of_loop
-    return rows
+    budget = rows.pop("budget")
+    (loop,) = rows.values()
+    assert set(loop.kinds) >= {"repeat", "outcome"}
+    assert budget.kinds == ["budget"]
+    return loop
 
 
-def test_resolving_an_incident_resolves_those_of_its_loop_but_no_spent_budget_and_undo_restores_them(
-    project, related
-):
-    triage.resolve(project.pk, related["repeat"].public_id, OPERATOR, "known")
-
-    statuses = dict(Incident.objects.values_list("kind", "status"))
-    assert statuses.pop("budget") == "open"
-    assert set(statuses.values()) == {"resolved"}
-    other = next(row for kind, row in related.items() if kind not in ("repeat", "budget"))
-    assert other.activity.last().note == f"with {related['repeat'].public_id}: known"
-    triage.undo(project.pk, related["repeat"].public_id, OPERATOR)
+def test_what_people_do_with_a_loop_holds_for_all_its_detectors_but_no_spent_budget(project, found_by_two):
+    triage.resolve(project.pk, found_by_two.public_id, OPERATOR, "known")
+    assert Incident.objects.get(kind="budget").status == "open"
+    assert Incident.objects.exclude(kind="budget").get().status == "resolved"
+    triage.undo(project.pk, found_by_two.public_id, OPERATOR)
     assert set(Incident.objects.values_list("status", "ended_at")) == {("open", None)}
     assert Session.objects.get().state == "looping"
 
-
-def test_labelling_an_incident_labels_those_about_the_same_calls_but_no_spent_budget(project, related):
-    triage.label(project.pk, related["repeat"].public_id, OPERATOR, "false_alarm")
-
-    labels = dict(Incident.objects.values_list("kind", "label"))
-    assert labels.pop("budget") == ""
-    assert set(labels.values()) == {"false_alarm"}
-    triage.undo(project.pk, related["repeat"].public_id, OPERATOR)
+    triage.label(project.pk, found_by_two.public_id, OPERATOR, "false_alarm")
+    assert Incident.objects.get(kind="budget").label == ""
+    triage.undo(project.pk, found_by_two.public_id, OPERATOR)
     assert set(Incident.objects.values_list("label", "status")) == {("", "open")}
 
 
-@pytest.mark.django_db(transaction=True)
-def test_two_people_label_one_group_at_once_also_when_its_session_is_gone(project, related):
-    Session.objects.all().delete()
-    first, second = (related[kind].public_id for kind in related if kind != "budget")
-    for _ in range(10):
-        workers = [
-            in_thread(triage.label, project.pk, name, Actor(by), label)
-            for name, by, label in ((first, "ana", "false_alarm"), (second, "ben", "true_loop"))
-        ]
-        for worker in workers:
-            worker.result()
-    labels = dict(Incident.objects.values_list("kind", "label"))
-    assert labels.pop("budget") == ""
-    assert len({*labels.values()}) == 1
+def test_a_resolved_loop_that_other_detectors_find_on_is_not_opened_by_undo(project, agent, found_by_two):
+    triage.resolve(project.pk, found_by_two.public_id, OPERATOR)
+    for number in range(10, 14):
+        agent.posts(agent.call("read_file", "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", "same"))
+    evaluation.evaluate(Session.objects.get().key)
+    undone = triage.undo(project.pk, found_by_two.public_id, OPERATOR)
+    assert undone.ended_at is not None
+    assert Incident.objects.filter(ended_at=None).exclude(kind="budget").count() == 1

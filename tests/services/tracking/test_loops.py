@@ -89,7 +89,7 @@ def test_incidents_of_older_versions_get_their_loops_in_batches(project, repeat,
     repeat("s-1")
     repeat("s-2", tool="grep")
     for number in range(5):
-        make_incident(project, session_name=f"old-{number}", group_id=f"g{number}")
+        make_incident(project, session_name=f"old-{number}")
     before = {row.pk: row.loop_id for row in Incident.objects.filter(session__isnull=False)}
     Incident.objects.update(loop=None)
     monkeypatch.setattr(loops, "BATCH_INCIDENTS", 2)
@@ -104,7 +104,7 @@ def loop(project):
     """A loop with open, acknowledged and ended incidents."""
     for number, status in enumerate(("open", "open", "acknowledged", "ended", "snoozed")):
         make_incident(
-            project, status=status, session_name=f"s-{number}", group_id=f"g{number}", needs_acknowledgement=True,
+            project, status=status, session_name=f"s-{number}", needs_acknowledgement=True,
             snoozed_until=timezone.now() + timedelta(hours=1) if status == "snoozed" else None,
         )  # fmt: skip
     loops.assign_missing()
@@ -221,7 +221,7 @@ def test_a_loop_is_assigned_to_members_only(project, loop):
 
 
 def test_counts_and_lists_agree_in_every_state(project, loop):
-    other = make_incident(project, tool="grep", group_id="other", label="false_alarm", status="ended")
+    other = make_incident(project, tool="grep", label="false_alarm", status="ended")
     loops.assign_missing()
     other.refresh_from_db()
     loop_triage.later(project.pk, other.loop.public_id, OPERATOR, until_worse=True)
@@ -253,7 +253,7 @@ def test_sixteen_workers_open_incidents_of_the_same_loops_at_once():
                 rows = [
                     Incident(
                         project=project, session_name=f"s-{number}", calls_digest="x", kind="repeat", tool=name, count=4, limit=4,
-                        decision="warn", first_seq=1, last_seq=4, public_id=f"{number}{name}", group_id=f"{number}{name}",
+                        decision="warn", first_seq=1, last_seq=4, public_id=f"{number}{name}",
                     )
                     for name in names
                 ]  # fmt: skip

@@ -1,10 +1,9 @@
-"""Every finding is an incident of its own; related ones are linked, their calls are counted once."""
+"""A loop is one incident, whichever detectors find it; calls are counted once."""
 
 import pytest
 
 from detection.engine.scopes import PROJECT
 from detection.models import AlertEvent, Incident, Notification, Session
-from detection.selectors.incidents import related
 from detection.services.alerting import routing
 from detection.services.incidents import triage
 from detection.services.policies import overrides
@@ -80,26 +79,65 @@ def test_a_loop_that_continues_after_its_incident_was_resolved_counts_no_call_ag
     assert (float(first.cost_usd), float(second.cost_usd)) == (2.5, 1.0)
 
 
-def test_the_incidents_of_one_loop_are_told_in_one_notification_and_a_spent_limit_in_another(
+def test_a_loop_is_told_once_however_many_detectors_find_it_and_a_spent_limit_by_itself(
     agent, project, receiver
 ):
-    limited(project, budget_max_calls=4, stagnation_max_calls=4)
+    limited(project, budget_max_calls=4, outcome_max_results=3, mode="warn", budget_ladder="warn")
     make_route(project, make_webhook(project, receiver), group_by=["kind"], event_types=["opened"])
     for number in range(10):
         agent.posts(agent.call("search", "{}", call_id=f"c-{number}"), agent.result(f"c-{number}", "same"))
     evaluate(Session.objects.get().key)
-    loop, budget = Incident.objects.exclude(kind="budget"), Incident.objects.get(kind="budget")
-    assert loop.count() > 1
-    first = loop.earliest("pk")
-    assert {row.public_id for row in related(first)} == {row.public_id for row in loop.exclude(pk=first.pk)}
-    assert related(budget) == []
+    loop, budget = Incident.objects.exclude(kind="budget").get(), Incident.objects.get(kind="budget")
+    assert len(loop.kinds) > 1
     routing.route_pending()
     told = [
-        {event.facts["kind"] for event in AlertEvent.objects.filter(items__notification=one)}
+        [event.facts["kinds"] for event in AlertEvent.objects.filter(items__notification=one)]
         for one in Notification.objects.all()
     ]
-    kinds = {*loop.values_list("kind", flat=True)}
-    assert sorted(told, key=sorted) == sorted([kinds, {"budget"}], key=sorted)
+    assert sorted(told) == sorted([[loop.kinds], [budget.kinds]])
+
+
+def test_what_is_recorded_only_is_told_to_nobody_until_an_agent_is_told(agent, project):
+    limited(project)
+    observe(agent, [("search", "{}")] * 9)
+    assert Incident.objects.get(kind="repeat").is_recorded_only
+    assert not AlertEvent.objects.exists()
+    limited(project, mode="warn")
+    observe(agent, [("search", "{}")] * 3)
+    assert not Incident.objects.get(kind="repeat").is_recorded_only
+    assert [event.type for event in AlertEvent.objects.all()] == ["opened"]
+    limited(project, mode="block")
+    observe(agent, [("search", "{}")] * 3)
+    assert [event.type for event in AlertEvent.objects.order_by("pk")] == ["opened", "escalated"]
+
+
+def test_an_incident_is_named_after_the_detector_that_acted(agent, project):
+    """`outcome` finds it first and is recorded only; `repeat` joins, and what it does is what the incident says."""
+    settings = {"outcome_ladder": "observe", "mode": "block", "stagnation_enabled": False}
+    overrides.save_override(project.pk, PROJECT, settings, OPERATOR, "for the test")
+
+    def edit(number, line):
+        arguments = f'{{"path": "a.py", "old": "line {line}"}}'
+        verdict = agent.asks(agent.call("edit_file", arguments, call_id=f"c-{number}")).verdicts[0]
+        if verdict.decision in ("allow", "warn"):
+            agent.posts(agent.result(f"c-{number}", "Error: old text not found", is_error=True))
+            evaluate(Session.objects.get().key)
+        return verdict.decision
+
+    for number in range(8):
+        edit(number, number * 7919)
+    first = Incident.objects.get()
+    assert (first.kind, first.decision, first.kinds) == ("outcome", "allow", ["outcome"])
+    assert "block" in {edit(number, 1) for number in range(8, 16)}
+    found = Incident.objects.get()
+    assert found.public_id == first.public_id
+    assert (found.kind, found.decision) == ("repeat", "block")
+    assert found.kinds[0] == "repeat"
+    decisions = {one["kind"]: one["decision"] for one in found.findings.values()}
+    assert (decisions["repeat"], decisions["outcome"]) == ("block", "allow")
+    assert found.policy.keys() >= {"max_repeats", "outcome_max_results"}
+    own = found.findings[found.calls_digest]
+    assert (found.count, found.limit, found.confidence) == (own["count"], own["limit"], own["confidence"])
 
 
 def test_a_loop_identity_stays_one_incident_while_it_lasts(agent, project):
