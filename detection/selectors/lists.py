@@ -108,6 +108,10 @@ def _label_fields(of: str = "") -> tuple[FilterField, ...]:
     )  # fmt: skip
 
 
+def _found_by(kind: str, _: object) -> Q:
+    return Q(kinds__contains=[kind])
+
+
 INCIDENTS: Final = ListSpec(
     name="incidents",
     words="incidents",
@@ -133,8 +137,7 @@ INCIDENTS: Final = ListSpec(
             type="choice",
             help="Any detector that found the loop, not only the one that acted",
             choices=tuple(
-                FieldChoice(one.kind, one.label, lambda _, kind=one.kind: Q(kinds__contains=[kind]))
-                for one in DETECTORS
+                FieldChoice(one.kind, one.label, partial(_found_by, one.kind)) for one in DETECTORS
             ),
         ),
         FilterField(

@@ -515,7 +515,10 @@ def navigation_counts(project_id: int) -> LoopBadges:
     """Count the loops of the navigation; a query of the active postponements, and one or two bounded ones by index."""
     now = timezone.now()
     later = [*active_postponements(now).filter(project_id=project_id).values_list("loop", flat=True)]
-    rows = Incident.objects.filter(project_id=project_id, status__in=AT_WORK, loop__isnull=False)
+    # What is recorded only asks for nothing, so it is listed without a number.
+    rows = Incident.objects.filter(
+        project_id=project_id, status__in=AT_WORK, loop__isnull=False, is_recorded_only=False
+    )
     if not later:
         return LoopBadges(_distinct(rows), 0)
     firing = firing_postponements(now).filter(project_id=project_id)

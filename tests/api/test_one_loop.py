@@ -38,7 +38,9 @@ def test_every_loop_is_one_incident_and_honest_work_is_none(api, project, preset
         assert api.post("/events", {"events": events}).status_code == 202
         evaluate(Session.objects.get(external_id=name).key)
 
-    found, counted, detectors = Counter(), Counter(), set()
+    found: Counter[str] = Counter()
+    counted: Counter[str] = Counter()
+    detectors = set()
     for row in incidents(api):
         found[row["session"]] += 1
         counted[row["session"]] += row["counted_calls"]

@@ -51,7 +51,8 @@ _SIGNS_OF_LIFE = {
 """Why an incident about silence ends, by the event that ends it."""
 _LEFT = "the agent changed course"
 _FOUND_FIELDS = (
-    "calls_digest", "findings", "kinds", "is_recorded_only", "kind", "tool", "count", "limit", "window_seconds", "confidence", "detections",
+    "calls_digest", "findings", "kinds", "is_recorded_only", "kind", "tool", "count", "limit", "window_seconds",
+    "confidence", "detections",
     "was_guarded", "calls_blocked", "calls_in_loop", "counted_calls", "cost_usd", "decision", "rung", "last_seq",
     "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip

@@ -41,9 +41,9 @@ NOT_STORED, TOO_LONG = "payloads_not_stored", "too_long"
 _NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence or one.spans_family]
 """A replay folds the events of one session. What is found otherwise is neither gained nor lost by a change."""
 _RECORDED = (
-    "session_id", "public_id", "label", "kind", "calls_digest", "tool", "agent", "backend", "model", "count", "limit",
-    "decision", "first_seq", "last_seq", "evidence__seqs", "findings", "opened_at", "calls_in_loop", "policy", "resolved_at",
-    "ended_at",
+    "session_id", "public_id", "label", "kind", "calls_digest", "tool", "agent", "backend", "model", "count",
+    "limit", "decision", "first_seq", "last_seq", "evidence__seqs", "findings", "opened_at", "calls_in_loop",
+    "policy", "resolved_at", "ended_at",
 )  # fmt: skip
 
 

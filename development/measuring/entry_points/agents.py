@@ -155,23 +155,21 @@ def obstacle_of_reports(scenario: Json, stage: Stage) -> str:
 
 
 class AgentReportPlay(AgentGuardPlay):
-    """A scenario whose calls are reported; the incidents and decisions that workers store are compared."""
+    """A scenario whose calls are reported; the findings and decisions that workers store are compared."""
 
     _led = ReportedSession
 
     def _note_stored(self) -> None:
         for session in self._sessions.values():
-            decisions, incidents = session.stored()
-            for incident in incidents:
-                if incident["decision"] != "allow":
-                    index = session.entries[incident["last_seq"] - 1]
-                    self._reactions.append(
-                        _reaction(index, incident["decision"], {**incident, "results": None})
-                    )
+            decisions, findings = session.stored()
+            for one in findings:
+                if one["decision"] != "allow":
+                    index = session.entries[one["last_seq"] - 1]
+                    self._reactions.append(_reaction(index, one["decision"], {**one, "results": None}))
             # A call of which no incident remains is a difference of its own.
             kind = {"kind": "no incident", "count": 0, "results": None}
             self._reactions += [
-                _reaction(index, decision, kind) for index, decision in decisions.items() if not incidents
+                _reaction(index, decision, kind) for index, decision in decisions.items() if not findings
             ]
 
 

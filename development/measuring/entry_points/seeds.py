@@ -274,9 +274,9 @@ def obstacle_of_reports(scenario: Json, stage: Stage) -> str:
 
 
 class SeedReportPlay(SeedGuardPlay):
-    """A scenario whose calls are reported; the incidents that workers store are compared.
+    """A scenario whose calls are reported; the findings that workers store are compared.
 
-    A worker stores of each incident its detector, how often it was detected, and its last count, and of each call its
+    A worker stores of each finding its detector, how often it was detected, and its last count, and of each call its
     decision. The calls after one that ends a session are not sent: no agent of the original systems would make them.
     """
 
@@ -313,17 +313,17 @@ class SeedReportPlay(SeedGuardPlay):
         kinds: dict[str, int] = {}
         counts: dict[str, int] = {}
         for session in self._sessions.values():
-            decisions, incidents = session.stored()
+            decisions, findings = session.stored()
             decided += decisions
-            for incident in sorted(incidents, key=lambda one: int(one["last_seq"])):
-                kind = seeds.kind_in_their_words(self._system, incident["kind"], "")
-                kinds[kind] = kinds.get(kind, 0) + incident["detections"]
-                counts[kind] = incident["count"]
+            for one in sorted(findings, key=lambda one: int(one["last_seq"])):
+                kind = seeds.kind_in_their_words(self._system, one["kind"], "")
+                kinds[kind] = kinds.get(kind, 0) + one["detections"]
+                counts[kind] = one["count"]
         got |= {"decided": sorted(decided), "kinds": kinds, "counts": counts}
         wanted = Counter(_WINDOWED.get(one["kind"], one["kind"]) for one in self._expected)
         # Without a kind, either is right.
         if wanted != kinds and (None not in wanted or sum(wanted.values()) != sum(kinds.values())):
-            yield f"incidents: expected {dict(wanted)}, got {kinds}"
+            yield f"findings: expected {dict(wanted)}, got {kinds}"
         # Findings about results stand with no call, and those that change nothing leave the call as it is.
         expected = [
             one["i"]

@@ -81,10 +81,14 @@ class GuardedSession:
             time.sleep(_POLL_SECONDS)
 
     def stored(self) -> tuple[dict[int, str], list[Json]]:
-        """Return what workers stored: decisions other than `allow` by the position of the call, and incidents."""
+        """Return what workers stored: decisions other than `allow` by the position of the call, and findings."""
         if not self.entries:
             return {}, []
-        incidents: list[Json] = self.evaluated()["incidents"]
+        found = [
+            finding
+            for incident in self.evaluated()["incidents"]
+            for finding in self._send("GET", f"incidents/{incident['id']}")["findings"]
+        ]
         decisions: dict[int, str] = {}
         given = {"limit": "500"}
         while True:
@@ -93,7 +97,7 @@ class GuardedSession:
                 if call["decision"] != "allow":
                     decisions[self.entries[call["seq"] - 1]] = str(call["decision"])
             if not page["next_cursor"]:
-                return decisions, incidents
+                return decisions, found
             given["cursor"] = page["next_cursor"]
 
     def policy(self) -> Json:
