@@ -156,8 +156,8 @@ def deliveries(
 def matches(row: AlertRoute | AlertSilence, facts: AlertFacts) -> bool:
     """Return whether every list of the row matches; empty lists match, and text lists contain globs.
 
-    A route is for a loop that one of its detectors found, a silence for one that only its detectors found: what nobody
-    asked to be silent is told.
+    A route is for a loop that one of its detectors found, a silence for one that only its detectors found, so that
+    nothing is hidden that nobody asked to hide.
     """
     kinds = facts.get("kinds") or [facts["kind"]]
     is_found = all if isinstance(row, AlertSilence) else any

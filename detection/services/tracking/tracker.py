@@ -41,7 +41,7 @@ SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
 MAX_TRACES = 100
 MAX_FINDINGS = 16
-"""Findings that an incident names, as many as a session remembers loops; the one not seen longest makes room."""
+"""Findings that an incident names, as many as a session remembers loops; the one found longest ago goes first."""
 _SIGNS_OF_LIFE = {
     EventType.RESULT: "the result arrived",
     EventType.HEARTBEAT: "the call still runs",
@@ -682,7 +682,7 @@ class IncidentTracker:
 
 
 def _is_recorded_only(policy: Policy, kind: str) -> bool:
-    """Return whether the policy asks for no reaction of a detector. Of silence, operators are told without one."""
+    """Return whether the policy asks for no reaction of a detector. Silence is alerted without one."""
     return not detector_for(kind).is_silence and {*reactions.rungs(policy, kind)} == {"observe"}
 
 
