@@ -105,16 +105,11 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
 def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
     """Return the values of the silence form, from a rejected submission or from a link."""
     if given is not None:
-        loop = given.get("loop", "") or given.get("of_loop", "")
         form: dict[str, Any] = {
             name: given.get(name, "") for name in ("reason", "hours", "tools", "agents", "models", "tags")
         }
-        return form | {"loop": loop, "is_of_loop": bool(given.get("loop")), "kinds": given.getlist("kinds")}
-    filled = {name: query.get(name, "")[:300] for name in ("tool", "agent", "loop")}
-    return {
-        "tools": filled["tool"], "agents": filled["agent"], "loop": filled["loop"], "is_of_loop": True,
-        "hours": SILENCE_SPANS[1][0] if filled["loop"] else "",
-    }  # fmt: skip
+        return form | {"kinds": given.getlist("kinds")}
+    return {f"{name}s": query.get(name, "")[:300] for name in ("tool", "agent")}
 
 
 def _loop_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[int, str]:
@@ -133,8 +128,6 @@ def _conditions(row: AlertSilence, loop_urls: Mapping[int, str]) -> list[tuple[s
         ("backends", "backend"), ("model_names", "model"), ("tags", "tag"),
     )  # fmt: skip
     found = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
-    if row.calls_digest:
-        found.append(("loop", row.calls_digest, ""))
     if row.loop:
         sentence = "".join(part.text for part in loop_text.sentence(row.loop))
         found.append(("loop", sentence, loop_urls.get(row.loop.pk, "")))
@@ -290,7 +283,6 @@ def _silence(request: ProjectRequest, _: str) -> None:
         actor_of(request),
         reason=text_of(request.POST, "reason"),
         ends_at=timezone.now() + timedelta(hours=int(hours)),
-        calls_digest=text_of(request.POST, "loop"),
         kinds=request.POST.getlist("kinds"),
         tools=words_of(request.POST, "tools"),
         agents=words_of(request.POST, "agents"),

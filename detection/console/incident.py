@@ -24,7 +24,6 @@ from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
-from detection.services.exceptions import exceptions
 from detection.web.forms import PREFIX
 
 METER_SQUARES = 24
@@ -85,7 +84,6 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "uncounted": incident_text.uncounted(incident),
         "slow_calls": incident_text.slow_calls(incident),
         "window_seconds": incident_text.window_seconds(incident),
-        "mute_url": _mute_url(request, incident),
         "silence": routing.matching_silence(
             routing.active_silences(request.project.pk, timezone.now()), event_facts.incident_facts(incident)
         ),
@@ -100,15 +98,6 @@ def _is_session_stopped(incident: Incident) -> bool:
     session = incident.session
     is_stopped = session is not None and session.stopped_by_kind == StoppedByKind.DETECTION
     return is_stopped and incident.decision == "stop" and incident.was_guarded
-
-
-def _mute_url(request: ProjectRequest, incident: Incident) -> str:
-    """Return the address of the silence form, filled in for this loop; the person adds reason and duration."""
-    exact = {"tool": exceptions.exactly(incident.tool), "agent": exceptions.exactly(incident.agent)}
-    # The form separates patterns by commas, so a name with a comma is left to the loop condition.
-    fields = {name: value for name, value in exact.items() if value and "," not in value}
-    query = urlencode({"tab": "silences", **fields, "loop": incident.calls_digest})
-    return f"{reverse('console:alerts', args=[request.project.slug])}?{query}"
 
 
 def _ladder(incident: Incident) -> dict[str, Any]:

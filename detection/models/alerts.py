@@ -222,9 +222,6 @@ class AlertSilence(Matchers, TenantModel):
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
     public_id = models.CharField(max_length=32, default=new_silence_id, editable=False)
-    calls_digest = models.CharField(
-        max_length=32, blank=True, default="", help_text="Only loops of these calls."
-    )
     loop = TenantForeignKey(
         "detection.Loop",
         null=True,

@@ -398,7 +398,7 @@ CALL_COUNTS: Final = ListSpec(
 )
 """The hourly counts of calls, for `STATISTICS`. No list."""
 
-_NOT_OF_LOOPS = ("is", "loop", "group", "first", "label", "reason", "reaction", "recovery", "judge")
+_NOT_OF_LOOPS = ("is", "loop", "label", "reason", "reaction", "recovery", "judge")
 
 LOOPS: Final = ListSpec(
     name="loops",

@@ -15,7 +15,6 @@ const table = [
   ["l", "Later", () => press("l")],
   ["r", "Resolve", () => press("r")],
   ["s", "Snooze", () => press("s")],
-  ["m", "Mute", () => press("m")],
   ["f", "This is fine", () => press("f")],
   ["c", "Comment", () => press("c")],
   ["u", "Undo", () => press("u")],

@@ -101,14 +101,14 @@ def test_one_key_resolves_and_one_takes_it_back(site, world, page):
     assert world.incident.status == "open"
 
 
-def test_one_key_leads_to_muting_the_loop(site, world, page):
+def test_one_key_leads_to_the_loop_of_an_incident_and_the_next_puts_it_off(site, world, page):
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
-    page.keyboard.press("m")
-    page.wait_for_url("**/alerts?tab=silences*")
-    page.keyboard.type("known")  # the reason has the focus
-    page.get_by_role("button", name="Create silence").click()
-    page.wait_for_selector("text=Silence created")
-    assert AlertSilence.objects.get().calls_digest == world.incident.calls_digest
+    page.keyboard.press("l")
+    page.wait_for_url(f"**/loops/{world.incident.loop.public_id}*")
+    page.keyboard.press("l")
+    page.get_by_role("button", name="For 1 hour").click()
+    page.wait_for_selector("text=put off by")
+    assert AlertSilence.objects.get().loop_id == world.incident.loop_id
 
 
 def test_a_menu_that_a_key_opened_is_used_with_the_arrows(site, world, page):

@@ -268,10 +268,7 @@ def list_silences(request: ApiRequest, query: Query[SilenceQuerySchema]) -> Http
 )
 def create_silence(request: ApiRequest, body: Body[SilenceRequestSchema]) -> HttpResponse:
     """Silence matching alerts until a given time."""
-    values = _values(body, "calls_digest")
-    row = silences.create_silence(
-        request.principal.project_id, actor_of(request), calls_digest=body.calls_digest, **values
-    )
+    row = silences.create_silence(request.principal.project_id, actor_of(request), **_values(body))
     return json_response(document_of(row, SilenceSchema), 201)
 
 

@@ -220,9 +220,6 @@ class SilenceRequestSchema(MatchersSchema):
     )
     ends_at: Timestamp = Field(description="End, at most 90 days ahead.")
     starts_at: Timestamp | None = Field(None, description="Start. Now by default.")
-    calls_digest: Annotated[str, StringConstraints(max_length=32)] = Field(
-        "", description="Digest of calls. Only alerts about them are silenced."
-    )
 
 
 class SilenceSchema(SilenceRequestSchema):

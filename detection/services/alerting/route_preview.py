@@ -133,7 +133,6 @@ class _Simulation:
         self._silences = routing.active_silences(project_id, self._now)
         self._lasting: set[int] = set()
         self._by_key: dict[tuple[int, str], list[PreviewedNotification]] = defaultdict(list)
-        self._by_step: dict[tuple[int, datetime, str], PreviewedNotification] = {}
         self._all: list[PreviewedNotification] = []
         self.silenced = self.taken = 0
 
@@ -171,9 +170,7 @@ class _Simulation:
     def _send(self, event: AlertEvent, enabled: EnabledRoute, destination: AlertDestination) -> None:
         route = enabled.route
         group = self._by_key[destination.pk, routing.group_key(route, event.facts)]
-        step = (destination.pk, event.at, str(event.facts.get("group") or ""))
-        is_step = event.type == AlertEventType.OPENED and bool(step[2])
-        notification = (self._by_step.get(step) if is_step else None) or (group[-1] if group else None)
+        notification = group[-1] if group else None
         if notification is not None and (
             notification.sent_at < event.at or len(notification.events) >= routing.MAX_GROUPED
         ):
@@ -191,6 +188,4 @@ class _Simulation:
             group.append(notification)
         elif due < notification.sent_at and routing.is_urgent(event):
             notification.sent_at = due
-        if is_step:
-            self._by_step[step] = notification
         notification.events.append(event)

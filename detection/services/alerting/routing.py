@@ -197,9 +197,8 @@ def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> Ale
     if "containment" in facts:
         return None
     for silence in silences:
-        is_of_calls = not silence.calls_digest or silence.calls_digest == facts["calls_digest"]
         is_of_loop = silence.loop is None or silence.loop.public_id == facts.get("loop_id")
-        if is_of_calls and is_of_loop and matches(silence, facts):
+        if is_of_loop and matches(silence, facts):
             return silence
     return None
 

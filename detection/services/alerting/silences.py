@@ -28,7 +28,6 @@ def create_silence(
     reason: str,
     ends_at: datetime,
     starts_at: datetime | None = None,
-    calls_digest: str = "",
     loop: Loop | None = None,
     baseline: int | None = None,
     **matchers: Any,
@@ -41,8 +40,8 @@ def create_silence(
         After `starts_at`, at most 90 days ahead.
     starts_at
         None for now; a later time for planned maintenance.
-    calls_digest, loop
-        Only alert events of these calls, or of this loop.
+    loop
+        Only alert events of this loop.
     baseline
         See `AlertSilence`; validated by the caller.
     matchers
@@ -71,7 +70,6 @@ def create_silence(
         reason=reason.strip(),
         starts_at=starts_at,
         ends_at=ends_at,
-        calls_digest=calls_digest.strip()[:32],
         loop=loop,
         baseline=baseline,
         created_by=actor.name[:150],
@@ -86,7 +84,7 @@ def create_silence(
 def silence_as_dict(row: AlertSilence) -> dict[str, object]:
     """Return the columns of a silence as JSON values."""
     return {
-        **{name: getattr(row, name) for name in (*MATCHERS, "reason", "calls_digest", "created_by")},
+        **{name: getattr(row, name) for name in (*MATCHERS, "reason", "created_by")},
         **({"loop": row.loop.public_id, "baseline": row.baseline} if row.loop else {}),
         "starts_at": row.starts_at.isoformat(),
         "ends_at": row.ends_at.isoformat(),

@@ -52,12 +52,10 @@ def clear_reasons(project_id: int, incidents: Collection[str]) -> None:
         rows.filter(pk__in=found).update(note=ERASED)
 
 
-def clear_silences(project_id: int, calls_digests: Collection[str]) -> list[str]:
-    """Clear the reasons of silences for loops of which no incident is left; return the public ids of these silences."""
-    known = Incident.objects.filter(project_id=project_id).values("calls_digest")
-    rows = AlertSilence.objects.filter(project_id=project_id, calls_digest__in=calls_digests).exclude(
-        calls_digest__in=known
-    )
+def clear_silences(project_id: int, loop_ids: Collection[int]) -> list[str]:
+    """Clear the reasons of silences of loops that have no incident left; return the public ids of these silences."""
+    known = Incident.objects.filter(project_id=project_id, loop__in=loop_ids).values("loop")
+    rows = AlertSilence.objects.filter(project_id=project_id, loop__in=loop_ids).exclude(loop__in=known)
     found = [*rows.values_list("public_id", flat=True)]
     AlertSilence.objects.filter(project_id=project_id, public_id__in=found).update(reason=ERASED)
     return found

@@ -340,7 +340,7 @@ class _ErasureWork:
                 project_id, name
             )
             about = [*incidents.values_list("public_id", flat=True)]
-            calls_digests = [*incidents.values_list("calls_digest", flat=True).distinct()]
+            loop_ids = [*incidents.exclude(loop=None).values_list("loop", flat=True).distinct()]
             erased_mentions.clear_reasons(project_id, about)
             rows = Session.objects.filter(project_id=project_id).select_for_update()
             session = rows.filter(pk=session_id).first() if session_id is not None else None
@@ -355,7 +355,7 @@ class _ErasureWork:
                 ).count()
                 removal.delete_sessions(session.project_id, [session.pk])
             removed += self._erase_incidents(name, about)
-            about += erased_mentions.clear_silences(project_id, calls_digests)
+            about += erased_mentions.clear_silences(project_id, loop_ids)
             SessionFamily.objects.filter(project_id=project_id, name=name).delete()
             # One that runs may hold the name in memory, and would write it later.
             named = (

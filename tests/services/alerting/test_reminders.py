@@ -89,7 +89,7 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
             ANA,
             reason="known",
             ends_at=timezone.now() + timedelta(hours=1),
-            calls_digest=row.calls_digest,
+            tools=[row.tool],
         ),
     ],
     ids=["acknowledged", "resolved", "snoozed", "left by the agent", "silenced"],

@@ -15,7 +15,7 @@ from detection.models import Attempt, AuditEntry, Erasure, Incident, Loop, Sessi
 from detection.models.erasures import MAX_ATTEMPTS, name_digest
 from detection.selectors.erasures import list_erasures
 from detection.services import saved_views
-from detection.services.alerting import routing, silences
+from detection.services.alerting import routing
 from detection.services.approvals import decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, NotFound
@@ -144,7 +144,6 @@ def everywhere(project, receiver):
     until = timezone.now() + timedelta(hours=1)
     loop_triage.comment(project.pk, incident.loop.public_id, ANA, SECRET)
     loop_triage.later(project.pk, incident.loop.public_id, ANA, until=until, reason=SECRET)
-    silences.create_silence(project.pk, ANA, reason=SECRET, ends_at=until, calls_digest=incident.calls_digest)
     filters = urlencode({"q": write([term("session", NAME)])})
     saved_views.save_view(project.pk, "incidents", "Theirs", filters, ANA)
     saved_views.delete_view(
