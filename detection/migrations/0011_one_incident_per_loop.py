@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('detection', '0009_session_states'),
+        ('detection', '0010_containment_alerts'),
     ]
 
     operations = [
