@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('detection', '0010_containment_alerts'),
+        ('detection', '0011_import_labels'),
     ]
 
     operations = [
