@@ -96,7 +96,7 @@ def test_no_more_functions_carry_an_event_to_the_live_row(project, api):
         assert api.post("/events", {"type": "call", "session": "s-1", **call}).json()["accepted"] == 1
         session = Session.objects.get()
         assert evaluate(session.key) == 1
-        return browser.get("/p/walks/live/rows").json()["rows"]
+        return browser.get("/p/walks/session/rows").json()["rows"]
 
     walk(1)
     with carrying() as carriers:

@@ -37,7 +37,7 @@ def test_denied_requests_are_logged(caplog):
     viewer.force_login(make_member(project, Role.VIEWER))
     other = make_project()
     assert viewer.post(f"/p/{project.slug}/keys", {}).status_code == 403
-    assert viewer.get(f"/p/{other.slug}/live").status_code == 404
+    assert viewer.get(f"/p/{other.slug}/sessions").status_code == 404
     assert viewer.post("/projects", {"name": "mine"}).status_code == 403
     assert Client().get("/api/v1/sessions", headers={"Authorization": "Bearer lg_x"}).status_code == 401
     denied = [record.message for record in caplog.records if "access_denied" in record.message]

@@ -23,7 +23,7 @@ from detection.services.storage.disk_space import disk_monitor
 NAVIGATION = (
     ("now", "Now", "live", "n"),
     ("loops", "Loops", "loops", "l"),
-    ("live", "Sessions", "sessions", "s"),
+    ("sessions", "Sessions", "sessions", "s"),
     ("approvals", "Held", "approvals", "h"),
     ("statistics", "Insights", "statistics", "i"),
     ("policies", "Policies", "policies", "p"),
@@ -40,7 +40,7 @@ COUNTED = {
 
 SECTION_OF = {
     **dict.fromkeys(("loop", "incidents", "incident"), "loops"),
-    **dict.fromkeys(("session", "session_by_name"), "live"),
+    **dict.fromkeys(("session", "session_by_name"), "sessions"),
     **dict.fromkeys(
         (
             "tool_rule",

@@ -16,7 +16,7 @@ from django.template.loader import render_to_string
 from django.views.decorators.http import require_safe
 
 from detection import clock
-from detection.console import live_page, preferences
+from detection.console import preferences, sessions
 from detection.console.access import ProjectRequest, in_project
 from detection.console.recent_cache import RecentCache
 from detection.console.session_rows import SessionLine, session_row
@@ -67,8 +67,8 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
 def _response_body(request: ProjectRequest, seen: str) -> bytes:
     project, now = request.project, clock.now()
     changes = selector.changed_since(project.pk, request.GET.get("since", ""), seen=seen)
-    rows = live_page.page_rows(request)
-    query = live_page.listing_of(request).query
+    rows = sessions.page_rows(request)
+    query = sessions.listing_of(request).query
     page = selector.list_sessions(project.pk, query, "", rows + min(rows, MAX_MARGIN_ROWS))
     changed = {row.id for row in changes.sessions}
     order = [row.id for row in page.items]
@@ -118,6 +118,6 @@ def _html(request: ProjectRequest, stored: SessionRow, row: SessionLine) -> str:
     )
     known = row_cache.get(key)
     if known is None:
-        known = render_to_string("live/_row.html", {"row": row}, request)
+        known = render_to_string("sessions/_row.html", {"row": row}, request)
         row_cache.put(key, known)
     return known

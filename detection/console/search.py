@@ -176,7 +176,7 @@ def _names(request: ProjectRequest, text: str) -> Iterator[PaletteEntry]:
     project = request.project
     text = Redactor.of_project(project).name(text)
     sessions = Session.objects.filter(project_id=project.pk)
-    live = reverse("console:live", args=[project.slug])
+    live = reverse("console:sessions", args=[project.slug])
     for field in ("agent", "model", "tool"):
         for name in complete(SESSIONS, sessions, field, text)[:OF_A_GROUP]:
             url = f"{live}?{urlencode({'q': write([term(field, name)])})}"

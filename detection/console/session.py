@@ -65,8 +65,8 @@ def by_name(request: ProjectRequest) -> HttpResponse:
     if request.GET.get("or") == "search" and name and find_session(request.project, name) is None:
         messages.info(request, f"No session is named “{formatting.visible(name)}”.")
         query = urlencode({"q": language.write([language.Term("", (language.exact(name),))])})
-        return redirect(f"{reverse('console:live', args=[request.project.slug])}?{query}")
-    return _show(request, name) if name else redirect("console:live", request.project.slug)
+        return redirect(f"{reverse('console:sessions', args=[request.project.slug])}?{query}")
+    return _show(request, name) if name else redirect("console:sessions", request.project.slug)
 
 
 @in_project()

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from detection.console.session_rows import CHIPS
 from detection.engine import durations
 from detection.models import Session, SessionState
 from detection.selectors.session_rows import SessionRow
@@ -21,8 +20,7 @@ class Member:
     session: SessionRow
     level: int
     name: str
-    chip: str
-    word: str
+    state: SessionState
     duration: str
     x: str
     width: str
@@ -55,15 +53,14 @@ def lay_out(session: Session) -> Family | None:
         row = one.session
         parent = row.parent_external_id + "/"
         name = row.external_id.removeprefix(parent) if one.level else row.external_id
-        chip, word = CHIPS[row.shown_state]
+        state = row.shown_state
         seconds = (_end(row, now) - row.started_at).total_seconds()
         members.append(
             Member(
                 row,
                 one.level,
                 name,
-                chip,
-                word,
+                state,
                 durations.span(seconds),
                 f"{(row.started_at - start).total_seconds() / whole * 100:.2f}%",
                 f"{max(0.5, seconds / whole * 100):.2f}%",

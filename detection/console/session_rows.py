@@ -1,10 +1,11 @@
-"""A session as a row of the live list."""
+"""A session as a row of the list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from detection.console import formatting
 from detection.engine.detectors import detector_for
@@ -14,20 +15,11 @@ from detection.models.session_state import STOP_STATES, STOPPED_STATES, shown_st
 from detection.selectors.session_rows import SessionRow
 from detection.selectors.sessions import NEAR_LIMIT_CALLS, QUIET_AFTER
 
-CHIPS = {
-    SessionState.LOOPING: ("loop", SessionState.LOOPING.label),
-    SessionState.SILENT: ("held", SessionState.SILENT.label),
-    SessionState.HELD: ("held", SessionState.HELD.label),
-    SessionState.RUNNING: ("run", SessionState.RUNNING.label),
-    SessionState.STOPPING: ("stop", SessionState.STOPPING.label),
-    SessionState.STOPPED: ("stop", SessionState.STOPPED.label),
-    SessionState.CALLS_BLOCKED: ("stop", SessionState.CALLS_BLOCKED.label),
-    SessionState.STOP_UNENFORCED: ("loop", SessionState.STOP_UNENFORCED.label),
-    SessionState.STILL_CALLING: ("loop", SessionState.STILL_CALLING.label),
-    SessionState.IDLE: ("idle", SessionState.IDLE.label),
-    SessionState.ENDED: ("done", SessionState.ENDED.label),
+SHORT_WORDS: Final = {
+    SessionState.STOP_UNENFORCED: "Not enforced",
+    SessionState.STILL_CALLING: "Still calling",
 }
-"""State to (chip class, word)."""
+"""What the list says for states whose words are long; the session's page has them whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +46,23 @@ BEHIND_AFTER = timedelta(seconds=3)
 
 @dataclass(frozen=True, slots=True)
 class SessionLine:
-    """A session with its derived values. `meter_label` names the detector, near its limit only."""
+    """A session with its derived values.
+
+    Attributes
+    ----------
+    short
+        The state in a list; `word` has it whole.
+    meter_label
+        The detector that is near its limit, or empty.
+    stopped_by, since_stop
+        Who asked for a stop, and what has come of it, or empty.
+    """
 
     session: SessionRow | Session
     state: str
     reach: str
-    chip: str
     word: str
-    place: str
+    short: str
     per_minute: str
     meter_text: str
     meter_label: str
@@ -72,13 +73,12 @@ class SessionLine:
 
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
-    """Prepare a session for the live list."""
+    """Prepare a session for the list."""
     state = shown_state(session, now)
-    chip, word = CHIPS[state]
+    word = state.label
     is_at_limit = detector_for(session.meter_kind).is_run_limit and session.meter_count >= session.meter_limit
     if state == SessionState.LOOPING and is_at_limit:
         word = "At a limit"
-    place = " / ".join(part for part in (session.backend, session.model) if part)
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state in STOPPED_STATES or now - session.last_event_at > QUIET_AFTER
     is_over = state in (SessionState.IDLE, SessionState.ENDED)
@@ -87,9 +87,8 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         session,
         state,
         REACH_WORDS[session.reach],
-        chip,
         word,
-        place,
+        SHORT_WORDS.get(state, word),
         "–" if is_quiet or is_over else formatting.compact(session.call_count / minutes),
         f"{formatting.compact(session.meter_count)} of {formatting.compact(session.meter_limit)}"
         if session.meter_limit

@@ -292,6 +292,16 @@ def state_condition(state: str, now: datetime | None = None) -> Q:
     return stored.get(SessionState(state), Q(state=state)) & _alive(now)
 
 
+def not_ended_condition(now: datetime | None = None) -> Q:
+    """Return the condition of sessions that have not ended, for filters."""
+    return ~Q(state=SessionState.ENDED) & _alive(now or clock.now())
+
+
+def to_stop_condition(now: datetime | None = None) -> Q:
+    """Return the condition of sessions that have not ended and are to be stopped, whatever has come of it."""
+    return Q(state__in=STOP_STATES) & _alive(now or clock.now())
+
+
 def in_loop_condition(now: datetime | None = None) -> Q:
     """Return the condition of sessions that are in a loop, for filters; see `is_in_loop`."""
     is_over = Q(state=SessionState.ENDED)

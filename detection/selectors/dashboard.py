@@ -16,9 +16,9 @@ from django.utils import timezone
 from detection import clock
 from detection.models import ApiKey, Attempt, Incident, Session, SessionState
 from detection.models.events import DAYS_PER_PARTITION, oldest_kept_day
-from detection.models.incidents import IS_LOOP
 from detection.models.session_state import (
     RARE_STATES,
+    STOP_STATES,
     in_loop_condition,
     looping_now_condition,
     shown_state_expression,
@@ -70,6 +70,16 @@ class StateCounts:
     in_loop: int
     is_capped: bool
 
+    @property
+    def active(self) -> int:
+        """Sessions that have not ended."""
+        return sum(getattr(self, state) for state in SessionState.values if state != SessionState.ENDED)
+
+    @property
+    def to_stop(self) -> int:
+        """Sessions that are to be stopped, whatever has come of it."""
+        return sum(getattr(self, state) for state in STOP_STATES)
+
 
 def state_counts(project_id: int, query: ListQuery = ALL_SESSIONS) -> StateCounts:
     """Count sessions by state under the query of the list, except its terms of the field `is`.
@@ -115,52 +125,6 @@ def sessions_in_loops() -> tuple[int, int]:
     """Count all projects' sessions in which the calls of a loop run now, and those in a loop, for the metrics."""
     rows = Session.objects.filter(state__in=RARE_STATES)
     return rows.filter(looping_now_condition()).count(), rows.filter(in_loop_condition()).count()
-
-
-@dataclass(frozen=True, slots=True)
-class Kpis:
-    """The figures above the live list, besides its counts by state; those of incidents are of the last 24 hours."""
-
-    calls_per_minute: int
-    loops_caught: int
-    calls_blocked: int
-    spent_in_loops_usd: float
-
-
-def kpis(project_id: int, query: ListQuery = ALL_SESSIONS) -> Kpis:
-    """Return the figures of the sessions under the query, except its terms of the field `is`; two bounded queries."""
-    now, wanted = timezone.now(), query.condition(without=("is",))
-    # Only sessions of the last minute can have calls of the last minute.
-    recent = Session.objects.filter(
-        wanted, project_id=project_id, last_event_at__gt=now - timedelta(minutes=1)
-    ).order_by("-last_event_at")
-    sql, parameters = recent.values("id", "last_seq")[:2000].query.sql_with_params()
-    with connection.cursor() as cursor:
-        cursor.execute(
-            f"SELECT coalesce(sum(n), 0) FROM ({sql}) s CROSS JOIN LATERAL (SELECT count(*) AS n"  # noqa: S608 - ours
-            " FROM detection_event e WHERE e.project_id = %s AND e.session_id = s.id AND e.seq > s.last_seq - 2000"
-            " AND e.type = 'call' AND e.received_at > now() - interval '1 minute') c",
-            [*parameters, project_id],
-        )
-        calls = int(cursor.fetchone()[0])
-    yesterday = now - timedelta(days=1)
-    # The first condition has the index, the second one is that of the statistics.
-    incidents = Incident.objects.filter(
-        project_id=project_id, last_seen_at__gte=yesterday, opened_at__gte=yesterday
-    )
-    if wanted:
-        incidents = incidents.filter(session__in=Session.objects.filter(wanted, project_id=project_id))
-    day = incidents.aggregate(
-        caught=Count("pk"),
-        blocked=Sum("calls_blocked"),
-        spent=Sum("cost_usd", filter=IS_LOOP),
-    )
-    return Kpis(
-        calls_per_minute=calls,
-        loops_caught=day["caught"],
-        calls_blocked=day["blocked"] or 0,
-        spent_in_loops_usd=float(day["spent"] or 0),
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,13 @@ from detection.models import (
     SessionTool,
 )
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
-from detection.models.session_state import STOPPED_STATES, in_loop_condition, state_condition
+from detection.models.session_state import (
+    STOPPED_STATES,
+    in_loop_condition,
+    not_ended_condition,
+    state_condition,
+    to_stop_condition,
+)
 from detection.selectors.filters import TEXT_FIELD, FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.loop_status import has_status, is_later_but_firing
@@ -249,9 +255,13 @@ SESSIONS: Final = ListSpec(
             name="is",
             type="choice",
             help="State",
-            choices=tuple(
-                FieldChoice(state.value, state.label, partial(state_condition, state.value))
-                for state in SessionState
+            choices=(
+                FieldChoice("active", "Not ended", not_ended_condition),
+                *(
+                    FieldChoice(state.value, state.label, partial(state_condition, state.value))
+                    for state in SessionState
+                ),
+                FieldChoice("to_stop", "To be stopped, whatever has come of it", to_stop_condition),
             ),
         ),
         FilterField(
@@ -301,6 +311,7 @@ SESSIONS: Final = ListSpec(
         SortKey("limit", "limit_share", "number"),
         SortKey("rate", "calls_per_minute", "number"),
     ),
+    default_text="is:active",
     example="is:looping agent:browser -tool:bash calls:>100",
 )
 

@@ -33,6 +33,9 @@ from detection.selectors.strips import Strip, cells_of, small
 
 _CODE = re.compile(r"`([^`]+)`")
 
+KEPT_CHARACTERS = 12
+"""Of a name that is cut: names of sessions differ at their end, most often by an id."""
+
 register = template.Library()
 
 for _name in (
@@ -285,15 +288,25 @@ def term(value: object, field: str) -> str:
 
 @register.simple_tag
 def filter_by(
-    field: str, value: object, words: object = None, classes: str = "", chip: str = ""
+    field: str, value: object, words: object = None, classes: str = "", chip: str = "", state: str = ""
 ) -> SafeString:
     """Write the value of a cell as a button that adds its term to the filter of the page.
 
     It submits the form of the filter, so it works without scripts and is the same in every address: rows can be cached.
     """
     shown = formatting.visible(value if words is None else words)
-    return _filter_button(
-        field, str(value), shown, f"term {classes} {f'chip {chip}' if chip else ''}".strip()
+    look = f"chip {chip}" if chip else f"state {state}" if state else ""
+    return _filter_button(field, str(value), shown, f"term {classes} {look}".strip())
+
+
+@register.simple_tag
+def middle_cut(name: str) -> SafeString:
+    """Write a name that loses its middle, and keeps its last characters, where it does not fit."""
+    shown = formatting.visible(name)
+    return format_html(
+        '<bdi class="mid"><span>{}</span><span>{}</span></bdi>',
+        shown[:-KEPT_CHARACTERS],
+        shown[-KEPT_CHARACTERS:],
     )
 
 

@@ -78,7 +78,7 @@ class LivePage:
         return dict(_readable(row["html"]) for row in answer.json()["rows"])
 
     def _rows_url(self, cursor: str) -> str:
-        return f"{self._url}/p/{self._project}/live/rows?rows={ROWS}&since={cursor}"
+        return f"{self._url}/p/{self._project}/session/rows?rows={ROWS}&since={cursor}"
 
     def _run(self) -> None:
         cookie = "; ".join(f"{name}={value}" for name, value in self._cookies.items())

@@ -25,7 +25,7 @@ function searches(text) {
   const go = (words, path) => ({ words, keys: "", run: () => location.assign(base + path) });
   return [
     go(`Search contents for “${text}”`, `/search?q=${encodeURIComponent(text)}`),
-    go(`Search sessions for “${text}”`, `/live?q=${quoted}`),
+    go(`Search sessions for “${text}”`, `/sessions?q=${quoted}`),
     go(`Search incidents for “${text}”`, `/incidents?q=${quoted}`),
     go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}&or=search`),
   ];

@@ -21,7 +21,7 @@ def world(site, page):
 
 
 def test_the_question_mark_lists_the_keys_which_are_letters_while_one_types(site, world, page):
-    page.goto(f"{site.url}{world.base}/live")
+    page.goto(f"{site.url}{world.base}/sessions?q=")
     page.keyboard.press("?")
     help_ = page.locator("#help")
     assert help_.is_visible()
@@ -32,12 +32,12 @@ def test_the_question_mark_lists_the_keys_which_are_letters_while_one_types(site
     page.keyboard.press("/")
     page.keyboard.type("gi?")
     assert page.input_value("input[name=q]") == "gi?"
-    assert page.url.endswith("/live")
+    assert page.url.endswith("/sessions?q=")
     assert not help_.is_visible()
 
 
 def test_keys_change_how_times_are_shown_and_go_to_a_screen(site, world, page):
-    page.goto(f"{site.url}{world.base}/live")
+    page.goto(f"{site.url}{world.base}/sessions")
     page.keyboard.press("t")
     page.keyboard.press("t")
     assert "UTC" in page.locator("td.c-age time").first.inner_text()
@@ -132,7 +132,7 @@ def test_keys_can_be_switched_off(site, world, page):
     page.goto(f"{site.url}/preferences")
     page.check("input[name=shortcuts][value=off]")
     page.click("button >> text=Save")
-    page.goto(f"{site.url}{world.base}/live")
+    page.goto(f"{site.url}{world.base}/sessions")
     page.keyboard.press("?")
     assert not page.locator("#help").is_visible()
 
@@ -164,7 +164,7 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.keyboard.press("Control+k")
     palette.fill("read_file")
     page.get_by_role("option", name="Search sessions for “read_file”").click()
-    page.wait_for_url("**/live?q=read_file")
+    page.wait_for_url("**/sessions?q=read_file")
     page.keyboard.press("Control+k")
     # The server knows what has no link on this page.
     palette.fill("invite")
@@ -173,7 +173,7 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.keyboard.press("Control+k")
     palette.fill("nobody")
     page.get_by_role("option", name="Open session “nobody”").click()
-    page.wait_for_url("**/live?q=nobody")
+    page.wait_for_url("**/sessions?q=nobody")
     expect(page.locator(".toast")).to_contain_text("No session is named “nobody”.")
     page.keyboard.press("y")
     expect(page.locator(".toast").last).to_contain_text("Address copied.")
@@ -193,7 +193,7 @@ def test_a_draft_survives_a_lost_network_and_is_gone_once_sent(site, world, page
     assert note.evaluate("one => one.form.querySelector('.offline') !== null")
     page.context.set_offline(False)
     expect(offline).to_have_count(0)
-    page.goto(f"{site.url}{world.base}/live")
+    page.goto(f"{site.url}{world.base}/sessions")
     page.goto(address)
     expect(note).to_have_value("what I found out")
     expect(page.get_by_role("status").filter(has_text="is restored")).to_be_visible()

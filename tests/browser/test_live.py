@@ -38,7 +38,7 @@ def live(site, project, page):
     """The open live list of a signed-in member, its socket up."""
     ask(project, "first", 1)
     sign_in(page, site, get_user_model().objects.get(username="ana"))
-    page.goto(f"{site.url}/p/support/live")
+    page.goto(f"{site.url}/p/support/sessions")
     expect(page.locator("#live-state")).to_have_attribute("data-state", "live")
     return page
 
@@ -49,10 +49,10 @@ def names(page):
 
 def test_a_stopped_loop_shows_on_its_row(live, project):
     loop(project, "first", calls=8)
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopped", timeout=3000)
+    expect(live.locator('tr[data-session="first"] .state')).to_have_text("Stopped", timeout=3000)
     expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
     ask(project, "first", 8, tool="read_file")
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Looping now", timeout=3000)
+    expect(live.locator('tr[data-session="first"] .state')).to_have_text("Looping now", timeout=3000)
 
 
 def test_sessions_appear_change_in_their_places_and_log_no_error(live, project):
@@ -66,7 +66,7 @@ def test_sessions_appear_change_in_their_places_and_log_no_error(live, project):
     call = EventRecord(type="call", session="reported", call_id="c1", tool="read_file", arguments="{}")
     ingest(principal(project), [call])
     evaluate(Session.objects.get(external_id="reported").key)
-    expect(live.locator('tr[data-session="reported"] .tool')).to_have_text("read_file")
+    expect(live.locator('tr[data-session="reported"] .c-calls')).to_have_text("1")
     before = names(live)
     ask(project, before[-1], 2)
     expect(live.locator(f'tr[data-session="{before[-1]}"]')).to_contain_text("2")
@@ -115,9 +115,9 @@ def test_on_a_phone_new_rows_wait_for_a_tap_also_when_the_list_is_full(browser, 
         ask(project, name, 1)
     phone = browser.new_context(viewport=SIZES["narrow"], has_touch=True, is_mobile=True).new_page()
     sign_in(phone, site, get_user_model().objects.get(username="ana"))
-    phone.goto(f"{site.url}/p/support/live")
+    phone.goto(f"{site.url}/p/support/sessions")
     expect(phone.locator("#live-state")).to_have_attribute("data-state", "live")
-    phone.locator('tr[data-session="first"]').tap(position={"x": 200, "y": 70})
+    phone.locator('tr[data-session="first"]').tap(position={"x": 200, "y": 50})
     expect(phone).to_have_url(f"{site.url}/p/support/sessions/first")
     phone.go_back()
     expect(phone.locator("#live-state")).to_have_attribute("data-state", "live")
@@ -135,7 +135,7 @@ def test_on_a_phone_new_rows_wait_for_a_tap_also_when_the_list_is_full(browser, 
 
 
 def test_a_session_that_no_longer_fits_the_filter_leaves_and_is_not_counted_as_selected(live, project, site):
-    live.goto(f"{site.url}/p/support/live?q=is:running")
+    live.goto(f"{site.url}/p/support/sessions?q=is:running")
     expect(live.locator("#live-state")).to_have_attribute("data-state", "live")
     live.locator('tr[data-session="first"] input').check()
     expect(live.locator("[data-bulk-count]")).to_have_text("1 selected")
@@ -150,7 +150,7 @@ def test_a_session_that_no_longer_fits_the_filter_leaves_and_is_not_counted_as_s
 def test_a_session_that_became_idle_shows_so_without_a_change(live, project):
     Session.objects.update(last_event_at=timezone.now() - timedelta(minutes=11))
     live.evaluate("dispatchEvent(new PageTransitionEvent('pageshow', { persisted: true }))")
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Idle")
+    expect(live.locator('tr[data-session="first"] .state')).to_have_text("Idle")
 
 
 def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
@@ -160,9 +160,9 @@ def test_an_abandoned_loop_leaves_the_open_page(live, project, site):
     ]
     ingest(principal(project), observed)
     evaluate(Session.objects.get().key)
-    live.goto(f"{site.url}/p/support/live?q=is:looping")
+    live.goto(f"{site.url}/p/support/sessions?q=is:looping")
     row = live.locator('tr[data-session="first"]')
-    expect(row.locator(".chip")).to_have_text("Looping now")
+    expect(row.locator(".state")).to_have_text("Looping now")
     expect(row).to_contain_text("would have been stopped")
     row.hover()
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
@@ -188,7 +188,7 @@ def test_after_a_lost_connection_the_page_catches_up(live, project):
     service.stop(project.pk, "first", SYSTEM, "enough")
     live.context.set_offline(False)
     expect(live.locator("#live-rows tr")).to_have_count(3, timeout=10_000)
-    expect(live.locator('tr[data-session="first"] .chip')).to_have_text("Stopping", timeout=10_000)
+    expect(live.locator('tr[data-session="first"] .state')).to_have_text("Stopping", timeout=10_000)
 
 
 def test_an_open_session_page_follows_its_session(live, project, site):

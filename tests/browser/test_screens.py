@@ -29,7 +29,7 @@ def world(site):
 
 def test_pages_stay_light_and_fetch_nothing_from_elsewhere(site, world, page):
     sign_in(page, site, world.user)
-    for name in ("live", "session", "incident", "policies"):
+    for name in ("sessions", "session", "incident", "policies"):
         page.goto(site.url + screens(world)[name])
         fetched = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
         urls = {page.url, *(url for url in fetched if not url.startswith("ws"))}
@@ -44,7 +44,7 @@ def test_a_page_works_without_scripts(site, world, browser):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     type_password(page, site, world.user.get_username())
-    page.goto(f"{site.url}{world.base}/live")
+    page.goto(f"{site.url}{world.base}/sessions")
     page.click("a.name >> text=s-1")
     page.click("text=Table")
     expect(page.locator("tbody tr >> nth=3")).to_be_visible()

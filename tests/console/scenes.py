@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -13,7 +14,17 @@ from django.test import Client
 from django.utils import timezone
 
 from detection.engine.scopes import Scope
-from detection.models import Attempt, Incident, Loop, Project, Role, Session, TranscriptImport, WhatIf
+from detection.models import (
+    Attempt,
+    Incident,
+    Loop,
+    Project,
+    Role,
+    Session,
+    SessionState,
+    TranscriptImport,
+    WhatIf,
+)
 from detection.services.audit import SYSTEM
 from detection.services.events.event_records import EventRecord
 from detection.services.gateway import backends, prices
@@ -239,7 +250,7 @@ def screens(world: World) -> dict[str, str]:
     base = world.base
     return {
         "now": f"{base}/now",
-        "live": f"{base}/live",
+        "sessions": f"{base}/sessions",
         "session": session,
         "session table": f"{session}{more}tab=table&call=1",
         "session settings": f"{session}{more}tab=settings",
@@ -288,3 +299,24 @@ def text(page: Any) -> str:
     """Return the words of a response without its markup, with single spaces."""
     body = re.sub(r"<(script|style)[\s\S]*?</\1>", "", page.content.decode())
     return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
+
+
+_STATES = {state.label: state.value for state in SessionState} | {"Silent": "silent", "Stopped": "stopped"}
+
+
+def tabs_of(html: str) -> dict[str, int]:
+    """Return the numbers of the tabs of a page, by the state or the words of each."""
+    return {
+        _STATES.get(words, words.lower().replace(",", "").replace(" ", "_")): int(count)
+        for words, count in re.findall(r">\s*([\w ,]+?)\s*<span class=\"n\">(\d+)</span>", html)
+    }
+
+
+def tabs_for(states: Mapping[str, int]) -> dict[str, int]:
+    """What the tabs of Sessions say of these numbers by state."""
+    down = ("stopping", "stopped", "calls_blocked", "stop_unenforced", "still_calling")
+    return {
+        "active": sum(states[state.value] for state in SessionState) - states["ended"],
+        **{state: states[state] for state in ("looping", "silent", "held", "ended")},
+        "stopped": sum(states[state] for state in down),
+    }

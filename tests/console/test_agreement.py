@@ -26,7 +26,7 @@ from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from detection.services.retention import retention
 from tests.api.conftest import Api, speaking
-from tests.console.scenes import ask, make_world
+from tests.console.scenes import ask, make_world, tabs_for, tabs_of
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
@@ -134,21 +134,6 @@ def listed(api, path, **filters):
     return api.get(path, limit=500, **filters).json()["items"]
 
 
-STATES = {state.label: state.value for state in SessionState}
-
-
-def tabs_of(html):
-    return {
-        STATES.get(words, words.lower().replace(",", "").replace(" ", "_")): int(count)
-        for words, count in re.findall(r">\s*([\w ,]+?)\s*<span class=\"n\">(\d+)</span>", html)
-    }
-
-
-def tiles_of(html):
-    found = re.findall(r"<b\s*(?:class=\"hot\")?\s*>([^<]*)</b><span>(running|looping now)\b", html)
-    return {name.replace(" ", "_"): int(count) for count, name in found}
-
-
 def badges_of(html):
     found = re.findall(r'data-badge="(\w+)"[^>]*>\s*<span data-badge-text>(\d+)</span>', html)
     numbers = {name: {int(count) for other, count in found if other == name} for name, _ in found}
@@ -174,10 +159,9 @@ def check(world, api):
     assert len(listed(api, "/sessions")) == sum(sessions.values())
     counts = api.get("/session-counts").json()
     assert {name: counts[name] for name in sessions} == sessions
-    live = world.client.get(f"{world.base}/live").content.decode()
-    figures = world.client.get(f"{world.base}/live/figures").content.decode()
-    assert tabs_of(live) == tabs_of(figures) == {"all": sum(sessions.values()), **sessions}
-    assert tiles_of(live) == tiles_of(figures) == {name: counts[name] for name in ("running", "looping_now")}
+    live = world.client.get(f"{world.base}/sessions").content.decode()
+    figures = world.client.get(f"{world.base}/session/tabs").content.decode()
+    assert tabs_of(live) == tabs_of(figures) == tabs_for(sessions)
 
     page = world.client.get(f"{world.base}/incidents").content.decode()
     tabs = tabs_of(page)
@@ -230,7 +214,7 @@ def check_money(world, api):
     """Compare every sum of what loops cost with the rows of the list that it leads to."""
     page = {
         part: world.client.get(f"{world.base}/{part}").content.decode()
-        for part in ("live", "loops?q=", "statistics", "statistics?by=tool", "statistics?by=model")
+        for part in ("loops?q=", "statistics", "statistics?by=tool", "statistics?by=model")
     }
 
     def listed_at(url):
@@ -240,17 +224,14 @@ def check_money(world, api):
 
     rows = listed(api, "/incidents")
     spent = sum(row["cost_usd"] for row in rows if row["label"] != "false_alarm")
-    totals = [
-        re.search(rf'<a\s+href="([^"]+)"[^>]*><b>([^<]+)</b><span>{words}', page[part]).groups()
-        for part, words in (("live", "spent in loops"), ("statistics", "spent inside loops"))
-    ]
-    for url, shown in totals:
-        assert (money_of(shown) if shown != "–" else 0) == listed_at(url) == spent
+    url, shown = re.search(
+        r'<a\s+href="([^"]+)"[^>]*><b>([^<]+)</b><span>spent inside loops', page["statistics"]
+    ).groups()
+    assert (money_of(shown) if shown != "–" else 0) == listed_at(url) == spent
     for part, html in page.items():
         links = re.findall(r'<a\s+class="link"\s+href="([^"]*/incidents\?[^"]*)"[^>]*>(\$[\d.,]+)</a>', html)
         assert all(money_of(shown) == listed_at(url) for url, shown in links), (part, links)
-        if part != "live":
-            assert sum(money_of(shown) for _, shown in links) == spent, part
+        assert sum(money_of(shown) for _, shown in links) == spent, part
     assert sum(row["cost_usd"] for row in listed(api, "/loops")) == spent
     for by in ("kind", "tool", "model", "backend", "day"):
         found = api.get("/statistics", by=by).json()

@@ -122,20 +122,20 @@ def test_a_held_call_is_answered_on_the_pages_of_the_person_too(as_member, proje
     for path in ("/account", "/account/second-factor", "/preferences", "/projects"):
         page = client.get(path).content.decode()
         assert card in page, path
-        assert 'href="/p/support/live"' in page, path
+        assert 'href="/p/support/sessions"' in page, path
     Membership.objects.create(
         project=make_project("quiet"), user=client.get("/account").context["user"], role=Role.VIEWER
     )
     client.get("/p/quiet/")
     page = client.get("/account").content.decode()
-    assert 'href="/p/quiet/live"' in page, "the project opened last"
+    assert 'href="/p/quiet/sessions"' in page, "the project opened last"
     # It is announced with the name of its project, and not to those who have left that.
     assert re.search(rf"{card}\s+data-elsewhere", page)
     assert "<title>\n      (1)" in page
     Membership.objects.filter(project=project).delete()
     assert card not in client.get("/account").content.decode()
     Project.objects.update(archived_at=timezone.now())
-    assert 'href="/p/quiet/live"' not in client.get("/account").content.decode()
+    assert 'href="/p/quiet/sessions"' not in client.get("/account").content.decode()
 
 
 def test_other_projects_do_not_exist(client, project, held):

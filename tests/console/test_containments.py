@@ -59,7 +59,7 @@ def test_it_is_created_shown_on_every_page_and_undone(project, session):
     assert "In force for the agent triage: 1 can be stopped" in text(answer)
     row = Containment.objects.get()
     assert (row.reaction, row.value, row.created_by != "") == ("stop", "triage", True)
-    for path in ("/p/support/live", "/p/support/loops", "/p/support/settings"):
+    for path in ("/p/support/sessions", "/p/support/loops", "/p/support/settings"):
         page = client.get(path)
         assert "everything of the agent triage" in text(page)
         assert 'name="lift"' in page.content.decode()
@@ -68,7 +68,7 @@ def test_it_is_created_shown_on_every_page_and_undone(project, session):
     shown = text(client.post(PAGE, {"lift": row.public_id}, follow=True))
     assert "Lifted. Calls are judged again." in shown
     assert "Nothing is contained." in shown
-    assert "everything of the agent triage" not in text(client.get("/p/support/live"))
+    assert "everything of the agent triage" not in text(client.get("/p/support/sessions"))
     session.refresh_from_db()
     assert session.state == "running"
     assert client.post(PAGE, {"lift": row.public_id}).status_code == 302
@@ -101,7 +101,7 @@ def test_only_staff_contain_and_lift_the_server(project):
     row = Containment.objects.get()
     assert row.project_id is None
     assert person.post(PAGE, {"lift": row.public_id}).status_code == 404
-    assert 'name="lift"' not in person.get("/p/support/live").content.decode()
+    assert 'name="lift"' not in person.get("/p/support/sessions").content.decode()
     staff.post(PAGE, {"lift": row.public_id})
     row.refresh_from_db()
     assert row.lifted_at is not None
@@ -111,5 +111,5 @@ def test_another_project_is_left_alone(project, session):
     other = make_project("rivals")
     found = containments.contain(other.pk, Wanted("project", "", "stop"), SYSTEM)
     client = signed_in(project)
-    assert "Contained" not in text(client.get("/p/support/live"))
+    assert "Contained" not in text(client.get("/p/support/sessions"))
     assert client.post(PAGE, {"lift": found.public_id}).status_code == 404

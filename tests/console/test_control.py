@@ -101,8 +101,8 @@ def shown(world, api, session):
     """Everything that the console and the API show of a session, by place."""
     base = world.base
     pages = [
-        "live",
-        "live/figures",
+        "sessions",
+        "session/tabs",
         f"sessions/{session}",
         f"sessions/{session}?tab=table",
         "incidents",
@@ -139,7 +139,9 @@ def test_a_run_that_continues_after_a_stop_is_called_stopped_nowhere(world, api,
     name = Session.objects.get().external_id
     before = api.get(f"/sessions/{name}").json()
     assert before["reach"] == reach
-    answer = world.client.post(f"{world.base}/live/stop", {"session": name, "reason": "enough"}, follow=True)
+    answer = world.client.post(
+        f"{world.base}/session/change", {"session": name, "reason": "enough"}, follow=True
+    )
     assert (
         "Stopping 1" in answer.content.decode()
         if reach == "can_stop"

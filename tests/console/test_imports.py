@@ -131,7 +131,7 @@ def test_without_space_the_upload_is_rejected_before_it_is_written(operator, pro
 
 
 def test_files_in_other_forms_are_never_written(operator, project, folder):
-    operator.post(f"/p/{project.slug}/live/stop", {"all": "no", "file": file()})
+    operator.post(f"/p/{project.slug}/session/change", {"all": "no", "file": file()})
     assert not folder.exists()
 
 

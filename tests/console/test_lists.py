@@ -93,7 +93,7 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
     assert "“soon” is not a time range." in shown(world, range="soon")
-    for screen in ("incidents", "live", "loops", "statistics", "audit"):
+    for screen in ("incidents", "sessions", "loops", "statistics", "audit"):
         page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
         assert "The filter could not be read" in page, screen
         assert 'class="kpis"' not in page
@@ -155,7 +155,7 @@ def test_each_value_in_a_row_adds_its_term_to_the_filter(world):
     Notification.objects.create(
         project=world.project, destination=destination, route_name="all: loud", due_at=timezone.now()
     )
-    for name in ("live", "loops", "incidents", "approvals", "audit", "alerts"):
+    for name in ("sessions", "loops", "incidents", "approvals", "audit", "alerts"):
         check_terms(world, name)
 
 
@@ -235,14 +235,6 @@ def test_completions_stay_in_the_project(world):
     assert {field["name"] for field in world.client.get(values).json()["fields"]} >= {"agent", "cost", "is"}
     assert world.client.get(f"{values}?field=secret").status_code == 404
     assert world.client.get(f"{world.base}/filter-values/users").status_code == 404
-
-
-def test_figures_of_the_live_page_carry_the_filter_to_the_incidents(world):
-    page = shown(world, "live", q="agent:coder is:looping")
-    today = re.search(r'href="([^"]+)"\s*><b>1</b><span>loops, 24 h', page)[1]
-    assert today == f"{world.base}/incidents?q=agent%3Acoder+first%3Ayes&range=24h"
-    assert len(rows(unescape(world.client.get(today).content.decode()))) == 1
-    assert f"{world.base}/live?q=agent%3Acoder+is%3Arunning" in page
 
 
 def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world):
@@ -341,7 +333,7 @@ def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
     link = re.search(r'<a\s+href="([^"]+)"\s+aria-current="true"\s*>Costly coder</a>', seen)[1]
     assert rows(unescape(member.get(link).content.decode())) == ["second"]
     assert "Save this view" not in seen
-    assert "Costly coder" not in shown(world, "live")
+    assert "Costly coder" not in shown(world, "sessions")
     world.client.post(act, form | {"query": "q=agent%3Aresearcher"})
     view = SavedView.objects.get()
     assert view.query == "q=agent%3Aresearcher"
@@ -393,7 +385,7 @@ def test_the_audit_begins_with_what_people_did_and_shows_the_rest_on_request(wor
 
 
 @pytest.mark.parametrize(
-    "name", ["live", "loops", "incidents", "approvals", "audit", "alerts?tab=notifications"]
+    "name", ["sessions", "loops", "incidents", "approvals", "audit", "alerts?tab=notifications"]
 )
 @pytest.mark.parametrize("ends", ["range=7x", "from=2026-01-02T00:00&to=2026-01-01T00:00"])
 def test_a_range_that_cannot_be_read_is_not_taken_for_an_empty_list(world, name, ends):

@@ -25,7 +25,7 @@ def world(db):
 
 
 def rows(world, since="", **filters):
-    answer = world.client.get(f"{world.base}/live/rows", {"since": since, **filters})
+    answer = world.client.get(f"{world.base}/session/rows", {"since": since, **filters})
     assert answer.status_code == 200
     assert answer.headers["Cache-Control"] == "private, no-store"
     return answer.json()
@@ -110,7 +110,7 @@ def test_a_row_shows_who_may_stop_the_session_and_escapes_what_clients_wrote(db)
 
 def test_other_projects_rows_are_not_found(world):
     make_project("other")
-    assert world.client.get("/p/other/live/rows").status_code == 404
+    assert world.client.get("/p/other/session/rows").status_code == 404
 
 
 def test_a_row_is_rendered_again_when_its_session_changed(world):
@@ -144,7 +144,7 @@ def test_a_shared_answer_offers_a_viewer_nothing_that_only_operators_may_do(tran
     viewer = Client()
     viewer.force_login(make_member(world.project, Role.VIEWER))
     by_operator, by_viewer = (
-        client.get(f"{world.base}/live/rows", {"since": ""}).json()["rows"][0]["html"]
+        client.get(f"{world.base}/session/rows", {"since": ""}).json()["rows"][0]["html"]
         for client in (world.client, viewer)
     )
     assert "checkbox" in by_operator

@@ -221,8 +221,8 @@ def test_an_invitation_makes_an_account_once_and_only_in_its_project():
     ben = get_user_model().objects.get(username="ben")
     assert (ben.is_staff, ben.is_superuser) == (False, False)
     assert list(ben.memberships.values_list("project", "role")) == [(world.project.pk, "operator")]
-    assert person.get(f"{world.base}/live").status_code == 200
-    assert person.get(f"{other.base}/live").status_code == 404
+    assert person.get(f"{world.base}/sessions").status_code == 200
+    assert person.get(f"{other.base}/sessions").status_code == 404
     assert person.post(f"{world.base}/keys", {"name": "k"}).status_code == 403
     # The link is used up, for people with an account as well.
     assert Client().get(link).status_code == 404
@@ -237,7 +237,7 @@ def test_a_signed_in_person_joins_with_one_click_and_members_do_not_use_an_invit
     assert world.client.post(link).status_code == 409
     assert Client().get("/sign-in", {"next": link}).status_code == 200
     assert other.client.post(link).status_code == 302
-    assert other.client.get(f"{world.base}/live").status_code == 200
+    assert other.client.get(f"{world.base}/sessions").status_code == 200
     assert other.client.post(f"{world.base}/session/act").status_code == 403
 
 

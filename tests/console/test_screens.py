@@ -54,7 +54,7 @@ def test_every_screen_opens_in_an_empty_project():
     client = Client()
     client.force_login(make_member(project))
     for name in (
-        "live",
+        "sessions",
         "loops",
         "incidents",
         "policies",
@@ -70,8 +70,8 @@ def test_every_screen_opens_in_an_empty_project():
         assert client.get(f"/p/{project.slug}/{name}").status_code == 200, name
 
 
-def test_the_live_list_shows_state_strip_and_meter(world):
-    page = world.client.get(f"{world.base}/live")
+def test_the_list_of_sessions_shows_state_strip_and_meter(world):
+    page = world.client.get(f"{world.base}/sessions")
     shown = text(page)
     assert "Looping" in shown
     assert "s-1" in shown
@@ -80,11 +80,11 @@ def test_the_live_list_shows_state_strip_and_meter(world):
     assert f'id="s-{world.session.pk}"' in page.content.decode()
 
 
-def test_the_live_list_filters_by_the_address_alone(world):
+def test_the_list_of_sessions_filters_by_the_address_alone(world):
     loop(world.project, "other", agent="coder", tool="bash")
-    assert "s-1" not in text(world.client.get(f"{world.base}/live?q=agent:coder"))
-    assert "No matching sessions" in text(world.client.get(f"{world.base}/live?q=zzz"))
-    assert world.client.get(f"{world.base}/live?cursor=rubbish").status_code == 200
+    assert "s-1" not in text(world.client.get(f"{world.base}/sessions?q=agent:coder"))
+    assert "No matching sessions" in text(world.client.get(f"{world.base}/sessions?q=zzz"))
+    assert world.client.get(f"{world.base}/sessions?cursor=rubbish").status_code == 200
 
 
 def test_a_session_is_stopped_and_resumed_and_the_next_call_obeys(world):
@@ -100,11 +100,21 @@ def test_a_session_is_stopped_and_resumed_and_the_next_call_obeys(world):
     assert ask(world.project, "fresh", 3, arguments='{"q":"y"}').decision == "allow"
 
 
-def test_all_running_sessions_are_stopped_at_once(world):
+def test_selected_sessions_are_stopped_and_resumed_together(world):
     ask(world.project, "one", 1)
     ask(world.project, "two", 1)
-    world.client.post(f"{world.base}/live/stop", {"all": "yes", "reason": "enough"})
+    names = ["s-1", "one", "two"]
+    world.client.post(f"{world.base}/session/change", {"session": names, "reason": "enough"})
     assert Session.objects.filter(project=world.project, stopped_at=None).count() == 0
+    told = world.client.post(
+        f"{world.base}/session/change", {"session": [*names, "nobody"], "action": "resume"}, follow=True
+    )
+    assert "Resumed 3 sessions." in text(told)
+    assert Session.objects.filter(project=world.project, stopped_at=None).count() == len(names)
+    again = world.client.post(
+        f"{world.base}/session/change", {"session": names, "action": "resume"}, follow=True
+    )
+    assert "None of them is stopped." in text(again)
 
 
 def test_a_sessions_own_settings_win_and_show_where_they_come_from(world):
@@ -199,7 +209,7 @@ def test_a_call_is_shown_with_what_differs_from_the_one_before(world):
 def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
     for number, name in enumerate(("a/../b", "..", "with/slash", "ends/", "q?x=1#y", "100%", "nämé", "//x")):
         ask(world.project, name, number)
-        assert world.client.get(f"{world.base}/live").status_code == 200
+        assert world.client.get(f"{world.base}/sessions").status_code == 200
         from detection.console.permalinks import session_url
 
         page = world.client.get(session_url(world.project.slug, name))
@@ -207,7 +217,7 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
     assert world.client.get(f"{world.base}/session?name=read").status_code == 404
     typed = world.client.get(f"{world.base}/session?name=read&or=search", follow=True)
     assert "No session is named “read”." in text(typed)
-    assert typed.redirect_chain[-1][0] == f"{world.base}/live?q=read"
+    assert typed.redirect_chain[-1][0] == f"{world.base}/sessions?q=read"
 
 
 def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):
@@ -675,8 +685,8 @@ def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
     page = world.client.post(f"{world.base}/connect/sample", follow=True)
     assert "Looping" in text(page)
     assert Session.objects.filter(project=world.project, is_demo=True).count() == 1
-    assert "Remove demo data" in text(world.client.get(f"{world.base}/live"))
-    world.client.post(f"{world.base}/live/remove-demo")
+    assert "Remove demo data" in text(world.client.get(f"{world.base}/sessions"))
+    world.client.post(f"{world.base}/session/remove-demo")
     assert not Session.objects.filter(project=world.project, is_demo=True).exists()
     assert Session.objects.filter(project=world.project, external_id="s-1").exists()
 
@@ -741,7 +751,7 @@ def test_the_system_page_says_when_only_triggers_keep_the_audit(world):
 
 def test_preferences_hold_from_the_first_byte(world):
     world.client.post("/preferences", {"theme": "dark", "time": "utc", "shortcuts": "off"})
-    body = world.client.get(f"{world.base}/live").content.decode()
+    body = world.client.get(f"{world.base}/sessions").content.decode()
     assert 'data-theme="dark"' in body
     assert 'data-time="utc"' in body
     assert 'data-shortcuts="off"' in body
@@ -853,3 +863,17 @@ def test_a_row_says_identical_only_where_the_whole_arguments_were(world, length,
     equal = [line.is_equal for line in incident_text.evidence(incident)]
     assert equal[1:] == [not is_changing] * (len(equal) - 1)
     assert len(equal) > 2
+
+
+def test_the_earlier_address_of_the_sessions_leads_to_all_of_them_with_its_filter(world):
+    assert world.client.get(f"{world.base}/live").url == f"{world.base}/sessions?q="
+    assert (
+        world.client.get(f"{world.base}/live?q=agent%3Acoder").url == f"{world.base}/sessions?q=agent%3Acoder"
+    )
+
+
+def test_the_list_of_sessions_begins_with_those_that_have_not_ended(world):
+    ask(world.project, "over", 1)
+    Session.objects.filter(external_id="over").update(state="ended")
+    assert "over" not in text(world.client.get(f"{world.base}/sessions")).split()
+    assert "over" in text(world.client.get(f"{world.base}/sessions?q=is:ended")).split()

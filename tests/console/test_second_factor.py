@@ -191,25 +191,25 @@ def test_where_it_is_required_a_member_sees_nothing_without_it(ana, project, who
     ana.save()
     client = browser()
     for path in (
-        f"/p/{project.slug}/live",
-        f"/p/{project.slug}/live/rows",
+        f"/p/{project.slug}/sessions",
+        f"/p/{project.slug}/session/rows",
         f"/p/{project.slug}/export/incidents",
     ):
         assert client.get(path)["Location"] == PAGE, path
     assert client.post(f"/p/{project.slug}/settings/project", {"action": "archive"})["Location"] == PAGE
     assert client.get("/admin/", follow=True).redirect_chain[-1][0] == PAGE
-    for path in (f"/p/{project.slug}/live/rows", "/admin/login/"):
+    for path in (f"/p/{project.slug}/session/rows", "/admin/login/"):
         part = client.get(path, headers={"HX-Request": "true"})
         assert (part.status_code, part["HX-Redirect"]) == (204, PAGE), path
     page = client.get(PAGE).content.decode()
     assert "Set it up to continue." in page
-    assert f"/p/{project.slug}/live" not in page
+    assert f"/p/{project.slug}/sessions" not in page
     enrol(client)
     without_code = Client()
     without_code.force_login(ana)
-    for path in (f"/p/{project.slug}/live", "/admin/"):
+    for path in (f"/p/{project.slug}/sessions", "/admin/"):
         assert b"Sign out and in again with a code." in without_code.get(path, follow=True).content, path
-    assert client.get(f"/p/{project.slug}/live").status_code == 200
+    assert client.get(f"/p/{project.slug}/sessions").status_code == 200
     assert client.get("/admin/").status_code == 200
 
 

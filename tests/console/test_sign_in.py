@@ -102,7 +102,7 @@ def test_failed_attempts_of_others_do_not_affect_a_signed_in_user(client):
     stranger = Client(REMOTE_ADDR="10.9.9.9")
     for _ in range(8):
         send(stranger, "ana", "wrong")
-    assert client.get(f"/p/{project.slug}/live").status_code == 200
+    assert client.get(f"/p/{project.slug}/sessions").status_code == 200
 
 
 @pytest.mark.promise("SEC-12")
@@ -134,7 +134,7 @@ def test_a_nul_character_in_the_form_is_a_bad_request_with_a_reason(client):
     assert b"The request contains a NUL character." in answer.content
 
 
-@pytest.mark.parametrize("wanted", ["foo", "x:y", "²", "/p/x/live"])
+@pytest.mark.parametrize("wanted", ["foo", "x:y", "²", "/p/x/sessions"])
 def test_a_sign_in_redirects_to_any_address_of_this_site(client, wanted):
     make_member(make_project(), username="ana")
     answer = send(client, "ana", "right horse", next=wanted)

@@ -63,7 +63,7 @@ def shared_world(django_db_setup, django_db_blocker):
 def rows_of(world, url):
     """How many rows the list behind a link has."""
     path, _, query = unescape(url).partition("?")
-    name = {"incidents": "incidents", "live": "sessions"}[path.rpartition("/")[2]]
+    name = {"incidents": "incidents", "sessions": "sessions"}[path.rpartition("/")[2]]
     lines = world.client.get(f"{world.base}/export/{name}?{query}&format=jsonl").getvalue()
     return len(lines.splitlines())
 
@@ -143,7 +143,7 @@ def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(
     assert facts == "bash 9, grep 2"
 
 
-def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):
+def test_numbers_of_loops_lead_to_their_rows(world):
     page = world.client.get(f"{world.base}/loops?q=").content.decode()
     links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>([\d,]+)<', page)
     counts = [int(words) for url, words in links if "sort=session" not in url]
@@ -156,11 +156,6 @@ def test_numbers_of_patterns_and_of_live_lead_to_their_rows(world):
     for url, words, _ in links:
         if "sort=" not in url:
             assert rows_of(world, url) == int(words), url
-    figures = world.client.get(f"{world.base}/live?q=is:looping agent:coder").content.decode()
-    (last_minute,) = re.findall(r'href="([^"]*range=1m[^"]*)"', figures)
-    assert "agent%3Acoder" in last_minute
-    assert "looping" not in last_minute
-    assert rows_of(world, f"{world.base}/live{last_minute.partition('live')[2] or last_minute}") == 3
 
 
 def test_bars_of_the_charts_lead_to_the_rows_of_their_hour(world):

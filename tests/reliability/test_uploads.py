@@ -143,7 +143,7 @@ def test_a_body_that_may_not_be_uploaded_is_not_kept(installation, person, proje
             answer = httpx.post(f"{installation.url}/api/v1/imports", content=content, headers=headers)
             assert answer.status_code == status
     other = httpx.post(
-        f"{installation.url}/p/{project.slug}/live/stop",
+        f"{installation.url}/p/{project.slug}/session/change",
         content=content,
         headers={"Content-Type": "multipart/form-data; boundary=x"},
     )

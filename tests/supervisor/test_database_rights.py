@@ -55,7 +55,7 @@ def test_the_lesser_role_detects_stops_and_audits(installed, tmp_path):
     ) as browser:
         browser.get("/sign-in")
         post(browser, "/sign-in", username=login["username"], password=login["password"])
-        post(browser, "/p/default/live/stop", session="s-1", reason="enough")
+        post(browser, "/p/default/session/change", session="s-1", reason="enough")
         system_page = browser.get("/p/default/system").text
     assert re.search(r"Audit</b>.{0,120}Working", system_page, re.DOTALL)
     audited = rows(installed.runtime, "SELECT actor, action FROM detection_auditentry ORDER BY id")

@@ -1,8 +1,9 @@
-"""The live page: the list of sessions with filters, figures, and stopping several at once."""
+"""The list of sessions with its tabs, and what is done with several at once: stop and resume."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
@@ -14,12 +15,12 @@ from detection import clock
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.listing import Listing
 from detection.console.session_rows import session_row, stop_sentence
-from detection.filtering import language
-from detection.models import Role, SessionState
+from detection.models import Role, Session, SessionState
 from detection.models.session_state import RARE_STATES
 from detection.selectors import dashboard
 from detection.selectors import sessions as selector
-from detection.selectors.lists import INCIDENTS, ONLY_LOOPS, SESSIONS
+from detection.selectors.lists import SESSIONS
+from detection.services.errors import ServiceError
 from detection.services.retention import removal
 from detection.services.sessions import actions as service
 from detection.services.sessions.session_names import find_session
@@ -27,14 +28,29 @@ from detection.services.sessions.session_names import find_session
 PAGE_ROWS = (50, 200, 500)
 """Rows that a page can have; the first is the default."""
 MAX_SELECTED = 200
-TABS = (("", "All"), *SessionState.choices)
-_EXACT = ("running", SessionState.SILENT, *RARE_STATES)
+TABS: Final = (
+    ("active", "Active"),
+    ("looping", "Looping now"),
+    ("silent", "Silent"),
+    ("held", "Held"),
+    ("to_stop", "Stopped"),
+    ("ended", "Ended"),
+)
+_EXACT = (SessionState.SILENT, "to_stop", *RARE_STATES)
 """Tabs whose number is exact however many sessions there are."""
 
 
+@in_project()
+@require_safe
+def earlier_address(request: ProjectRequest) -> HttpResponse:
+    """Lead from where the list was called Live, whose address without a filter had all sessions."""
+    query = request.META["QUERY_STRING"] or "q="
+    return HttpResponseRedirect(f"{reverse('console:sessions', args=[request.project.slug])}?{query}")
+
+
 def listing_of(request: ProjectRequest) -> Listing:
-    """Return the listing that the address of the live page, or of a part of it, selects."""
-    path = reverse("console:live", args=[request.project.slug])
+    """Return the listing that the address of the list, or of a part of it, selects."""
+    path = reverse("console:sessions", args=[request.project.slug])
     return Listing(request, SESSIONS, kept=("rows",), path=path)
 
 
@@ -57,7 +73,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     context = {
         "cursor": cursor,
         "listing": listing,
-        **_figures(request, listing),
+        "tabs": _tabs(request, listing),
         "rows": [session_row(row, now) for row in found.items],
         "next_page": listing.next_page(found.next_cursor),
         "row_limit": page_rows(request),
@@ -67,53 +83,58 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "has_demo": dashboard.has_demo(project.pk),
     }
-    return render(request, "live/page.html", context)
+    return render(request, "sessions/page.html", context)
 
 
 @in_project()
 @require_safe
-def figures(request: ProjectRequest) -> HttpResponse:
-    """Return only the figures and tabs, to refresh them."""
-    return render(request, "live/_figures.html", _figures(request, listing_of(request)))
+def tabs(request: ProjectRequest) -> HttpResponse:
+    """Return only the tabs, to refresh their numbers."""
+    listing = listing_of(request)
+    return render(request, "sessions/_tabs.html", {"listing": listing, "tabs": _tabs(request, listing)})
 
 
-def _figures(request: ProjectRequest, listing: Listing) -> dict[str, Any]:
-    """Return tiles and tabs: all of them count the sessions under the filter of the list."""
-    counts = dashboard.state_counts(request.project.pk, listing.query)
-    incidents = reverse("console:incidents", args=[request.project.slug])
-    return {
-        "listing": listing,
-        "kpis": dashboard.kpis(request.project.pk, listing.query),
-        "counts": counts,
-        "tabs": listing.tabs(TABS, counts, _EXACT),
-        "last_minute": listing.url(
-            q=language.write(language.without(listing.query.terms, ("is",))), range="1m"
-        ),
-        "loops_today": listing.url_in(INCIDENTS, incidents, language.term("first", "yes"), range="24h"),
-        "blocked_today": listing.url_in(
-            INCIDENTS, incidents, *language.parse("blocked:>0"), range="24h", sort="-blocked"
-        ),
-        "spent_today": listing.url_in(
-            INCIDENTS, incidents, *language.parse(ONLY_LOOPS), range="24h", sort="-cost"
-        ),
-    }
+def _tabs(request: ProjectRequest, listing: Listing) -> list[Any]:
+    """Return the tabs, which count the sessions under the filter of the list."""
+    return listing.tabs(TABS, dashboard.state_counts(request.project.pk, listing.query), _EXACT)
 
 
 @in_project(Role.OPERATOR)
 @require_POST
-def stop(request: ProjectRequest) -> HttpResponse:
-    """Stop the selected sessions, or all that are running."""
+def change(request: ProjectRequest) -> HttpResponse:
+    """Stop or resume the selected sessions."""
     names = request.POST.getlist("session")[:MAX_SELECTED]
-    everything = request.POST.get("all") == "yes"
-    if not names and not everything:
+    sessions = [session for name in names if (session := find_session(request.project, name)) is not None]
+    if not sessions:
         messages.error(request, "No session was selected.")
+    elif request.POST.get("action") == "resume":
+        _resume(request, sessions)
     else:
+        known = [session.external_id for session in sessions]
         reason = request.POST.get("reason", "")[:300]
-        sessions = [find_session(request.project, name) for name in names]
-        known = None if everything else [session.external_id for session in sessions if session is not None]
         reached = service.stop_many(request.project.pk, known, actor_of(request), reason)
         messages.success(request, stop_sentence(reached))
-    return HttpResponseRedirect(next_page(request, reverse("console:live", args=[request.project.slug])))
+    return HttpResponseRedirect(next_page(request, reverse("console:sessions", args=[request.project.slug])))
+
+
+def _resume(request: ProjectRequest, sessions: Sequence[Session]) -> None:
+    """Resume those of the sessions that are to be stopped."""
+    actor, resumed = actor_of(request), 0
+    for session in sessions:
+        if not session.stopped_by_kind:
+            continue
+        try:
+            service.resume(request.project.pk, session.external_id, actor)
+        except ServiceError as error:
+            messages.error(request, f"{session.external_id}: {error.detail}")
+        else:
+            resumed += 1
+    words = (
+        f"Resumed {resumed:,} session{'' if resumed == 1 else 's'}."
+        if resumed
+        else "None of them is stopped."
+    )
+    messages.success(request, words)
 
 
 @in_project(Role.ADMIN)
@@ -122,4 +143,4 @@ def remove_demo(request: ProjectRequest) -> HttpResponse:
     """Delete the demo sessions and their incidents."""
     count = removal.remove_demo(request.project.pk, actor_of(request))
     messages.success(request, f"Demo data removed: {count} sessions and their incidents.")
-    return redirect("console:live", request.project.slug)
+    return redirect("console:sessions", request.project.slug)
