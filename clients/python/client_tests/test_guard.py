@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from loopguard_client import Call, CallBlocked, Guard, RunStopped, Status, Verdict
+from loopguard_client import Call, CallBlocked, Guard, HardStop, RunStopped, Status, Verdict
 
 from .proxy import Proxy
 
@@ -262,6 +262,33 @@ def test_a_decorated_function_runs_three_times(guard, name):
         with pytest.raises(RunStopped, match="search"):
             search("x")
     assert runs == [("x", 10)] * 3
+
+
+async def test_a_hard_stop_is_no_exception_that_a_framework_makes_a_result_of(guard, name):
+    runs = []
+
+    @guard.tool(hard_stop=True, message_as_result=True)
+    def search(q: str) -> str:
+        runs.append(q)
+        return "0 hits"
+
+    @guard.tool(name="search", hard_stop=True, message_as_result=True)
+    async def search_async(q: str) -> str:
+        runs.append(q)
+        return "0 hits"
+
+    async def framework() -> None:
+        for number in range(40):
+            with contextlib.suppress(Exception):
+                if number % 2:
+                    await search_async("x")
+                else:
+                    search("x")
+
+    with guard.session(name), pytest.raises(HardStop, match="search") as ended:
+        await framework()
+    assert runs == ["x"] * 3
+    assert ended.value.verdict.decision == "stop"
 
 
 async def test_a_decorated_coroutine_gives_the_message_as_result(guard, server, name):

@@ -3,7 +3,7 @@
 Adapters for agent frameworks are modules of this package; each needs its framework only when it is imported.
 """
 
-from loopguard_client.calls import Call, CallBlocked, Decision, LoopGuardError, RunStopped, Verdict
+from loopguard_client.calls import Call, CallBlocked, Decision, HardStop, LoopGuardError, RunStopped, Verdict
 from loopguard_client.guard import Guard
 from loopguard_client.session import GuardedCall, Session
 from loopguard_client.status import Status
@@ -16,6 +16,7 @@ __all__ = [
     "Decision",
     "Guard",
     "GuardedCall",
+    "HardStop",
     "LoopGuardError",
     "RunStopped",
     "Session",

@@ -115,6 +115,20 @@ class CallBlocked(LoopGuardError):
         self.verdict = verdict
 
 
+class HardStop(BaseException):
+    """The run must end, in a framework that makes a result of every `Exception` of a tool: it lets this one pass.
+
+    Attributes
+    ----------
+    verdict : Verdict
+        Why; the text is its message.
+    """
+
+    def __init__(self, verdict: Verdict) -> None:
+        super().__init__(verdict.message)
+        self.verdict = verdict
+
+
 class RunStopped(LoopGuardError):
     """The run must end. The text is the message for the user."""
 

@@ -17,32 +17,18 @@ from crewai.hooks import (
     unregister_before_tool_call_hook,
 )
 
-from loopguard_client import wire
-from loopguard_client.calls import Verdict
+from loopguard_client import adapter, wire
+from loopguard_client.calls import HardStop, Verdict
 from loopguard_client.guard import Guard
 from loopguard_client.session import Session
 
 MAX_VERDICTS: Final = 1_000
 
 
-class CrewStopped(BaseException):
-    """The crew must end. CrewAI catches every exception of a hook except those that derive from `BaseException`.
-
-    Attributes
-    ----------
-    verdict : Verdict
-        Why; the text is its message.
-    """
-
-    def __init__(self, verdict: Verdict) -> None:
-        super().__init__(verdict.message)
-        self.verdict = verdict
-
-
 def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
     """Guard the tools of all crews of this process, including existing ones.
 
-    A blocked call gets the message as its result. ``stop`` raises `CrewStopped` out of ``kickoff``. CrewAI answers
+    A blocked call gets the message as its result. ``stop`` raises `HardStop` out of ``kickoff``. CrewAI answers
     identical calls from its cache unless a tool or agent disables it; they count all the same.
 
     Parameters
@@ -61,10 +47,12 @@ def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
     lock = threading.Lock()
 
     def before(context: Any) -> bool | None:
-        current = _session(guard, session, context)
+        found = str(getattr(context.crew, "id", "") or id(context.agent))
+        role = str(getattr(context.agent, "role", "") or "").strip()
+        current = adapter.session_of(guard, session, found, agent=role)
         verdict = current.check(context.tool_name, _arguments(context))
         if verdict.decision == "stop":
-            raise CrewStopped(verdict)
+            raise HardStop(verdict)
         with lock:
             pending.setdefault(_key(context), deque()).append((current, verdict))
             while len(pending) > MAX_VERDICTS:
@@ -101,12 +89,3 @@ def _key(context: Any) -> tuple[Any, ...]:
 
 def _arguments(context: Any) -> dict[str, Any]:
     return context.tool_input if isinstance(context.tool_input, dict) else {"input": context.tool_input}
-
-
-def _session(guard: Guard, name: str, context: Any) -> Session:
-    agent = str(getattr(context.agent, "role", "") or "").strip()
-    current = guard.surrounding_session()
-    if not name and current is not None:
-        return current
-    name = name or str(getattr(context.crew, "id", "") or "") or str(id(context.agent))
-    return guard.session(name, agent=agent)

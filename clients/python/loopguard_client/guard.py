@@ -19,7 +19,7 @@ from typing import Any, Final, ParamSpec, TypeVar, cast, overload
 from urllib.parse import urlsplit
 
 from loopguard_client import wire
-from loopguard_client.calls import CallBlocked
+from loopguard_client.calls import CallBlocked, HardStop, RunStopped
 from loopguard_client.credentials import Credentials
 from loopguard_client.session import Request, Session, current_session
 from loopguard_client.status import CircuitBreaker, Status, logger
@@ -225,7 +225,7 @@ class Guard:
 
     @overload
     def tool(
-        self, /, *, name: str = "", message_as_result: bool = False
+        self, /, *, name: str = "", message_as_result: bool = False, hard_stop: bool = False
     ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
 
     def tool(
@@ -235,6 +235,7 @@ class Guard:
         *,
         name: str = "",
         message_as_result: bool = False,
+        hard_stop: bool = False,
     ) -> Callable[P, R] | Callable[[Callable[P, R]], Callable[P, R]]:
         """Guard every call of a function, or of a coroutine function.
 
@@ -247,12 +248,19 @@ class Guard:
         message_as_result
             Return the message of a blocked call as its result instead of raising `CallBlocked`. `RunStopped` is raised
             in any case.
+        hard_stop
+            Raise `HardStop`, a `BaseException`, instead of `RunStopped`: for frameworks that give every other exception
+            of a tool to the model as its result, and so never end. Code that cleans up with ``except Exception`` does
+            not see it either.
         """
-        if function is None:
-            return functools.partial(self._guarded, name=name, message_as_result=message_as_result)
-        return self._guarded(function, name=name, message_as_result=message_as_result)
+        guarded = functools.partial(
+            self._guarded, name=name, message_as_result=message_as_result, hard_stop=hard_stop
+        )
+        return guarded if function is None else guarded(function)
 
-    def _guarded(self, function: Callable[P, R], *, name: str, message_as_result: bool) -> Callable[P, R]:
+    def _guarded(
+        self, function: Callable[P, R], *, name: str, message_as_result: bool, hard_stop: bool
+    ) -> Callable[P, R]:
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError("A generator cannot be guarded: its calls run while their results are read.")
         tool = name or getattr(function, "__name__", type(function).__name__)
@@ -272,6 +280,10 @@ class Guard:
                         return call.result(await function(*args, **kwargs))
                 except CallBlocked as blocked:
                     return _message(blocked, tool, is_result=message_as_result)
+                except RunStopped as stopped:
+                    if hard_stop:
+                        raise HardStop(stopped.verdict) from None
+                    raise
 
             return cast("Callable[P, R]", guarded_async)
 
@@ -282,6 +294,10 @@ class Guard:
                     return cast("R", call.result(function(*args, **kwargs)))
             except CallBlocked as blocked:
                 return cast("R", _message(blocked, tool, is_result=message_as_result))
+            except RunStopped as stopped:
+                if hard_stop:
+                    raise HardStop(stopped.verdict) from None
+                raise
 
         return guarded
 

@@ -112,7 +112,7 @@ class Session:
         self._lock = threading.Lock()
         self.outbox: deque[dict[str, Any]] = deque()
         self._counter = fallback.LocalCounter()
-        self._said = ""
+        self._said = self._turns = ""
         self._open: OrderedDict[str, _Checked] = OrderedDict()
         self._used_ids: OrderedDict[str, int] = OrderedDict()
         self._asking: set[str] = set()
@@ -274,6 +274,16 @@ class Session:
                 return
             self._said = name
         self._report_message(texts[-1], {"id": name})
+
+    def user_turn(self, text: str) -> None:
+        """Report the next message of the user, where a framework shows only that one.
+
+        The first messages of a process that begins the conversation anew, in the same words, say nothing new.
+        """
+        with self._lock:
+            self._turns = wire.digest(f"{self._turns or self.name}\n{text}")
+            name = f"turn-{self._turns}"
+        self._report_message(text, {"id": name})
 
     def _report_message(self, text: str, about: Mapping[str, str]) -> None:
         with self._lock:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from ..proxy import Proxy  # noqa: TID252 (the name of the package depends on wh
 SECONDS = 60
 CLIENT = Path(__file__).resolve().parents[2]
 IDENTICAL = [["x"]] * 10
+TABLE = CLIENT.parents[1] / "docs" / "integrations.md"
+"""The page with the table of all frameworks, whose rows the tests compare with the frameworks."""
 
 
 class AdapterFailures:
@@ -26,15 +29,28 @@ class AdapterFailures:
 
     rejected_ids: tuple[str, ...] = ()
     """Of ``reused`` and ``missing``: what the framework itself does not accept."""
+    package: str
+    """The distribution of the framework."""
+    told: str
+    """What the person reads of a stop."""
+    stop: str
+    """What a stop does."""
 
     async def play(
         self, guard: Guard, tool: Any, session: str, steps: list[list[str]], ids: str = "unique"
-    ) -> None:
-        """Run an agent whose model makes these searches, one list in each answer; return when it ends or is stopped.
+    ) -> int:
+        """Run an agent whose model makes these searches, one list in each answer, until it ends or is stopped.
 
-        The ids of its calls are ``unique``, ``reused`` in each answer, or ``missing``.
+        The ids of its calls are ``unique``, ``reused`` in each answer, or ``missing``. Returns how often its model was
+        asked.
         """
         raise NotImplementedError
+
+    async def test_the_table_says_what_happens_to_a_stuck_run(self, guard, tool, name):
+        asked = await self.play(guard, tool, name, [["x"]] * 40)
+        assert (tool.runs, asked) == (3, 8)
+        row = f"| `{self.package}` | {version(self.package)} | {tool.runs} | {asked} | {self.told} | {self.stop} |"
+        assert row in TABLE.read_text(encoding="utf-8").splitlines()
 
     @pytest.mark.parametrize("mode", ["refuse", "silent", "fail", "busy", "lose"])
     async def test_the_client_counts_while_the_server_is_away_slow_or_broken(self, server, tool, name, mode):

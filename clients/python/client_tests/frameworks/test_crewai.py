@@ -25,7 +25,8 @@ from crewai import LLM, Agent, Crew, Task
 from crewai.llms.base_llm import BaseLLM
 from crewai.tools import tool as crewai_tool
 
-from loopguard_client.crewai import CrewStopped, guard_crews
+from loopguard_client import HardStop
+from loopguard_client.crewai import guard_crews
 
 from .failures import AdapterFailures, call_id
 
@@ -89,7 +90,7 @@ def crew(model: BaseLLM, tool: Any) -> Crew:
 def test_three_identical_calls_run_and_the_eighth_ends_the_run(guard, server, tool, parallel):
     model = ScriptedModel(model="scripted", steps=[["x"] * parallel] * MODEL_CALLS)
     team = crew(model, tool)
-    with pytest.raises(CrewStopped, match="search"):
+    with pytest.raises(HardStop, match="search"):
         team.kickoff()
     assert tool.runs == 3
     assert guard.flush(20)
@@ -107,7 +108,7 @@ def test_three_identical_calls_run_and_the_eighth_ends_the_run(guard, server, to
 async def test_a_crew_in_an_event_loop_belongs_to_the_surrounding_session(guard, server, tool, name):
     model = ScriptedModel(model="scripted", steps=[["x"]] * MODEL_CALLS)
     async with guard.session(name):
-        with pytest.raises(CrewStopped):
+        with pytest.raises(HardStop):
             await crew(model, tool).kickoff_async()
     assert tool.runs == 3
     assert guard.flush(20)
@@ -174,7 +175,7 @@ def streamed_crew(model: LLM, tool: Any) -> Crew:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_of_ten_identical_calls_of_a_streamed_crew_three_run(guard, server, tool, streaming_model):
-    """The thread that streams ends with `CrewStopped`; the stream ends without a result."""
+    """The thread that streams ends with `HardStop`; the stream ends without a result."""
     team = streamed_crew(streaming_model, tool)
     chunks = list(team.kickoff())
     assert chunks
@@ -187,7 +188,7 @@ async def test_of_ten_identical_calls_of_a_crew_that_streams_in_an_event_loop_th
     guard, server, tool, streaming_model
 ):
     team = streamed_crew(streaming_model, tool)
-    with pytest.raises(CrewStopped, match="search"):
+    with pytest.raises(HardStop, match="search"):
         async for _ in await team.kickoff_async():
             pass
     assert tool.runs == 3
@@ -196,15 +197,21 @@ async def test_of_ten_identical_calls_of_a_crew_that_streams_in_an_event_loop_th
 
 
 class TestFailures(AdapterFailures):
+    package = "crewai"
+    told = "`HardStop` with the reason"
+    stop = "raises out of `kickoff`"
+
     @pytest.fixture
     def guarded(self) -> None:
         """These tests have guards of their own."""
 
     async def play(self, guard, tool, session, steps, ids="unique"):
+        model = ScriptedModel(model="scripted", steps=steps, ids=ids)
         undo = guard_crews(guard, session=session)
         try:
-            await crew(ScriptedModel(model="scripted", steps=steps, ids=ids), tool).kickoff_async()
-        except CrewStopped:
+            await crew(model, tool).kickoff_async()
+        except HardStop:
             pass
         finally:
             undo()
+        return model.asked

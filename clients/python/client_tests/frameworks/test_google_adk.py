@@ -80,5 +80,11 @@ async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
 
 
 class TestFailures(AdapterFailures):
+    package = "google-adk"
+    told = "the reason, as the last result"
+    stop = "sets `end_invocation`, which ends the run"
+
     async def play(self, guard, tool, session, steps, ids="unique"):
-        await play(ScriptedModel(model="scripted", steps=steps, ids=ids), guard, tool, session)
+        model = ScriptedModel(model="scripted", steps=steps, ids=ids)
+        await play(model, guard, tool, session)
+        return model.asked

@@ -221,18 +221,28 @@ async def test_an_error_of_the_tool_is_its_result(guard, server, name):
 
 
 class TestMiddlewareFailures(AdapterFailures):
+    package = "langchain"
+    told = "the reason, as the last message"
+    stop = "ends the run"
+
     async def play(self, guard, tool, session, steps, ids="unique"):
-        agent = create_agent(
-            model_of(steps, ids), [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)]
-        )
+        model = model_of(steps, ids)
+        agent = create_agent(model, [langchain_tool(tool.search)], middleware=[LoopGuardMiddleware(guard)])
         await play(agent, "ainvoke", {"configurable": {"thread_id": session}, "recursion_limit": 1_000})
+        return model.asked
 
 
 class TestToolNodeFailures(AdapterFailures):
+    package = "langgraph"
+    told = "`GraphRunStopped` with the reason"
+    stop = "raises out of the graph"
+
     async def play(self, guard, tool, session, steps, ids="unique"):
         node = ToolNode([langchain_tool(tool.search)], **tool_node_wrappers(guard, session=session))
+        model = model_of(steps, ids)
         with contextlib.suppress(GraphRunStopped):
-            await play(graph(model_of(steps, ids), node), "ainvoke", {"recursion_limit": 1_000})
+            await play(graph(model, node), "ainvoke", {"recursion_limit": 1_000})
+        return model.asked
 
 
 def test_the_snippet_of_connect_runs_as_it_is_pasted(server, monkeypatch, capsys):

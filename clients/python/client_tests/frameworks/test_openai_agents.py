@@ -146,6 +146,9 @@ async def test_runs_without_a_group_are_sessions_of_their_own(tool, search):
 
 
 class TestFailures(AdapterFailures):
+    package = "openai-agents"
+    told = "`ToolInputGuardrailTripwireTriggered`; the verdict is its `output_info`"
+    stop = "raises out of the run"
     rejected_ids = ("reused", "missing")
 
     @pytest.fixture
@@ -160,9 +163,10 @@ class TestFailures(AdapterFailures):
             ]
             for answer, queries in enumerate(steps)
         ]
+        model = ScriptedModel([*answers, [assistant_message("done")]])
         agent = Agent(
             "finder",
-            model=ScriptedModel([*answers, [assistant_message("done")]]),
+            model=model,
             tools=[function_tool(tool.search)],
         )
         undo = guard_agents(guard)
@@ -172,3 +176,4 @@ class TestFailures(AdapterFailures):
             pass
         finally:
             undo()
+        return len(model.calls)

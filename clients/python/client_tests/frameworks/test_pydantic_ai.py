@@ -123,8 +123,13 @@ async def test_what_an_agent_says_to_another_one_is_no_message_of_a_person(guard
 
 
 class TestFailures(AdapterFailures):
+    package = "pydantic-ai-slim"
+    told = "`RunStopped` with the reason"
+    stop = "raises out of the run"
+
     async def play(self, guard, tool, session, steps, ids="unique"):
         script = Script(steps=steps, ids=ids)
         agent = Agent(script.model, tools=[tool.search], capabilities=[LoopGuard(guard, session=session)])
         with contextlib.suppress(RunStopped):
             await agent.run("Find.", usage_limits=UsageLimits(request_limit=None))
+        return script.asked

@@ -83,7 +83,12 @@ async def test_three_identical_calls_run_and_the_eighth_ends_the_run(
 
 
 class TestFailures(AdapterFailures):
+    package = "strands-agents"
+    told = "the reason, as the last result"
+    stop = "sets `stop_event_loop`, which ends the run"
     rejected_ids = ("missing",)
 
     async def play(self, guard, tool, session, steps, ids="unique"):
-        await agent_of(ScriptedModel(steps, ids), guard, tool, session).invoke_async("Find.")
+        model = ScriptedModel(steps, ids)
+        await agent_of(model, guard, tool, session).invoke_async("Find.")
+        return model.asked
