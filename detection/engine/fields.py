@@ -97,6 +97,14 @@ _ALL = (
         weakens="on",
     ),
     switch(
+        "writes_once",
+        False,
+        "Run identical writes once",
+        "Of identical calls within one model response that send or change something, only the first runs; the others "
+        "are blocked and refer to its result. With `once_per_round` and `result_aware`.",
+        weakens="off",
+    ),
+    switch(
         "attended",
         False,
         "Attended session",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from detection.engine import hooks, silence, verdicts
+from detection.engine import hooks, messages, silence, verdicts
 from detection.engine.bounded import hash_of
 from detection.engine.calls import (
     Arguments,
@@ -52,6 +52,9 @@ from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 # An identical call further back is not in a row with this one; a judgement for the time of a call.
 _SLOW_LOOKBACK_CALLS = 8
+# A host asks about the calls of one answer at once. Later, an open call may be that of an agent that was killed and has
+# started again, which has to make it again. A judgement, not measured.
+_SAME_ANSWER_SECONDS = 2.0
 # Five slow calls are one; a judgement: most recorded runs have no times, so that they cannot tell.
 _SLOW_WEIGHT = 0.2
 # Arguments as text, where `similar_method` is `literal`: twenty of them fill a state of 32 KiB.
@@ -156,6 +159,10 @@ def observe_call(
         counted = counted_in_round(run, key, round_hash)
         if counted is not None:
             if counted.decision not in BLOCKING:
+                is_second = values["writes_once"] and counts_by_receipt(counted.effect, policy)
+                if is_second and (not is_request or call.at - counted.at <= _SAME_ANSWER_SECONDS):
+                    state.add_uncounted(call.seq, call_hash, tool, key)
+                    return _second_write(counted, call)
                 state.add_uncounted(call.seq, call_hash, tool, key)
             hooks.note_uncounted(state, call, policy)
             return _duplicate(state, counted, policy, templates, seq=call.seq)
@@ -449,6 +456,14 @@ def _duplicate(
             record.seq if seq is None else seq, record.tool, record.key, verdict, record.status, record.is_new
         ),
     )
+
+
+def _second_write(first: Record, call: ObservedCall) -> Step:
+    """Return the step of a call that repeats a write of its own answer: it does not run, and does not count."""
+    text = messages.ONCE.substitute(tool=messages.shown(first.tool))
+    verdict = Verdict("block", message=text)
+    cell = _cell(call.seq, first.tool, first.key, verdict, PENDING, None)
+    return Step(verdict=verdict, call_key=first.key, cell=cell)
 
 
 def _cell(seq: int, tool: str, key: str, verdict: Verdict, status: str, is_new: bool | None) -> StripCell:

@@ -25,6 +25,12 @@ _INSTEAD = "Change the inputs, use another tool, or answer with what you know."
 _MARKS = (".", "!", "?", "…", "。", "！", "？")
 """What ends a sentence."""
 
+ONCE = Template(
+    "The call was not run: the same answer calls '$tool' with identical arguments before, and what changes something "
+    "runs once. The result of that call is the result of this one, too. To do it again, call it in another answer."
+)
+"""Of a call that repeats a write of its own answer; see the setting `writes_once`."""
+
 CLOSINGS = ("skipped", "expired", "expired_stop", "denied", "contained")
 """Names of the templates for calls that people decide about: skipped by a person, expired, denied by the judge, or
 contained."""
@@ -205,7 +211,7 @@ def message(
             next=f"{(names_only and detector.again_by_name) or detector.again} {following}."
             if following
             else "",
-            tool=_shown(str(finding.detail.get("tool", ""))),
+            tool=shown(str(finding.detail.get("tool", ""))),
             count=finding.count,
             limit=finding.limit,
             kind=finding.kind,
@@ -250,7 +256,7 @@ def closing(
         sentence=summary,
         advice=detector.advice,
         decider=decider,
-        tool=_shown(tool),
+        tool=shown(tool),
         count=count,
         limit=limit,
     )
@@ -272,7 +278,8 @@ def answer_note(seconds: float) -> str:
     return f"The answer that the same call got {durations.relative(max(0.0, seconds))}:"
 
 
-def _shown(tool: str) -> str:
+def shown(tool: str) -> str:
+    """Return the name of a tool as a message has it."""
     return "".join(char for char in tool if char.isprintable())[:MAX_TOOL_CHARACTERS]
 
 

@@ -48,7 +48,7 @@ _BALANCED: dict[str, object] = {
 }
 
 _VALUES: dict[str, dict[str, object]] = {
-    "standard": _STANDARD,
+    "standard": {**_STANDARD, "writes_once": True},
     "proxy": {**_KNOWN_SYSTEM, "ttl_from": "entry"},
     "balanced": _BALANCED,
     "conservative": {

@@ -22,7 +22,7 @@ from detection.gateway.protocols.prompt_commands import (
     prompt_with_commands,
     without_commands,
 )
-from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list
+from detection.gateway.protocols.rewrites import Rewrite, Rewrites, replace_list, with_copies
 from detection.gateway.routes import ModelProtocol
 from detection.integrations.labels import Labels
 from detection.services.gateway.grants import Grant
@@ -215,7 +215,7 @@ def first_turn(conversation: Conversation, rewrites: list[Rewrite], body: bytes)
         return known if is_same else messages
 
     for_model = without_cut_reasoning(without_commands(sent, protocol.list_shape))
-    messages = rewritten(for_model, with_notes=True)
+    messages = with_copies(rewritten(for_model, with_notes=True), rewrites)
     if messages is not sent:
         body = replace_list(body, protocol.list_key, sent, messages)
     if previous is not None and previous.notes:

@@ -270,7 +270,10 @@ class Guarding:
         """Return a verdict; for a held call, once it is decided."""
         message, ends_in_error = response.message(speaker.shape), _ends_in_error(response.verdict)
         if response.decision != "hold":
-            return AnswerVerdict(response.decision, message, ends_in_error, response.verdict.ending)
+            verdict = response.verdict
+            # Of all calls that are blocked without a finding, the others are contained.
+            repeats = response.decision == "block" and verdict.finding is None and not verdict.stopped_by
+            return AnswerVerdict(response.decision, message, ends_in_error, verdict.ending, repeats)
         if response.approval is None:
             return AnswerVerdict("block", message or NOT_RUN)
         public_id = str(response.approval["id"])

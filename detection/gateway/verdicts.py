@@ -150,5 +150,13 @@ class AnswerVerdicts:
             call_ids = conversation.protocol.call_ids
             ids = [one for message in conversation.messages for one in call_ids(message)]
             anchor = kept[0].id
-            rewrite = Rewrite(anchor, occurrence_of(anchor, ids), [*turn.before], calls, results, notes)
+            copies = {
+                call.id: first.id
+                for call, verdict in zip(answer.calls, evaluation.verdicts, strict=True)
+                if verdict.repeats
+                for first in kept
+                if (first.name, first.arguments) == (call.name, call.arguments)
+            }
+            occurrence = occurrence_of(anchor, ids)
+            rewrite = Rewrite(anchor, occurrence, [*turn.before], calls, results, notes, copies)
             await self._state.histories.keep(conversation.project_id, conversation.session, rewrite)

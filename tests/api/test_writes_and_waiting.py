@@ -7,6 +7,9 @@ import json
 
 import pytest
 
+from detection.models import Session
+from detection.services.sessions.evaluation import evaluate
+from detection.services.what_if import worker
 from tests.api.test_hooks import HookedAgent, is_denied
 
 ORDER = ("place_order", {"sku": "B-1", "qty": 1})
@@ -99,3 +102,88 @@ def test_what_a_person_asks_for_again_is_mentioned_once(api, between, most):
     )
     assert len(found) <= most
     assert ("block" in {decision for decision, _ in found.values()}) is not between
+
+
+def of_one_answer(api, *calls, session="s-1", **more):
+    asked = [
+        {"call_id": f"a-{n}", "tool": tool, "arguments": arguments}
+        for n, (tool, arguments) in enumerate(calls)
+    ]
+    return api.post("/guard", {"session": session, "calls": asked, **more}).json()["verdicts"]
+
+
+def test_the_same_order_of_one_answer_is_placed_once(api):
+    verdicts = of_one_answer(api, ORDER, ORDER, ("get_stock", {"sku": "B-1"}), ORDER)
+    assert [one["decision"] for one in verdicts] == ["allow", "block", "allow", "block"]
+    assert "The result of that call is the result of this one" in verdicts[1]["message"]
+    assert verdicts[1]["finding"] is None
+    assert not api.get("/incidents").json()["items"]
+    # A lost answer is asked for once more, and is the same.
+    again = of_one_answer(api, ORDER, ORDER, ("get_stock", {"sku": "B-1"}), ORDER)
+    assert [(one["decision"], one["message"]) for one in again] == [
+        (one["decision"], one["message"]) for one in verdicts
+    ]
+    shown = {one["call_id"]: one for one in api.get("/sessions/s-1/calls").json()["items"]}
+    assert [shown[f"a-{n}"]["decision"] for n in range(4)] == ["allow", "block", "allow", "block"]
+    # What was refused is reported as such, and the next answer may order again.
+    results = [
+        {"call_id": "a-0", "content": '{"order_id": "ORD-1"}'},
+        {"call_id": "a-1", "content": verdicts[1]["message"], "is_error": True},
+    ]
+    call = {"call_id": "b-0", "tool": ORDER[0], "arguments": ORDER[1]}
+    answer = api.post("/guard", {"session": "s-1", "results": results, "calls": [call]}).json()
+    assert answer["decision"] == "allow"
+
+
+def test_looks_and_different_orders_of_one_answer_all_run(api):
+    looks = of_one_answer(api, *[("get_order", {"id": 7})] * 6)
+    orders = of_one_answer(api, *[("place_order", {"sku": f"B-{n}"}) for n in range(6)], session="s-2")
+    assert {one["decision"] for one in [*looks, *orders]} == {"allow"}
+
+
+@pytest.mark.parametrize("values", [{"writes_once": False}, {"preset": "balanced"}, {"preset": "lenient"}])
+def test_where_it_is_off_the_orders_of_one_answer_run(api, values):
+    api.call()
+    api.patch("/sessions/s-1/policy", values)
+    assert [one["decision"] for one in of_one_answer(api, ORDER, ORDER)] == ["allow", "allow"]
+
+
+def test_orders_whose_hooks_come_at_once_are_of_one_answer(api):
+    agent = HookedAgent(api, "claude-code")
+    look = {"tool_name": "get_stock", "tool_input": {"sku": "B-1"}}
+    agent.before(**look)
+    agent.after("5", **look)
+    order = {"tool_name": ORDER[0], "tool_input": ORDER[1]}
+    assert [is_denied("claude-code", agent.before(**order)) for _ in range(3)] == [False, True, True]
+
+
+def test_orders_that_were_reported_after_they_ran_are_marked_and_keep_their_results(api):
+    events = [
+        {
+            "type": "call",
+            "session": "s-1",
+            "call_id": f"a-{n}",
+            "tool": ORDER[0],
+            "arguments": ORDER[1],
+            "round": "r",
+        }
+        for n in range(2)
+    ]
+    events += [
+        {"type": "result", "session": "s-1", "call_id": f"a-{n}", "content": f"ORD-{n}"} for n in range(2)
+    ]
+    assert api.post("/events", {"events": events}).status_code == 202
+    evaluate(Session.objects.get(external_id="s-1").key)
+    shown = {one["call_id"]: one for one in api.get("/sessions/s-1/calls").json()["items"]}
+    assert [shown[f"a-{n}"]["decision"] for n in range(2)] == ["allow", "block"]
+    assert [shown[f"a-{n}"]["result"]["content"] for n in range(2)] == ["ORD-0", "ORD-1"]
+
+
+def test_a_what_if_tries_the_setting(api):
+    of_one_answer(api, ORDER, ORDER)
+    made = api.post("/what-if", {"scope": "project", "values": {"writes_once": False}})
+    assert made.status_code == 202
+    worker.run_waiting(lambda: False)
+    shown = api.get(f"/what-if/{made.json()['id']}").json()
+    assert shown["state"] == "finished"
+    assert shown["result"]["decisions"] == {"before": {"allow": 1, "block": 1}, "after": {"allow": 1}}

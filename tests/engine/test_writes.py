@@ -8,6 +8,7 @@ import pytest
 
 from detection.engine import Guard
 from detection.engine.calls import Verdict
+from detection.engine.presets import PRESETS
 
 BLOCKED = ["allow", "allow", "warn", "block"]
 
@@ -143,3 +144,84 @@ def test_settings_that_compare_literally_keep_their_counting(values):
         decisions("create_ticket", {"subject": "a"}, answers, outcome_enabled=False, **values)[:5]
         == ["allow"] * 5
     )
+
+
+def of_one_answer(tool, arguments, times=6, *, round="a", gap=0.0, **values):
+    guard = Guard("standard", **values)
+    return [
+        guard.call(tool, arguments, call_id=f"c{number}", round=round, at=1000 + number * gap)
+        for number in range(times)
+    ]
+
+
+WRITES = [
+    ("place_order", {"sku": "B-1"}),
+    ("send_email", {"to": "bo@example.org", "text": "Done."}),
+    ("bash", {"command": "curl -s -X POST https://x.example/v1/orders -d a=1"}),
+]
+
+
+@pytest.mark.parametrize(("tool", "arguments"), WRITES)
+def test_the_same_write_runs_once_in_an_answer(tool, arguments):
+    verdicts = of_one_answer(tool, arguments, gap=5.0)
+    assert [one.decision for one in verdicts] == ["allow"] + ["block"] * 5
+    text = (
+        f"The call was not run: the same answer calls '{tool}' with identical arguments before, and what changes "
+        "something runs once. The result of that call is the result of this one, too. To do it again, call it in "
+        "another answer."
+    )
+    assert {one.message for one in verdicts[1:]} == {text}
+    assert not any(one.findings for one in verdicts)
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("get_order", {"id": 7}),
+        ("increment_counter", {"name": "runs"}),
+        ("browser_click", {"text": "Next"}),
+        ("bash", {"command": "make test"}),
+        ("frobnicate", {"x": 1}),
+    ],
+)
+def test_calls_that_are_no_writes_all_run(tool, arguments):
+    assert {one.decision for one in of_one_answer(tool, arguments)} == {"allow"}
+
+
+def test_different_writes_and_the_same_one_of_other_answers_run():
+    guard = Guard("standard")
+    for number in range(6):
+        assert guard.call("place_order", {"sku": f"B-{number}"}, round="a", at=1000).decision == "allow"
+    assert guard.call("place_order", {"sku": "B-0"}, round="b", at=1001).decision == "allow"
+
+
+def test_calls_of_one_host_that_come_in_separate_requests_are_of_one_answer_for_a_moment():
+    """An agent that was killed makes its call again later, which nobody has made for it."""
+
+    def second(after):
+        guard = Guard("standard")
+        guard.call("get_order", {"id": 1}, call_id="g", round="seq-1", at=990)
+        guard.result("g", "open", False, at=991)
+        guard.call("place_order", {"sku": "B-1"}, call_id="a", round="seq-3", at=1000)
+        return guard.call("place_order", {"sku": "B-1"}, call_id="b", round="seq-4", at=1000 + after).decision
+
+    assert (second(0.1), second(60)) == ("block", "allow")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"writes_once": False},
+        {"once_per_round": False},
+        {"identity": "raw"},
+        {"outcome_method": "literal"},
+        {"result_aware": False},
+        *({"preset": name} for name in PRESETS if name != "standard"),
+    ],
+)
+def test_all_settings_but_those_of_standard_let_the_writes_of_an_answer_run_as_before(values):
+    guard = Guard(**{"preset": "standard", **values})
+    verdicts = [
+        guard.call("place_order", {"sku": "B-1"}, call_id=f"c{n}", round="a", at=1000) for n in range(2)
+    ]
+    assert not any("the same answer calls" in one.message for one in verdicts)

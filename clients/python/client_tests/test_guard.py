@@ -172,6 +172,17 @@ def test_results_that_change_are_progress(guard, name):
         session.result(verdict, f"{number * 10} % done, step {'abcdefgh'[number]}")
 
 
+def test_the_same_write_of_one_response_runs_once(guard, name):
+    session = guard.session(name)
+    order, look = Call("place_order", {"sku": "B-1"}), Call("get_order", {"id": 7})
+    verdicts = session.check_calls([order, look, order, look])
+    assert [one.decision for one in verdicts] == ["allow", "allow", "block", "allow"]
+    assert "The result of that call is the result of this one" in verdicts[2].message
+    later = session.check("send_email", {"to": "bo@example.org"}, round="resp_1")
+    again = session.check("send_email", {"to": "bo@example.org"}, round="resp_1")
+    assert (later.decision, again.decision) == ("allow", "block")
+
+
 def test_calls_of_one_response_take_one_request(server, proxy, name):
     guard = Guard(proxy.url, server.key, budget_seconds=PATIENT)
     verdicts = guard.session(name).check_calls(

@@ -161,8 +161,8 @@ class Session:
         calls
             Calls that the agent wants to make now.
         round
-            Id of the model response. With it, identical calls of the response count once, and all of them run; without
-            it, each counts.
+            Id of the model response. With it, identical calls of the response count once, even if they are checked one
+            by one. Reads all run; of identical writes, only the first does.
         """
         steps = self._check(calls, round)
         try:

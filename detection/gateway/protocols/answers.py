@@ -94,12 +94,15 @@ class AnswerVerdict:
         Whether a stop is to end the answer as an error, in protocols that have such an end.
     ending
         What a blocked call asks of the agent; see `engine.calls.Verdict`.
+    repeats
+        Whether it is blocked because an identical call of the answer runs, whose result it gets.
     """
 
     decision: str
     message: str = ""
     ends_in_error: bool = False
     ending: str | None = None
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)

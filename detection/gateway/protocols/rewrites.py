@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import orjson
 
@@ -15,6 +15,8 @@ from detection.gateway.protocols.answers import Message
 
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
+_RESULT_IDS: Final = {"tool": "tool_call_id", "tool_result": "tool_use_id"}
+"""The field of a result that names its call, by its role or type; outputs of the Responses API have `call_id`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class Rewrite:
         results; both in the form of the protocol.
     notes
         Warnings before results, by call id.
+    copies
+        Calls among `calls` that get the result of another call of the answer, by id, with the id of that call.
     """
 
     anchor: str
@@ -40,6 +44,7 @@ class Rewrite:
     calls: list[tuple[int, Message]] = field(default_factory=list)
     results: list[Message] = field(default_factory=list)
     notes: dict[str, str] = field(default_factory=dict)
+    copies: dict[str, str] = field(default_factory=dict)
 
     @property
     def key(self) -> tuple[str, int]:
@@ -48,7 +53,7 @@ class Rewrite:
 
     def dump(self) -> str:
         """Return it as JSON text."""
-        names = ("anchor", "occurrence", "before", "calls", "results", "notes")
+        names = ("anchor", "occurrence", "before", "calls", "results", "notes", "copies")
         return orjson.dumps({name: getattr(self, name) for name in names}).decode()
 
     @classmethod
@@ -97,6 +102,52 @@ class Rewrites:
         if call_id in self._seen:
             return []
         return next((one.results for one in self._by_key.values() if one.anchor == call_id), [])
+
+
+def with_copies(messages: list[Message], rewrites: Sequence[Rewrite]) -> list[Message]:
+    """Return a rewritten conversation in which calls that did not run have the results of those that ran for them."""
+    copies = {own: first for one in rewrites for own, first in one.copies.items()}
+    if not copies:
+        return messages
+    out, known = [*messages], dict[str, Message]()
+    items: list[Any]
+    for place in range(len(out) - 1, -1, -1):
+        field_name = "" if _answered(out[place]) else _list_field(out[place])
+        items = cast("list[Any]", out[place][field_name]) if field_name else [out[place]]
+        changed = [*items]
+        for at in range(len(items) - 1, -1, -1):
+            item = items[at]
+            if isinstance(item, dict) and (call_id := _answered(item)):
+                known[call_id] = item
+                if (first := known.get(copies.get(call_id, ""))) is not None:
+                    changed[at] = _answering(first, call_id)
+        if any(old is not new for old, new in zip(items, changed, strict=True)):
+            out[place] = out[place] | {field_name: changed} if field_name else changed[0]
+    return out
+
+
+def _list_field(message: Message) -> str:
+    return next((name for name in ("content", "parts") if isinstance(message.get(name), list)), "")
+
+
+def _id_field(item: Message) -> str:
+    known = _RESULT_IDS.get(str(item.get("role"))) or _RESULT_IDS.get(str(item.get("type")), "")
+    return known or ("call_id" if str(item.get("type")).endswith("_call_output") else "")
+
+
+def _answered(item: Message) -> str:
+    """Return the id of the call that a result answers, or nothing if it is none or names no call."""
+    answered = item.get("functionResponse")
+    found = answered.get("id") if isinstance(answered, dict) else item.get(_id_field(item))
+    return found if isinstance(found, str) else ""
+
+
+def _answering(result: Message, call_id: str) -> Message:
+    """Return the same result for another call."""
+    if isinstance(answered := result.get("functionResponse"), dict):
+        return {**result, "functionResponse": {**answered, "id": call_id}}
+    copied = {name: value for name, value in result.items() if name not in ("id", "cache_control")}
+    return {**copied, _id_field(result): call_id}
 
 
 def occurrence_of(call_id: str, call_ids: Sequence[str]) -> int:

@@ -117,7 +117,7 @@ def test_what_an_agent_says_to_another_one_is_no_message_of_a_person(guard, serv
         one = ChatMessageToolCall(id=f"call_{outer_model.asked}", type="function", function=asks)
         return ChatMessage(role=MessageRole.ASSISTANT, content="", tool_calls=[one])
 
-    outer_model.generate = generate
+    outer_model.generate = generate  # type: ignore[method-assign]
     guard_agent(outer, guard, session=name)
     with pytest.raises(AgentError, match="interrupted"):
         outer.run("Find x.")
