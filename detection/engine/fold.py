@@ -52,8 +52,8 @@ from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 # An identical call further back is not in a row with this one; a judgement for the time of a call.
 _SLOW_LOOKBACK_CALLS = 8
-# A host asks about the calls of one answer at once. Later, an open call may be that of an agent that was killed and has
-# started again, which has to make it again. A judgement, not measured.
+# A host asks at once about the calls of one answer, in one request or in several. Later, an open call may be that of an
+# agent that was killed and has started again, which has to make it again. A judgement, not measured.
 _SAME_ANSWER_SECONDS = 2.0
 # Five slow calls are one; a judgement: most recorded runs have no times, so that they cannot tell.
 _SLOW_WEIGHT = 0.2
@@ -155,14 +155,15 @@ def observe_call(
     run = state.run(bounded_name(call.run) if call.run and values["counting_scope"] == "run" else "")
     if round_hash:
         round_hash = round_of(run, round_hash, is_request=is_request)
+    if values["writes_once"]:
+        first = next((one for one in run.records[: -1 - _SLOW_LOOKBACK_CALLS : -1] if one.key == key), None)
+        if first is not None and _is_of_one_answer(run, first, call, 0 if is_request else round_hash, policy):
+            state.add_uncounted(call.seq, call_hash, tool, key)
+            return _second_write(first, call)
     if round_hash and values["once_per_round"]:
         counted = counted_in_round(run, key, round_hash)
         if counted is not None:
             if counted.decision not in BLOCKING:
-                is_second = values["writes_once"] and counts_by_receipt(counted.effect, policy)
-                if is_second and (not is_request or call.at - counted.at <= _SAME_ANSWER_SECONDS):
-                    state.add_uncounted(call.seq, call_hash, tool, key)
-                    return _second_write(counted, call)
                 state.add_uncounted(call.seq, call_hash, tool, key)
             hooks.note_uncounted(state, call, policy)
             return _duplicate(state, counted, policy, templates, seq=call.seq)
@@ -455,6 +456,24 @@ def _duplicate(
         cell=_cell(
             record.seq if seq is None else seq, record.tool, record.key, verdict, record.status, record.is_new
         ),
+    )
+
+
+def _is_of_one_answer(
+    run: RunState, first: Record, call: ObservedCall, round_hash: int, policy: Policy
+) -> bool:
+    """Return whether a call repeats a write of its own answer: in the round that the client names, or at once.
+
+    Two calls of one request have one time. Of several requests without a named round, those come at once while the first
+    call is open.
+    """
+    if first.decision in BLOCKING or not counts_by_receipt(first.effect, policy):
+        return False
+    if round_hash and first.round == round_hash:
+        return True
+    gap = abs(call.at - first.at)
+    return first.status == PENDING and (
+        gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)
     )
 
 

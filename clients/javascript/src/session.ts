@@ -17,8 +17,8 @@ export type Event = { id: string; type: string } & Record<string, unknown>;
 
 export interface CheckOptions {
   /**
-   * Id of the model response. With it, identical calls of the response count once, and all of them run; without it,
-   * each counts.
+   * Id of the model response. With it, identical calls of the response count once, even if they are
+   * checked one by one. Reads all run; of identical writes, only the first does.
    */
   round?: string | undefined;
   /** Gives up: the check throws the reason of the signal, and the calls are reported as cancelled. */
@@ -92,7 +92,8 @@ export class Session {
     if (calls.length === 0) return [];
     const { round = "", signal } = options;
     signal?.throwIfAborted();
-    const checked = calls.map((call) => this.prepared(call, round));
+    const at = new Date().toISOString(); // of calls with one time, LoopGuard knows that one answer makes them
+    const checked = calls.map((call) => this.prepared(call, round, at));
     if (this.pendingUsage && checked[0]) {
       checked[0].event["usage"] = this.pendingUsage;
       this.pendingUsage = undefined;
@@ -388,7 +389,7 @@ export class Session {
 
   // Bookkeeping
 
-  private prepared(given: Call, round: string): Checked {
+  private prepared(given: Call, round: string, at: string): Checked {
     const tool = wire.name(given.tool, "tool") || "unnamed";
     const sent = wire.sentArguments(given.arguments);
     const call = { ...given, callId: given.callId || wire.newId("call_") };
@@ -396,7 +397,7 @@ export class Session {
       id: wire.newId("evt_"),
       tool,
       arguments: sent,
-      occurred_at: new Date().toISOString(),
+      occurred_at: at,
       call_id: this.uniqueId(call.callId),
     };
     if (call.cwd) event["cwd"] = wire.name(call.cwd, "cwd");

@@ -381,7 +381,8 @@ class Session:
     def _check(self, calls: Sequence[Call], round_: str) -> Steps:
         if not calls:
             return []
-        checked = [self._checked(call, round_) for call in calls]
+        at = _now()  # of calls with one time, LoopGuard knows that one answer makes them
+        checked = [self._checked(call, round_, at) for call in calls]
         with self._lock:
             if self._usage:
                 checked[0].event["usage"], self._usage = self._usage, {}
@@ -572,7 +573,7 @@ class Session:
 
     # Bookkeeping
 
-    def _checked(self, call: Call, round_: str) -> _Checked:
+    def _checked(self, call: Call, round_: str, at: str) -> _Checked:
         tool, arguments = wire.name(call.tool, "tool") or "unnamed", wire.arguments(call.arguments)
         if not call.call_id:
             call = replace(call, call_id=wire.new_id("call_"))
@@ -580,7 +581,7 @@ class Session:
             "id": wire.new_id("evt_"),
             "tool": tool,
             "arguments": arguments,
-            "occurred_at": _now(),
+            "occurred_at": at,
         }
         if call.cwd:
             event["cwd"] = wire.name(call.cwd, "cwd")
