@@ -101,7 +101,8 @@ _ALL = (
         False,
         "Run identical writes once",
         "Of identical calls within one model response that send or change something, only the first runs; the others "
-        "are blocked and refer to its result. With `once_per_round` and `result_aware`.",
+        "are blocked and refer to its result. With `once_per_round` and `result_aware`, if the reaction to repeats "
+        "blocks.",
         weakens="off",
     ),
     switch(

@@ -39,7 +39,7 @@ from detection.engine.open_calls import (
     round_of,
 )
 from detection.engine.policy import Policy
-from detection.engine.reactions import end_loops, reset_counters
+from detection.engine.reactions import end_loops, reset_counters, rungs
 from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, is_cut
 from detection.engine.results.echo import nested_texts
 from detection.engine.shell_commands import ShellLine
@@ -53,8 +53,10 @@ _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 # An identical call further back is not in a row with this one; a judgement for the time of a call.
 _SLOW_LOOKBACK_CALLS = 8
 # A host asks at once about the calls of one answer, in one request or in several. Later, an open call may be that of an
-# agent that was killed and has started again, which has to make it again. A judgement, not measured.
+# agent that was killed and has started again, and that has to repeat it. A judgement, not measured.
 _SAME_ANSWER_SECONDS = 2.0
+# Rungs that let a call run: where the reaction to repeats has no others, nothing is to be blocked.
+_ONLY_TELLS = frozenset(("observe", "warn"))
 # Five slow calls are one; a judgement: most recorded runs have no times, so that they cannot tell.
 _SLOW_WEIGHT = 0.2
 # Arguments as text, where `similar_method` is `literal`: twenty of them fill a state of 32 KiB.
@@ -155,11 +157,10 @@ def observe_call(
     run = state.run(bounded_name(call.run) if call.run and values["counting_scope"] == "run" else "")
     if round_hash:
         round_hash = round_of(run, round_hash, is_request=is_request)
-    if values["writes_once"]:
-        first = next((one for one in run.records[: -1 - _SLOW_LOOKBACK_CALLS : -1] if one.key == key), None)
-        if first is not None and _is_of_one_answer(run, first, call, 0 if is_request else round_hash, policy):
-            state.add_uncounted(call.seq, call_hash, tool, key)
-            return _second_write(first, call)
+    first = _first_write(run, key, call, 0 if is_request else round_hash, policy)
+    if first is not None:
+        state.add_uncounted(call.seq, call_hash, tool, key)
+        return _second_write(first, call)
     if round_hash and values["once_per_round"]:
         counted = counted_in_round(run, key, round_hash)
         if counted is not None:
@@ -459,22 +460,25 @@ def _duplicate(
     )
 
 
-def _is_of_one_answer(
-    run: RunState, first: Record, call: ObservedCall, round_hash: int, policy: Policy
-) -> bool:
-    """Return whether a call repeats a write of its own answer: in the round that the client names, or at once.
+def _first_write(
+    run: RunState, key: str, call: ObservedCall, round_hash: int, policy: Policy
+) -> Record | None:
+    """Return the identical write of the same answer that runs, if a call repeats one.
 
-    Two calls of one request have one time. Of several requests without a named round, those come at once while the first
-    call is open.
+    They are of one answer in the round that the client names, or if they come at once: two calls of one request have
+    one time. Of several requests without a named round, those come at once while the first call is open.
     """
-    if first.decision in BLOCKING or not counts_by_receipt(first.effect, policy):
-        return False
-    if round_hash and first.round == round_hash:
-        return True
+    if not policy.values["writes_once"]:
+        return None
+    first = next((one for one in run.records[: -1 - _SLOW_LOOKBACK_CALLS : -1] if one.key == key), None)
+    if first is None or first.decision in BLOCKING or not counts_by_receipt(first.effect, policy):
+        return None
+    if _ONLY_TELLS.issuperset(rungs(policy, "repeat")):
+        return None
     gap = abs(call.at - first.at)
-    return first.status == PENDING and (
-        gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)
-    )
+    is_at_once = gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)
+    is_of_round = bool(round_hash) and first.round == round_hash
+    return first if is_of_round or (first.status == PENDING and is_at_once) else None
 
 
 def _second_write(first: Record, call: ObservedCall) -> Step:

@@ -212,6 +212,8 @@ def test_calls_of_one_host_that_come_in_separate_requests_are_of_one_answer_for_
     "values",
     [
         {"writes_once": False},
+        {"mode": "observe"},
+        {"mode": "warn"},
         {"once_per_round": False},
         {"identity": "raw"},
         {"outcome_method": "literal"},

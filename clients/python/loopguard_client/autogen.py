@@ -22,7 +22,7 @@ class GuardedWorkbench(Workbench):  # type: ignore[misc]
 
     A blocked call gets the message as its result. ``stop`` does, too, and the run ends before the model is asked again:
     `RunStopped` is raised out of the agent, and as AutoGen's ``RuntimeError`` with the same text out of a team. An
-    exception of the call itself would leave AutoGen's run waiting for ever.
+    exception of the call itself would leave AutoGen's run without an end.
 
     Parameters
     ----------
