@@ -22,6 +22,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, ApprovalState, Incident, Role
 from detection.models.approvals import DONE
+from detection.models.incidents import ReactionOutcome
 from detection.selectors import approvals as selector
 from detection.selectors.incidents import get_incident
 from detection.selectors.lists import APPROVALS
@@ -50,8 +51,6 @@ REASONS = {
     "session_stopped": "a stop was requested",
     "session_ended": "the session ended",
 }
-_OUTCOMES = {"recovered": "recovered", "went_on": "continued", "stopped": "refused"}
-"""Outcome of a reaction for people."""
 _ERRORS = {"invalid_raise": f"Raise the limit by 1 to {service.MAX_RAISE:,}."}
 """Errors that name fields of the API, for people."""
 _SHORT = {
@@ -234,7 +233,7 @@ def of_incident(incident: Incident) -> dict[str, Any]:
         ],
         "judge_calls": calls,
         "reactions": [
-            (rung, [(_OUTCOMES.get(outcome, outcome), count) for outcome, count in counts.items()])
+            (rung, [(ReactionOutcome(outcome).label.lower(), count) for outcome, count in counts.items()])
             for rung, counts in sorted((incident.evidence.get("reactions") or {}).items(), key=_rung_order)
         ],
     }

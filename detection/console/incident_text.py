@@ -52,9 +52,10 @@ ACTIVITY = {
     "reacted": "Reaction",
     "reacted_also": "Reaction",
     "escalated": "Escalated",
-    "went_on": "The agent continued",
-    "recovered": "The agent recovered",
-    "stopped": "The session ended or its calls were blocked",
+    "agent_went_on": "The agent continued",
+    "agent_changed": "The agent changed course",
+    "agent_asked": "The agent left it to a person",
+    "agent_ended": "The session ended or its calls were blocked",
     "ended": "Loop ended",
     "woke": "Snooze ended",
     "acknowledged": "Acknowledged",
@@ -350,7 +351,7 @@ def _rung(call: EvidenceCall) -> str:
 def times(incident: Incident, entry: IncidentActivity) -> int:
     """Return how often the agent did what an entry says; the activity has the first time after each rung only."""
     counts = incident.evidence.get("reactions", {}).get(entry.note.removeprefix("after "), {})
-    return int(counts.get(entry.action, 1))
+    return int(counts.get(entry.action.removeprefix("agent_"), 1))
 
 
 def _span(incident: Incident) -> str:

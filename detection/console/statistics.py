@@ -20,9 +20,9 @@ from detection.console.statistics_links import Link, Links, group_terms
 from detection.filtering import language
 from detection.filtering.time_ranges import TimeRange
 from detection.models import Project
-from detection.models.incidents import LabelReason
+from detection.models.incidents import LabelReason, ReactionOutcome
 from detection.selectors.filters import ListQuery
-from detection.selectors.lists import REACTION_OUTCOMES, STATISTICS
+from detection.selectors.lists import STATISTICS
 from detection.selectors.rates import RateBy, RateRow, rates
 from detection.selectors.statistics import By, Numbers, Row, statistics
 from detection.selectors.statistics_rows import (
@@ -117,19 +117,19 @@ def page(request: ProjectRequest) -> HttpResponse:
         "more": available if shown < available else 0,
         "more_url": listing.url(groups="more"),
         "has_calls": by != "kind" and total.checks is not None,
-        "recovery": [
+        "after_reactions": [
             (
                 row.rung,
                 row.share,
                 [
                     (
                         getattr(row, outcome),
-                        links.incidents(row.incidents.get(outcome, 0), f"reaction:{row.rung}_{words}"),
+                        links.incidents(row.incidents.get(outcome, 0), f"reaction:{row.rung}_{outcome}"),
                     )
-                    for outcome, words in REACTION_OUTCOMES.items()
+                    for outcome in ReactionOutcome.values
                 ],
             )
-            for row in found.recovery
+            for row in found.after_reactions
         ],
         "judge": [
             (

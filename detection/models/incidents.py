@@ -56,6 +56,15 @@ class LabelReason(models.TextChoices):
     OTHER = "other", "Something else"
 
 
+class ReactionOutcome(models.TextChoices):
+    """What an agent did after a reaction to its loop."""
+
+    CHANGED = "changed", "Changed course"
+    WENT_ON = "went_on", "Continued"
+    ASKED = "asked", "Left it to a person"
+    ENDED = "ended", "Ended or was blocked"
+
+
 IS_LOOP: Final = ~models.Q(label=IncidentLabel.FALSE_ALARM)
 """What calls and money in loops are summed over: all incidents except those labelled "not a loop"."""
 

@@ -25,7 +25,7 @@ from detection.models import (
     SessionState,
     SessionTool,
 )
-from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
+from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason, ReactionOutcome
 from detection.models.session_state import (
     STOPPED_STATES,
     in_loop_condition,
@@ -66,8 +66,6 @@ OUTCOMES: Final = {
     "not_recovered": REACTED & ~Q(recovered=True) & (_HAS_ENDED | _IS_STOPPED),
 }
 """How an incident with a reaction ended; none of them while that is open."""
-REACTION_OUTCOMES: Final = {"recovered": "recovered", "went_on": "continued", "stopped": "stopped"}
-"""What the agent did after a reaction: as incidents store it, and in filters."""
 
 
 def _has_reaction(rung: str, now: datetime) -> Q:
@@ -177,8 +175,8 @@ INCIDENTS: Final = ListSpec(
                 for choice in (
                     FieldChoice(rung, "", partial(_has_reaction, rung)),
                     *(
-                        FieldChoice(f"{rung}_{words}", "", partial(_after_reaction, rung, outcome))
-                        for outcome, words in REACTION_OUTCOMES.items()
+                        FieldChoice(f"{rung}_{outcome}", "", partial(_after_reaction, rung, outcome))
+                        for outcome in ReactionOutcome.values
                     ),
                 )
             ),

@@ -30,7 +30,7 @@ from django.utils import timezone
 from detection.engine.detectors import detector_for
 from detection.filtering.time_ranges import ALL_TIME
 from detection.models import CallCount, CountingCursor, Incident, JudgeCall, JudgeLabel, JudgeOutcome
-from detection.models.incidents import IS_LOOP, IncidentLabel
+from detection.models.incidents import IS_LOOP, IncidentLabel, ReactionOutcome
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
 from detection.selectors.lists import CALL_COUNTS, OUTCOMES, RUNGS
@@ -38,6 +38,8 @@ from detection.selectors.pages import Order, Page
 from detection.selectors.row_fields import Shown, document_of
 
 By = Literal["hour", "day", "kind", "tool", "model", "backend"]
+ReactionsBy = Literal["kind", "tool", "agent", "model"]
+_REACTIONS_BY: Final = {name: name for name in ("kind", "tool", "agent", "model")}
 MAX_ROWS = 1000
 
 
@@ -89,18 +91,20 @@ class Numbers:
 
 
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class AfterReaction:
     """What agents did after the reactions of one rung."""
 
     # fmt: off
+    key: Annotated[str, Shown("What the reactions are grouped by; empty for all of them.")]
     rung: Annotated[str, Shown("Rung of the escalation ladder.")]
-    recovered: Annotated[int, Shown("The agent recovered.")]
+    changed: Annotated[int, Shown("The agent changed course: five calls without the loop, or a new result.")]
     went_on: Annotated[int, Shown("The agent continued the loop.")]
-    stopped: Annotated[int, Shown("The session ended, or its calls were blocked.")]
-    share: Annotated[float | None, Shown("Share of the reactions after which the agent recovered.")]
+    asked: Annotated[int, Shown("A person wrote to the agent before its next call of the loop.")]
+    ended: Annotated[int, Shown("The session ended, or its calls were blocked.")]
+    share: Annotated[float | None, Shown("Share of the reactions after which the agent changed course.")]
     # fmt: on
     incidents: Mapping[str, int]
-    """How many incidents have each of the three outcomes."""
+    """How many incidents have each of the outcomes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +143,7 @@ class Statistics:
     end: datetime
     total: Numbers
     rows: tuple[Row, ...] = ()
-    recovery: tuple[Recovery, ...] = ()
+    after_reactions: tuple[AfterReaction, ...] = ()
     judge: tuple[JudgeShare, ...] = ()
     counted_at: datetime | None = None
     is_cut: bool = field(default=False)
@@ -195,7 +199,7 @@ def statistics(
         end,
         total.numbers,
         tuple(grouped[-MAX_ROWS:] if by in ("hour", "day") else grouped[:MAX_ROWS]),
-        _recovery(alike),
+        _after(alike),
         _judge(project_id, query),
         CountingCursor.objects.values_list("counted_at", flat=True).first(),
         len(grouped) > MAX_ROWS,
@@ -363,7 +367,29 @@ def _share(part: int, rest: int) -> float | None:
     return part / (part + rest) if part + rest else None
 
 
-def _recovery(alike: Iterable[Group]) -> tuple[Recovery, ...]:
+def after_reactions(project_id: int, query: ListQuery, by: ReactionsBy | None = None) -> list[AfterReaction]:
+    """Return what agents did after each reaction, for all of them or in groups; one query.
+
+    Parameters
+    ----------
+    query
+        Of the list `STATISTICS`.
+
+    Returns
+    -------
+    list of AfterReaction
+        At most `MAX_ROWS`: groups by their name, in each the rungs in the order of the ladder.
+    """
+    column = F(_REACTIONS_BY[by]) if by else Value("")
+    found = Incident.objects.filter(query.condition(), project_id=project_id).exclude(reactions=None)
+    groups = grouped_sums(found, {"of": (column, F("reactions"))}, {"incidents": Value(1)})["of"]
+    by_key: dict[str, list[Group]] = defaultdict(list)
+    for group in groups:
+        by_key[str(group.values[0])].append(group)
+    return [row for key in sorted(by_key) for row in _after(by_key[key], key)][:MAX_ROWS]
+
+
+def _after(alike: Iterable[Group], key: str = "") -> tuple[AfterReaction, ...]:
     """Return what agents did after each reaction, as counted in the incidents."""
     counts: dict[str, Counter[str]] = defaultdict(Counter)
     found: dict[str, Counter[str]] = defaultdict(Counter)
@@ -374,13 +400,12 @@ def _recovery(alike: Iterable[Group]) -> tuple[Recovery, ...]:
                 counts[rung][outcome] += count * group.sums["incidents"]
                 found[rung][outcome] += group.sums["incidents"] if count else 0
     return tuple(
-        Recovery(
-            rung,
-            counts[rung]["recovered"],
-            counts[rung]["went_on"],
-            counts[rung]["stopped"],
-            _share(counts[rung]["recovered"], counts[rung]["went_on"] + counts[rung]["stopped"]),
-            found[rung],
+        AfterReaction(
+            key=key,
+            rung=rung,
+            **{outcome: counts[rung][outcome] for outcome in ReactionOutcome.values},
+            share=_share(counts[rung]["changed"], counts[rung].total() - counts[rung]["changed"]),
+            incidents=found[rung],
         )
         for rung in sorted(counts, key=lambda rung: RUNGS.index(rung) if rung in RUNGS else len(RUNGS))
     )

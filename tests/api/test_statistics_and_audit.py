@@ -36,7 +36,7 @@ def test_totals_and_groups_are_returned(api, worked):
     assert (by_tool["search_web"]["checks"], by_tool["read_file"]["checks"]) == (5, 1)
     by_kind = api.get("/statistics", by="kind").json()["items"]
     assert [(row["key"], row["checks"], row["incidents"]) for row in by_kind] == [("repeat", None, 1)]
-    assert [row["rung"] for row in told["recovery"]]
+    assert [row["rung"] for row in told["after_reactions"]]
 
 
 def test_a_loop_that_several_detectors_find_counts_once_here_and_above_the_live_list(api, project):
@@ -60,6 +60,22 @@ def test_a_loop_that_several_detectors_find_counts_once_here_and_above_the_live_
     assert [(row["key"], row["incidents"]) for row in api.get("/statistics", by="kind").json()["items"]] == [
         ("cycle", 1)
     ]
+
+
+def test_what_followed_reactions_is_summed_by_agent_and_model(api, worked):
+    total = api.get("/statistics/after-reactions").json()["items"]
+    assert total
+    assert [{name: row[name] for name in row if name != "key"} for row in total] == [
+        {name: row[name] for name in row if name != "key"}
+        for row in api.get("/statistics").json()["after_reactions"]
+    ]
+    for by, key in (("agent", Incident.objects.get().agent), ("model", Incident.objects.get().model)):
+        rows = api.get("/statistics/after-reactions", by=by).json()["items"]
+        assert {row["key"] for row in rows} == {key}
+        assert [row["went_on"] for row in rows] == [row["went_on"] for row in total]
+    assert api.get("/statistics/after-reactions", by="hour").status_code == 422
+    later = {"from": "2031-01-01T00:00:00Z", "to": "2031-01-02T00:00:00Z"}
+    assert api.get("/statistics/after-reactions", **later).json()["items"] == []
 
 
 def test_labels_make_the_precision(api, worked):

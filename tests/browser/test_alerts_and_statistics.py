@@ -39,7 +39,7 @@ def project(transactional_db, settings):
         )  # fmt: skip
     CountingCursor.objects.create(pk=1, counted_at=timezone.now())
     for number, kind in enumerate(("repeat", "cycle", "repeat", "stagnation", "outcome")):
-        evidence = {"reactions": {"warn": {"recovered": number, "went_on": 1}, "block": {"recovered": 2}}}
+        evidence = {"reactions": {"warn": {"changed": number, "went_on": 1}, "block": {"changed": 2}}}
         make_incident(
             project, kind=kind, calls_digest=str(number), session_name=f"s-{number}", recovered=number % 2 == 0,
             label="true_loop" if number < 3 else "false_alarm", evidence=evidence, cost_usd=number,

@@ -215,13 +215,11 @@ def test_a_reaction_is_a_value_with_any_outcome(world):
     loop(world.project, "held", calls=5)  # nobody has decided, so the reaction has no outcome yet
     page = shown(world, q="reaction:ask")
     assert rows(page) == ["held"]
-    assert rows(shown(world, q="reaction:ask_continued,ask_recovered,ask_stopped")) == []
+    assert rows(shown(world, q="reaction:ask_went_on,ask_changed,ask_ended,ask_asked")) == []
     assert "held" not in rows(shown(world, q="-reaction:ask"))
     world.incident.evidence = {"reactions": {"delay": {"went_on": 1}}}
     world.incident.save()
-    assert (
-        rows(shown(world, q="reaction:delay")) == rows(shown(world, q="reaction:delay_continued")) == ["s-1"]
-    )
+    assert rows(shown(world, q="reaction:delay")) == rows(shown(world, q="reaction:delay_went_on")) == ["s-1"]
     fields = world.client.get(f"{world.base}/filter-values/incidents").json()["fields"]
     values = next(field["values"] for field in fields if field["name"] == "reaction")
     assert next(value for value, _ in values if value.startswith("ask")) == "ask"

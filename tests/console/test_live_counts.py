@@ -102,7 +102,7 @@ def test_metrics_tell_recovery_confidence_and_loop_cost_with_bounded_labels(monk
             "cost_usd": 2,
             "recovered": True,
             "was_guarded": True,
-            "evidence": {"reactions": {"block": {"recovered": 1}}},
+            "evidence": {"reactions": {"block": {"changed": 1}}},
             "confidence": 0.5,
         }
         make_incident(world.project, kind="cycle", calls_digest=str(number), **fields)

@@ -245,13 +245,13 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
     assert activity == [
         ("opened", ""),
         ("reacted", "warn"),
-        ("went_on", "after warn"),
+        ("agent_went_on", "after warn"),
         ("reacted", "chance"),
-        ("went_on", "after chance"),
+        ("agent_went_on", "after chance"),
         ("reacted_also", "block"),
-        ("went_on", "after block"),
+        ("agent_went_on", "after block"),
         ("reacted", "stop"),
-        ("went_on", "after stop"),
+        ("agent_went_on", "after stop"),
     ]
     assert "The agent continued after block, 3 times" in shown
 

@@ -99,14 +99,14 @@ def test_only_an_agent_that_left_the_loop_after_a_reaction_has_recovered(world, 
     assert Incident.objects.filter(session_name="seen", recovered=True).exists()
 
     told = api.get("/statistics", by="kind").json()
-    assert (told["total"]["recovered"], sum(row["recovered"] for row in told["recovery"])) == (0, 0)
+    assert (told["total"]["recovered"], sum(row["changed"] for row in told["after_reactions"])) == (0, 0)
     assert tile(page_of(world), "recovered") == "0%"
 
     loop(world.project, "leaves", calls=5)
     for number in range(5):
         ask(world.project, "leaves", 50 + number, tool="read_file", arguments=f'{{"n": {number}}}')
     told = api.get("/statistics", by="kind").json()
-    assert (told["total"]["recovered"], sum(row["recovered"] for row in told["recovery"])) == (1, 1)
+    assert (told["total"]["recovered"], sum(row["changed"] for row in told["after_reactions"])) == (1, 1)
     assert sum(row["recovered"] for row in told["items"]) == 1
 
 

@@ -116,6 +116,7 @@ def get_incident(request: ApiRequest, incident_id: str) -> HttpResponse:
     document["policy"] = incident.policy
     document["activity"] = [document_of(entry, ActivitySchema) for entry in incident.activity.all()]
     document["findings"] = incident.findings_by_weight
+    document["reactions"] = incident.evidence.get("reactions", {})
     document["neighbours"] = [incident_document(row, slug) for row in incidents.neighbours(incident)]
     return json_response(document)
 

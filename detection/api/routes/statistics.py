@@ -1,8 +1,8 @@
-"""Route of the statistics."""
+"""Routes of the statistics."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Literal
 
 from django.http import HttpResponse
@@ -15,11 +15,18 @@ from detection.api.problems import Problem
 from detection.api.query_parameters import check_parameters
 from detection.api.requests import ApiRequest
 from detection.api.responses import json_response
-from detection.api.schemas.statistics import StatisticsQuerySchema, StatisticsSchema
+from detection.api.schemas.statistics import (
+    AfterReactionsQuerySchema,
+    AfterReactionsSchema,
+    StatisticsQuerySchema,
+    StatisticsSchema,
+    TimeSpanSchema,
+)
 from detection.filtering.time_ranges import TimeRange
+from detection.selectors.filters import ListQuery
 from detection.selectors.lists import STATISTICS
 from detection.selectors.row_fields import document_of
-from detection.selectors.statistics import statistics
+from detection.selectors.statistics import after_reactions, statistics
 
 router = Router(tags=["statistics"])
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)
@@ -36,19 +43,9 @@ By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> HttpResponse:
     """Return totals and groups of a time span. Calls are counted in whole hours that begin within it."""
     check_parameters(request, StatisticsQuerySchema)
-    end = query.to or timezone.now()
-    start = query.from_ or end - DEFAULT_SPAN
-    longest = MAX_HOURLY_SPAN if query.by == "hour" else MAX_SPAN
-    if not start < end or end - start > longest:
-        raise Problem(
-            422,
-            "invalid_span",
-            f"`from` must be before `to`, by at most {longest.days} days.",
-            path="from",
-        )
+    start, end = _span(query, MAX_HOURLY_SPAN if query.by == "hour" else MAX_SPAN)
     by = None if query.by == "total" else query.by
-    names = {} if query.demo else {"demo": "demo"}
-    wanted = query_of(request, STATISTICS, query, names, range=TimeRange("", start, end))
+    wanted = _wanted(request, query, start, end)
     found = statistics(request.principal.project_id, wanted, by)
     return json_response(
         {
@@ -58,7 +55,7 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
             "counted_at": found.counted_at.isoformat() if found.counted_at else None,
             "total": document_of(found.total),
             "items": [row.as_document() for row in found.rows],
-            "recovery": [document_of(row) for row in found.recovery],
+            "after_reactions": [document_of(row) for row in found.after_reactions],
             "false_alarms": [
                 {"reason": reason or None, "count": count} for reason, count in found.false_alarms
             ],
@@ -66,3 +63,40 @@ def get_statistics(request: ApiRequest, query: Query[StatisticsQuerySchema]) -> 
             "is_cut": found.is_cut,
         }
     )
+
+
+@router.get(
+    "/statistics/after-reactions",
+    auth=READ,
+    response={200: AfterReactionsSchema},
+    by_alias=True,
+    summary="Get what agents did after reactions",
+)
+def get_after_reactions(request: ApiRequest, query: Query[AfterReactionsQuerySchema]) -> HttpResponse:
+    """Return how often agents changed course, continued, left it to a person or ended after each reaction."""
+    check_parameters(request, AfterReactionsQuerySchema)
+    start, end = _span(query, MAX_SPAN)
+    by = None if query.by == "total" else query.by
+    rows = after_reactions(request.principal.project_id, _wanted(request, query, start, end), by)
+    return json_response(
+        {
+            "from": start.isoformat(),
+            "to": end.isoformat(),
+            "by": query.by,
+            "items": [document_of(row) for row in rows],
+        }
+    )
+
+
+def _span(query: TimeSpanSchema, longest: timedelta) -> tuple[datetime, datetime]:
+    end = query.to or timezone.now()
+    start = query.from_ or end - DEFAULT_SPAN
+    if not start < end or end - start > longest:
+        words = f"`from` must be before `to`, by at most {longest.days} days."
+        raise Problem(422, "invalid_span", words, path="from")
+    return start, end
+
+
+def _wanted(request: ApiRequest, query: TimeSpanSchema, start: datetime, end: datetime) -> ListQuery:
+    names = {} if query.demo else {"demo": "demo"}
+    return query_of(request, STATISTICS, query, names, range=TimeRange("", start, end))

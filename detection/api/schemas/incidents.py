@@ -103,6 +103,10 @@ class IncidentDetailSchema(IncidentSchema):
         description="Number of the latest detection that the ladder reacted to: of this "
         "loop or, with `escalation_scope` `session`, in the run. 0 if there was only advice."
     )
+    reactions: dict[str, dict[str, int]] = Field(
+        description="By rung, how often the agent `changed` course after it, `went_on`, left it to a person (`asked`), "
+        "or `ended`."
+    )
     evidence: dict[str, Any] = Field(description="Calls and counts that the finding is based on.")
     policy: dict[str, Any] = Field(description="The effective settings when it was opened.")
     activity: list[ActivitySchema] = Field(description="Activity, oldest first.")

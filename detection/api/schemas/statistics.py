@@ -8,13 +8,13 @@ from typing import Literal
 from ninja import Field, Schema
 
 from detection.api.schemas.common import FilterSchema, ShortText, Timestamp, with_fields_of
-from detection.selectors.statistics import JudgeShare, Numbers, Recovery
+from detection.selectors.statistics import AfterReaction, JudgeShare, Numbers
 
 GroupBy = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
 
-class StatisticsQuerySchema(FilterSchema):
-    """The time span, what is counted, and how to group it."""
+class TimeSpanSchema(FilterSchema):
+    """The time span and what is counted."""
 
     from_: Timestamp | None = Field(
         None,
@@ -22,8 +22,19 @@ class StatisticsQuerySchema(FilterSchema):
         description="Start of the time span, inclusive. Seven days before `to` by default.",
     )
     to: Timestamp | None = Field(None, description="End of the time span, exclusive. Now by default.")
-    by: GroupBy = Field("total", description="What to group by.")
     demo: bool = Field(True, description="Include demo sessions.")
+
+
+class AfterReactionsQuerySchema(TimeSpanSchema):
+    """The time span, what is counted, and how to group it."""
+
+    by: Literal["total", "kind", "tool", "agent", "model"] = Field("total", description="What to group by.")
+
+
+class StatisticsQuerySchema(TimeSpanSchema):
+    """The time span, what is counted, and how to group it."""
+
+    by: GroupBy = Field("total", description="What to group by.")
     sort: ShortText = Field(
         "",
         description="What to sort the groups by, with a leading minus for descending order: `incidents`, `name` (of "
@@ -47,9 +58,20 @@ class StatisticsGroupSchema(StatisticsNumbersSchema):
     key: str = Field(description="A time in UTC, a detector, a tool, `backend/model` or a backend.")
 
 
-@with_fields_of(Recovery)
-class RecoverySchema(Schema):
+@with_fields_of(AfterReaction)
+class AfterReactionSchema(Schema):
     """What agents did after the reactions of one rung."""
+
+
+class AfterReactionsSchema(Schema):
+    """What agents did after reactions, in groups."""
+
+    from_: datetime = Field(alias="from", description="Start of the time span, inclusive.")
+    to: datetime = Field(description="End of the time span, exclusive.")
+    by: str = Field(description="What the rows are grouped by.")
+    items: list[AfterReactionSchema] = Field(
+        description="The rungs of each group, in the order of the ladder."
+    )
 
 
 @with_fields_of(JudgeShare)
@@ -73,7 +95,7 @@ class StatisticsSchema(Schema):
     counted_at: datetime | None = Field(description="Calls evaluated after this time are not counted yet.")
     total: StatisticsNumbersSchema = Field(description="Totals of the time span.")
     items: list[StatisticsGroupSchema] = Field(description="The groups.")
-    recovery: list[RecoverySchema] = Field(description="What agents did after each rung.")
+    after_reactions: list[AfterReactionSchema] = Field(description="What agents did after each rung.")
     false_alarms: list[FalseAlarmsSchema] = Field(description="False alarms by reason.")
     judge: list[JudgeOutcomeSchema] = Field(description="What the judge decided.")
     is_cut: bool = Field(description="Whether groups beyond the first 1,000 are missing.")

@@ -27,7 +27,7 @@ from detection.models import (
     Session,
 )
 from detection.models.evidence import Evidence
-from detection.models.incidents import IncidentLabel, IncidentStatus
+from detection.models.incidents import IncidentLabel, IncidentStatus, ReactionOutcome
 from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
 from detection.services.tracking import lifecycle
@@ -176,6 +176,10 @@ class IncidentTracker:
                     self._changes.touch(incident, ("evidence",))
         if self.active:
             self._end_silence(event)
+            if event.type == EventType.MESSAGE and event.is_of_user:
+                # The agent has left it to a person before its next call of the loop.
+                for incident in self.active.values():
+                    self._settle(incident, ReactionOutcome.ASKED)
 
     def _end_silence(self, event: EventRecord) -> None:
         """End the incidents about silence that this event resolves as a sign of life."""
@@ -307,7 +311,7 @@ class IncidentTracker:
         incident.evidence.pop("progress", None)
         self.hints.add(Hint("incident", incident.public_id))
         if seq > incident.evidence.get("awaiting", {}).get("seq", seq):
-            self._settle(incident, "went_on")
+            self._settle(incident, ReactionOutcome.WENT_ON)
 
     def _found(
         self, incident: Incident, seq: int, tool: str, finding: Finding, step: Step, policy: Policy
@@ -581,7 +585,7 @@ class IncidentTracker:
                 self._note_end(incident, at, recovered=recovered, note="abandoned")
 
     def _end(self, incident: Incident, at: datetime, note: str, *, recovered: bool) -> None:
-        self._settle(incident, "recovered" if recovered else "stopped")
+        self._settle(incident, ReactionOutcome.CHANGED if recovered else ReactionOutcome.ENDED)
         self._note_end(incident, at, recovered=recovered, note=note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
@@ -660,11 +664,11 @@ class IncidentTracker:
     def stop(self, at: datetime) -> None:
         """End the loops, because a call was blocked since a person stopped the session, or its end was reported."""
         for incident in [*self.active.values()]:
-            self._settle(incident, "stopped")
+            self._settle(incident, ReactionOutcome.ENDED)
             self._note_end(incident, at, recovered=False, note="its calls were blocked since the stop")
 
-    def _settle(self, incident: Incident, outcome: str) -> None:
-        """Record the outcome of the last reaction: the agent `recovered`, `went_on`, or was `stopped`.
+    def _settle(self, incident: Incident, outcome: ReactionOutcome) -> None:
+        """Record what the agent did after the last reaction.
 
         Counted per rung in the evidence; the activity has the first time only, because a loop may continue for long.
         A run that ends after its held call was allowed was not stopped by the reaction.
@@ -673,12 +677,12 @@ class IncidentTracker:
         if awaiting is None:
             return
         self._changes.touch(incident, ("evidence",))
-        if outcome == "stopped" and incident.is_released:
+        if outcome == ReactionOutcome.ENDED and incident.is_released:
             return
         counts = incident.evidence.setdefault("reactions", {}).setdefault(awaiting["rung"], {})
         counts[outcome] = counts.get(outcome, 0) + 1
         if counts[outcome] == 1:
-            self._changes.note(incident, outcome, f"after {awaiting['rung']}")
+            self._changes.note(incident, f"agent_{outcome}", f"after {awaiting['rung']}")
 
 
 def _is_recorded_only(policy: Policy, kind: str) -> bool:

@@ -246,7 +246,7 @@ def test_a_run_that_ends_after_its_held_call_was_allowed_was_not_stopped(asking,
     agent.posts(EventRecord(type="end", session="s-1", content="completed"))
     incident = Incident.objects.get(public_id=held.verdict.incident)
     assert not incident.evidence.get("reactions")
-    assert not incident.activity.filter(action="stopped").exists()
+    assert not incident.activity.filter(action="agent_ended").exists()
 
 
 def test_an_answer_after_the_deadline_is_refused_and_changes_nothing(asking, agent):
@@ -450,16 +450,33 @@ def test_what_came_of_each_reaction_is_stored_on_the_incident(project, agent):
     for number in range(6):
         agent.asks(agent.call(tool=f"other{number}"))
     incident = Incident.objects.get()
-    assert reactions_of(incident) == {"warn": {"went_on": 1}, "chance": {"recovered": 1}}
-    told = [(row.action, row.note) for row in incident.activity.filter(action__in=("went_on", "recovered"))]
-    assert told == [("went_on", "after warn"), ("recovered", "after chance")]
+    assert reactions_of(incident) == {"warn": {"went_on": 1}, "chance": {"changed": 1}}
+    told = [(row.action, row.note) for row in incident.activity.filter(action__startswith="agent_")]
+    assert told == [("agent_went_on", "after warn"), ("agent_changed", "after chance")]
+
+
+@pytest.mark.parametrize(
+    ("then", "outcome"),
+    [
+        ({"type": "message", "role": "user", "content": "What is going on?"}, {"asked": 1}),
+        ({"type": "message", "role": "assistant", "content": "I try again."}, {}),
+        ({"type": "end", "content": "completed"}, {"ended": 1}),
+    ],
+)
+def test_what_an_agent_did_next_is_told_apart(agent, then, outcome):
+    for _ in range(4):
+        agent.asks(agent.call())
+    agent.posts(EventRecord(session="s-1", **then))
+    evaluation.evaluate(Session.objects.get().key)
+    incident = Incident.objects.get()
+    assert (incident.evidence.get("reactions") or {}).get(incident.rung, {}) == outcome
 
 
 def test_a_person_who_stops_the_session_ends_what_a_reaction_was_for(project, agent):
     hold(agent)
     actions.stop(project.pk, "s-1", OPERATOR)
     agent.asks()
-    assert reactions_of(Incident.objects.get()) == {"chance": {"stopped": 1}}
+    assert reactions_of(Incident.objects.get()) == {"chance": {"ended": 1}}
 
 
 def test_the_choices_match_the_answers_of_the_engine(asking, agent):

@@ -95,7 +95,7 @@ def test_counts_come_apart_by_tool_model_and_hour(principal, project):
 
 @pytest.mark.servers
 def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project):
-    evidence = {"reactions": {"warn": {"recovered": 1, "went_on": 3}, "block": {"stopped": 1}}}
+    evidence = {"reactions": {"warn": {"changed": 1, "went_on": 3}, "block": {"ended": 1}}}
     make_incident(
         project,
         label="true_loop",
@@ -117,7 +117,7 @@ def test_findings_labels_confidence_and_recovery_are_counted_by_detector(project
     assert (repeat.precision, repeat.recovery) == (0.5, 0.5)
     assert repeat.checks is None
     assert (by_kind["cycle"].loop_cost_usd, by_kind["cycle"].loop_calls_blocked) == (2.0, 4)
-    assert [(row.rung, row.recovered, row.went_on, row.stopped) for row in answer.recovery] == [
+    assert [(row.rung, row.changed, row.went_on, row.ended) for row in answer.after_reactions] == [
         ("warn", 1, 3, 0),
         ("block", 0, 0, 1),
     ]
