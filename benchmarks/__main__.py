@@ -19,6 +19,7 @@ from benchmarks import (
     families,
     freezes,
     gateway,
+    hooks,
     http,
     kills,
     live,
@@ -51,6 +52,7 @@ PARTS = (
     "families",
     "exposure",
     "search",
+    "hooks",
 )
 MORE_PARTS = ("scaling",)
 """Measured only when they are named."""
@@ -119,6 +121,7 @@ def _run(parts: set[str], options: argparse.Namespace) -> int:
         ("containment", partial(containment.run, options.connections, options.agents)),
         ("exposure", exposure.run),
         ("search", partial(search.run, options.events)),
+        ("hooks", hooks.run),
     ):
         if part in parts:
             missed += show(measure())

@@ -156,6 +156,79 @@ def test_json_and_gzip_say_the_same_as_protobuf(api):
     assert Event.objects.count() == number
 
 
+def of_ai_sdk(number, *, session="chat-7", query="x", result="0 hits"):
+    """What the AI SDK reports of one step with its own names: the request to the model, and the tool's call."""
+    call = json.dumps([{"toolCallId": f"call_{number}", "toolName": "search", "input": {"q": query}}])
+    about = {
+        "ai.telemetry.functionId": "finder",
+        **({"ai.telemetry.metadata.sessionId": session} if session else {}),
+    }
+    request = ExportTraceServiceRequest()
+    spans = request.resource_spans.add().scope_spans.add().spans
+    prompt = [{"role": "user", "content": [{"type": "text", "text": "Find x."}]}]
+    start = 10**18 + number * 10**9
+    for place, (name, values) in enumerate(
+        [
+            (
+                "ai.generateText.doGenerate",
+                {
+                    "gen_ai.system": "openai.chat",
+                    "gen_ai.request.model": "gpt-5",
+                    "ai.prompt.messages": json.dumps(prompt[: 1 if number == 0 else 0]),
+                    "ai.response.toolCalls": call,
+                },
+            ),
+            (
+                "ai.toolCall",
+                {
+                    "ai.toolCall.name": "search",
+                    "ai.toolCall.id": f"call_{number}",
+                    "ai.toolCall.args": json.dumps({"q": query}),
+                    "ai.toolCall.result": json.dumps(result),
+                },
+            ),
+        ]
+    ):
+        at = start + place * 10**8
+        one = spans.add(
+            trace_id=b"t" * 16,
+            span_id=bytes([64 + number, place + 1]) * 4,
+            name=name,
+            start_time_unix_nano=at,
+            end_time_unix_nano=at + 10**7,
+        )
+        for key, value in (values | about | {"ai.operationId": name}).items():
+            one.attributes.add(key=key).value.string_value = value
+    one = spans[0]
+    one.attributes.add(key="gen_ai.usage.input_tokens").value.int_value = 90
+    return request
+
+
+def test_the_names_of_the_ai_sdk_are_read_and_a_loop_becomes_an_incident(api):
+    for number in range(4):
+        accepted(send(api, of_ai_sdk(number)))
+    evaluated()
+    session = Session.objects.get()
+    assert (session.external_id, session.agent, session.model) == ("chat-7", "finder", "gpt-5")
+    assert session.token_count == 4 * 90
+    calls = Event.objects.filter(type="call").order_by("seq")
+    assert [(one.tool, one.arguments, one.call_id) for one in calls] == [
+        ("search", '{"q": "x"}', f"call_{number}") for number in range(4)
+    ]
+    assert Event.objects.filter(type="message", role="user").get().content == "Find x."
+    assert not Event.objects.filter(type="message", role="assistant").exists()
+    assert Incident.objects.get().tool == "search"
+
+
+def test_different_calls_of_the_ai_sdk_are_none(api):
+    words = ("apples", "boats", "clouds", "drums", "engines", "forests")
+    for number, word in enumerate(words):
+        accepted(send(api, of_ai_sdk(number, session="", query=word, result=f"{word * 3} {number * 7919}")))
+    evaluated()
+    assert Session.objects.count() == 1
+    assert not Incident.objects.exists()
+
+
 def said(number, text, **more):
     parts = json.dumps(
         [

@@ -1,6 +1,6 @@
-"""The attributes of agents, by all names in use: OpenTelemetry's GenAI conventions, OpenInference and Traceloop.
+"""The attributes of agents, by all names in use.
 
-The conventions have changed their names, too. An attribute is therefore looked up under every name that an
+They are those of OpenTelemetry's GenAI conventions, OpenInference, Traceloop and the AI SDK. The conventions have changed their names, too. An attribute is therefore looked up under every name that an
 instrumentation has used, the current one first.
 """
 
@@ -21,13 +21,26 @@ SESSION: Final = (
     "traceloop.association.properties.session_id",
     "traceloop.association.properties.thread_id",
     "traceloop.association.properties.conversation_id",
+    "ai.telemetry.metadata.sessionId",
 )
-AGENT: Final = ("gen_ai.agent.name", "agent.name", "agent_name")
-TOOL: Final = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name")
-CALL_ID: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id")
-ARGUMENTS: Final = ("gen_ai.tool.call.arguments", "tool_arguments", "traceloop.entity.input", "input.value")
+AGENT: Final = ("gen_ai.agent.name", "agent.name", "agent_name", "ai.telemetry.functionId")
+TOOL: Final = ("gen_ai.tool.name", "tool.name", "traceloop.entity.name", "ai.toolCall.name")
+CALL_ID: Final = ("gen_ai.tool.call.id", "tool_call.id", "tool.id", "ai.toolCall.id")
+ARGUMENTS: Final = (
+    "gen_ai.tool.call.arguments",
+    "tool_arguments",
+    "traceloop.entity.input",
+    "input.value",
+    "ai.toolCall.args",
+)
 CWD: Final = ("process.working_directory", "working_directory", "cwd")
-RESULT: Final = ("gen_ai.tool.call.result", "tool_response", "traceloop.entity.output", "output.value")
+RESULT: Final = (
+    "gen_ai.tool.call.result",
+    "tool_response",
+    "traceloop.entity.output",
+    "output.value",
+    "ai.toolCall.result",
+)
 BACKEND: Final = ("gen_ai.provider.name", "gen_ai.system", "llm.provider", "llm.system")
 MODEL: Final = ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name")
 INPUT_TOKENS: Final = (
@@ -57,12 +70,21 @@ CACHE_WRITE_TOKENS: Final = (
 COST: Final = ("operation.cost", "gen_ai.usage.cost", "llm.cost.total")
 MAX_MESSAGES: Final = 1_000
 """Maximum number of messages of one model call that are read, if each has its own attributes."""
+_INPUTS: Final = ("gen_ai.input.messages", "ai.prompt.messages")
 _FLAT_INPUTS: Final = (
     ("llm.input_messages.{}.message.role", "llm.input_messages.{}.message.content"),
     ("gen_ai.prompt.{}.role", "gen_ai.prompt.{}.content"),
 )
-_FLAT_OUTPUTS: Final = ("llm.output_messages.{}.message.content", "gen_ai.completion.{}.content")
-_FLAT_CALLS: Final = ("llm.output_messages.0.message.tool_calls.", "gen_ai.completion.0.tool_calls.")
+_FLAT_OUTPUTS: Final = (
+    "llm.output_messages.{}.message.content",
+    "gen_ai.completion.{}.content",
+    "ai.response.text",
+)
+_FLAT_CALLS: Final = (
+    "llm.output_messages.0.message.tool_calls.",
+    "gen_ai.completion.0.tool_calls.",
+    "ai.response.toolCalls",
+)
 _FINISH_REASONS: Final = ("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason")
 _TEXT_TYPES: Final = (None, "text", "input_text", "output_text")
 
@@ -102,7 +124,7 @@ def parsed(value: Any) -> Any:
 
 def last_prompt(attributes: Attributes) -> str:
     """Return the text of a person that a model call ends with; empty if it ends with anything else."""
-    messages = parsed(attributes.get("gen_ai.input.messages"))
+    messages = parsed(first(attributes, _INPUTS))
     if isinstance(messages, list) and messages:
         ends = [one if isinstance(one, dict) else {} for one in messages[-2:]]
         said = [(one.get("role"), message_text(one)) for one in ends]

@@ -1,4 +1,4 @@
-"""Reads single spans of agents, in the three dialects that instrumentations use, into what happened.
+"""Reads single spans of agents, in the four dialects that instrumentations use, into what happened.
 
 Not read: the history that every span of a model repeats, prompts of the system, definitions of tools, and reasoning.
 """
@@ -17,6 +17,8 @@ HANDOFF: Final = "handoff"
 """The tool of a hand-off from one agent to another, where its span names none."""
 _MODEL_OPERATIONS: Final = ("chat", "text_completion", "generate_content")
 _AGENT_OPERATIONS: Final = ("invoke_agent", "invoke_workflow")
+_ASKS: Final = (".doGenerate", ".doStream")
+"""What the AI SDK calls its requests to a model; the spans around them say the same of several."""
 _UNKNOWN_MODELS: Final = ("", "unknown")
 _CLAUDE_CODE: Final = "claude_code."
 """Its spans have no arguments. Its log records have them, and say the same."""
@@ -83,9 +85,11 @@ def read_span(span: Span) -> Fact | None:
     kind = str(found.get("openinference.span.kind") or found.get("traceloop.span.kind") or "").lower()
     if operation == "agent_handoff":
         return _handoff(span)
-    if operation in _MODEL_OPERATIONS or kind == "llm" or _is_older_model_call(found):
+    own = str(found.get("ai.operationId") or "")
+    if operation in _MODEL_OPERATIONS or kind == "llm" or _is_older_model_call(found) or own.endswith(_ASKS):
         return _model_response(found)
-    if operation == "execute_tool" or kind == "tool" or (operation is None and "gen_ai.tool.name" in found):
+    names_tool = operation is None and ("gen_ai.tool.name" in found or own == "ai.toolCall")
+    if operation == "execute_tool" or kind == "tool" or names_tool:
         # The server's side of an MCP call; the agent's side is another span.
         return None if span.is_of_server else _tool_call(span)
     if operation in _AGENT_OPERATIONS or kind in ("agent", "workflow"):
