@@ -47,6 +47,9 @@ _NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 _CONTEXT: Mapping[str, tuple[str, ...]] = MappingProxyType({"session": ("agent", "backend", "model")})
 """Optional names: a session runs one agent on one model, which decides what it inherits."""
 
+TAG_PREFIX = "tag:"
+"""Begins the name of the scope ``agent`` that applies to all agents with a tag, below that of an agent itself."""
+
 MAX_NAME_CHARACTERS: Mapping[str, int] = MappingProxyType(
     {"agent": 128, "backend": 128, "model": 200, "pattern": 128}
 )
@@ -61,7 +64,8 @@ class Scope:
     kind : str
         One of `SCOPE_KINDS`, or `top_session`.
     agent, backend, model : str
-        Names that the scope applies to. A session's are optional.
+        Names that the scope applies to. A session's are optional. An agent named ``tag:<tag>`` stands for those with
+        the tag.
     pattern : str
         Glob on tool names, for tool rules.
 
@@ -147,6 +151,8 @@ class Scope:
             return f"Model {self.backend} / {self.model}"
         if self.kind == "tool":
             return f"Tools {self.pattern}"
+        if self.kind == "agent" and self.agent.startswith(TAG_PREFIX):
+            return f"Agents with the tag {self.agent.removeprefix(TAG_PREFIX)}"
         name = self.agent if self.kind == "agent" else self.backend if self.kind == "backend" else ""
         return f"{self.kind.capitalize().replace('_', ' ')} {name}".rstrip()
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, cast
@@ -15,21 +15,37 @@ from django.conf import settings
 from django.db.models import Q
 
 from detection.engine.policy import Policy, ScopedValues, ToolRule, Top, resolve, stored_values
-from detection.engine.scopes import ENVIRONMENT, SERVER, SESSION, TOP_SESSION, Scope
+from detection.engine.scopes import ENVIRONMENT, SERVER, SESSION, TAG_PREFIX, TOP_SESSION, Scope
 from detection.engine.tool_classes import ToolClass
-from detection.models import Override, Project, Session, StoredSettings, StoredSettingsQuerySet, ToolOverride
+from detection.models import (
+    AgentTags,
+    Override,
+    Project,
+    Session,
+    StoredSettings,
+    StoredSettingsQuerySet,
+    ToolOverride,
+)
 from detection.selectors.ancestors import top_of
 from detection.selectors.project_cache import ProjectCache
 
 MAX_RESOLVED = 2000
+_AGENT_RANK = Scope("agent", "any").rank
 
 
 @dataclass(slots=True)
 class ProjectOverrides:
-    """The overrides and tool rules that apply to a project at one policy version, and policies resolved from them."""
+    """The overrides and tool rules that apply to a project at one policy version, and policies resolved from them.
+
+    Attributes
+    ----------
+    tags_of_agents
+        The tags of the agents that have any: an override of the scope ``agent:tag:<tag>`` applies to all with the tag.
+    """
 
     values: Mapping[Scope, Mapping[str, Any]]
     tool_rules: tuple[ToolRule, ...]
+    tags_of_agents: Mapping[str, Sequence[str]]
     valid_until: float = inf
     """Unix time at which the next temporary one expires."""
     _resolved: OrderedDict[tuple[str, ...], Policy] = field(default_factory=OrderedDict)
@@ -57,7 +73,7 @@ class ProjectOverrides:
         below = self.below(scope)
         if top is not None:
             wider = sum(1 for one, _ in below if one.rank < TOP_SESSION.rank)
-            below[wider:wider] = [*self._own(Scope.of(top.agent)), (TOP_SESSION, stored_values(top.values))]
+            below[wider:wider] = [*self._of_agent(top.agent), (TOP_SESSION, stored_values(top.values))]
         resolved = resolve([*below, (SESSION, stored_values(session_values))], self.tool_rules)
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.popitem(last=False)
@@ -65,11 +81,19 @@ class ProjectOverrides:
         return resolved
 
     def below(self, scope: Scope) -> list[ScopedValues]:
-        """List the overrides that a scope inherits, widest first."""
-        return [(wider, self.values[wider]) for wider in scope.below() if wider in self.values]
+        """List the overrides that a scope inherits, widest first; those of an agent's tags come before its own."""
+        wider = scope.below()
+        place = sum(1 for one in wider if one.rank < _AGENT_RANK)
+        return self._stored((*wider[:place], *self._tag_scopes(scope.agent), *wider[place:]))
 
-    def _own(self, scope: Scope) -> list[ScopedValues]:
-        return [(scope, self.values[scope])] if scope.kind == "agent" and scope in self.values else []
+    def _of_agent(self, agent: str) -> list[ScopedValues]:
+        return self._stored((*self._tag_scopes(agent), Scope("agent", agent))) if agent else []
+
+    def _tag_scopes(self, agent: str) -> list[Scope]:
+        return [Scope("agent", f"{TAG_PREFIX}{tag}") for tag in sorted(self.tags_of_agents.get(agent, ()))]
+
+    def _stored(self, scopes: Iterable[Scope]) -> list[ScopedValues]:
+        return [(one, self.values[one]) for one in scopes if one in self.values]
 
     def inherited(self, scope: Scope, own: Mapping[str, Any]) -> Policy:
         """Resolve the values that a scope would inherit: its own preset applies, all else comes from wider scopes."""
@@ -97,7 +121,7 @@ def rows_at(project_id: int | None, scope: Scope) -> StoredSettingsQuerySet[Stor
 
 
 def load_overrides(project_id: int | None) -> ProjectOverrides:
-    """Read the overrides that apply to a project, or with None only those of every project; two queries."""
+    """Read the overrides that apply to a project, or with None only those of every project; three queries."""
     own = Q(project_id=project_id)
     rows = [*Override.objects.filter(own | Q(project=None)).in_effect()]
     rules = [*ToolOverride.objects.filter(own).in_effect()]
@@ -105,8 +129,15 @@ def load_overrides(project_id: int | None) -> ProjectOverrides:
     return ProjectOverrides(
         {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {scope: own for scope, own in values.items() if own},
         tuple(tool_rule(rule) for rule in rules),
+        _tags_of_agents(project_id),
         min((row.expires_at.timestamp() for row in (*rows, *rules) if row.expires_at), default=inf),
     )
+
+
+def _tags_of_agents(project_id: int | None) -> dict[str, Sequence[str]]:
+    if project_id is None:
+        return {}
+    return dict(AgentTags.objects.filter(project_id=project_id).values_list("agent", "tags"))
 
 
 policy_cache = ProjectCache(

@@ -126,6 +126,7 @@ def summary(trials: list[Trial], seconds: float) -> dict[str, Any]:
         "seeds": len(trials),
         "clean": sum(trial.is_clean for trial in trials),
         "events": sum(trial.events for trial in trials),
+        "contained_calls": sum(trial.contained_calls for trial in trials),
         "faults": sum(len(strike.faults) for trial in trials for strike in trial.strikes),
         "lost": sum(len(trial.comparison.lost) for trial in trials),
         "duplicated": sum(len(trial.comparison.duplicated) for trial in trials),
@@ -152,7 +153,8 @@ def _print_trial(trial: Trial) -> None:
     word = "clean" if trial.is_clean else "FAILED"
     repeats = sum(trial.repeated.values())
     print(
-        f"seed {trial.seed}: {word}, {trial.seconds:.1f} s, {trial.events} events, {repeats} requests repeated",
+        f"seed {trial.seed}: {word}, {trial.seconds:.1f} s, {trial.events} events, {repeats} requests repeated, "
+        f"{trial.contained_calls} calls contained",
         flush=True,
     )
     for strike, recovery in zip(trial.strikes, trial.recoveries, strict=False):

@@ -108,8 +108,7 @@ class Installation:
 
     def start(self) -> None:
         """Start the supervisor, again if it was killed; must be called from the main thread."""
-        given = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
-        environment = {**given, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_KEY_REQUESTS_PER_SECOND": "0"}
+        environment = {**_given(), "LOOPGUARD_KEY_REQUESTS_PER_SECOND": "0"}
         if self.has_clock:
             environment |= {"LD_PRELOAD": str(self._clock_library), "CHAOS_CLOCK": str(self._clock)}
         command = [sys.executable, "manage.py", "up", "--data", str(self.data), "--port", str(self._port)]
@@ -134,7 +133,7 @@ class Installation:
     def create_projects(self, names: list[str]) -> dict[str, str]:
         """Create projects whose admin is the operator; return their keys."""
         script = _CREATE_PROJECTS % json.dumps({"names": names, "username": self.username})
-        environment = {**os.environ, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_DATA": str(self.data)}
+        environment = {**_given(), "LOOPGUARD_DATA": str(self.data)}
         done = subprocess.run(
             [sys.executable, "manage.py", "shell", "-v", "0", "-c", script],
             cwd=ROOT, env=environment, timeout=120, check=False, capture_output=True, text=True,
@@ -245,6 +244,12 @@ class Installation:
         ((name, value),) = DataFolder(self.data).mark().items()
         up = [self._up.pid] if self._up is not None and self._up.poll() is None else []
         return [*up, *children.with_environment(name, value), *self.pids("postgres")]
+
+
+def _given() -> dict[str, str]:
+    """Return the environment without the settings of another installation."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_INHERITED)}
+    return {**given, "LOOPGUARD_BOOTSTRAP": "0"}
 
 
 def _mounted(folder: Path) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 
 from development.chaos.agents import Load
+from development.chaos.contained import ContainedAgent
 from development.chaos.faults import Injector
 from development.chaos.installation import Installation
 from development.chaos.live_page import LivePage
@@ -78,6 +79,7 @@ class Trial:
     repeated: dict[str, int] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     events: int = 0
+    contained_calls: int = 0
     seconds: float = 0.0
 
     @property
@@ -128,8 +130,10 @@ class Player:
         trial = Trial(seed, schedule(seed, with_disk=here.has_volume, with_clock=here.has_clock))
         load, page = self._load(name, seed, PACE_SECONDS), self._page(name)
         injector = Injector(here, random.Random(f"targets-{seed}"))
+        contained = ContainedAgent(here.url, self._keys["probe"], f"contained-{seed}")
         page.start()
         load.start()
+        contained.start()
         try:
             for number, strike in enumerate(trial.strikes):
                 load.allow((number + 1) / len(trial.strikes))
@@ -138,12 +142,16 @@ class Player:
                 trial.recoveries.append(self._recover(strike, f"{seed}-{number}", page))
             load.hurry()
             load.finish(FINISH_SECONDS)
+            contained.finish()
             self._compare(trial, name, load, page, reference)
         finally:
             injector.undo()
+            contained.stop()
             load.stop()
             page.stop()
         trial.problems += load.problems
+        trial.comparison.different += contained.problems
+        trial.contained_calls = contained.calls
         trial.repeated = dict(load.answers.repeated)
         trial.events = len(load.answers.acknowledged)
         trial.seconds = time.monotonic() - began

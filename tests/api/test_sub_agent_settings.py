@@ -118,3 +118,41 @@ def test_a_session_without_a_parent_pays_nothing_and_a_sub_agent_one_round_trip(
             tree.asks(session)
         costs.append(round_trips(sent))
     assert costs[1] == costs[0] + 1
+
+
+def test_settings_of_a_tag_apply_to_the_agents_with_it_below_their_own(api, tree):
+    override = "/agent-overrides/tag:checkout"
+    assert api.put(override, {"values": {"max_repeats": 12}}).status_code == 200
+    api.put("/overrides", {"values": {"max_repeats": 11}})
+    assert tree.limit("alone") == (11, "project")
+    api.put("/agents/agent of alone/tags", {"tags": ["checkout", "eu"]})
+    assert tree.limit("alone") == (12, "agent:tag:checkout")
+    assert tree.limit("top") == (11, "project")
+    api.put("/agent-overrides/tag:eu", {"values": {"max_repeats": 13}})
+    assert tree.limit("alone") == (13, "agent:tag:eu")
+    api.put("/agent-overrides/agent of alone", {"values": {"max_repeats": 14}})
+    assert tree.limit("alone") == (14, "agent:agent of alone")
+    for path in ("/agent-overrides/agent of alone", "/agent-overrides/tag:eu"):
+        assert api.delete(path).is_success
+    api.put("/agents/agent of alone/tags", {"tags": []})
+    assert tree.limit("alone") == (11, "project")
+
+
+def test_a_limit_of_a_tag_decides_the_next_call_and_holds_for_sub_agents(api, tree):
+    assert api.put("/agent-overrides/tag:strict", {"values": {"max_repeats": 2}}).status_code == 200
+    api.put("/agents/agent of top/tags", {"tags": ["strict"]})
+    assert tree.limit("leaf") == (2, "agent:tag:strict")
+    decisions = {name: tree.asks(name)["decision"] for name in ("top", "alone")}
+    assert (decisions["top"] != "allow", decisions["alone"]) == (True, "allow")
+
+
+def test_a_tag_costs_a_call_no_query(api, tree):
+    api.put("/agent-overrides/tag:strict", {"values": {"max_repeats": 50}})
+    api.put("/agents/agent of top/tags", {"tags": ["strict"]})
+    tree.asks("top")
+    tree.asks("alone")
+    with sent_messages() as with_tag:
+        tree.asks("top")
+    with sent_messages() as without:
+        tree.asks("alone")
+    assert round_trips(with_tag) == round_trips(without)

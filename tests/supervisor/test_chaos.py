@@ -61,6 +61,7 @@ def check_seeds(folder: Path, number: int, first: int, seconds: float) -> None:
     assert (report["seeds"], report["clean"]) == (number, number)
     assert [report[name] for name in ("lost", "duplicated", "different", "late")] == [0, 0, 0, 0]
     assert report["faults"] >= 3 * number
+    assert report["contained_calls"] > 10 * number
     assert left_in(folder) == []
 
 

@@ -58,7 +58,7 @@ class PolicyChange:
             values.pop(self.scope, None)
             if self.values:
                 values[self.scope] = self.values
-        return ProjectOverrides(values, tuple(rules))
+        return ProjectOverrides(values, tuple(rules), stored.tags_of_agents)
 
     def settings_of(self, session: str) -> Mapping[str, Any] | None:
         """Return the settings that a session would have; None if this change is not about it."""
