@@ -24,6 +24,7 @@ def decision(installation, token, session, number):
     return answer.json()["decision"]
 
 
+@pytest.mark.promise("REL-40")
 def test_it_stands_without_broker_and_worker_and_after_web_is_killed(install, project, token):
     """Created by another process than those that serve calls, while the broker is unreachable and no worker runs."""
     installation = install("redis://127.0.0.1:9/0", worker=False)

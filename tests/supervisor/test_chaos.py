@@ -65,7 +65,7 @@ def check_seeds(folder: Path, number: int, first: int, seconds: float) -> None:
     assert left_in(folder) == []
 
 
-@pytest.mark.promise("REL-06", "REL-08")
+@pytest.mark.promise("REL-06", "REL-08", "REL-40")
 @pytest.mark.long
 def test_ten_seeds_lose_duplicate_and_change_nothing(folder):
     check_seeds(folder, 10, 1, 1200)

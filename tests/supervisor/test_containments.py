@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Mapping
 
 import httpx
 import pytest
@@ -21,7 +22,7 @@ class Agent:
     def __init__(self, installation: Installation, key: str) -> None:
         self._url, self._headers, self._asked = installation.url, {"Authorization": f"Bearer {key}"}, 0
 
-    def request(self, method: str, path: str, body: dict[str, object] | None = None) -> httpx.Response:
+    def request(self, method: str, path: str, body: Mapping[str, object] | None = None) -> httpx.Response:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:
             try:
@@ -42,7 +43,7 @@ class Agent:
         return str(self.request("POST", "/guard", body).json()["verdicts"][0]["decision"])
 
 
-@pytest.mark.promise("REL-06")
+@pytest.mark.promise("REL-40")
 @pytest.mark.long
 def test_it_stands_after_a_kill_of_each_process_and_is_lifted_by_nothing_else():
     with Installation() as installation:
