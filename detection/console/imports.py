@@ -26,6 +26,8 @@ from detection.web.request_uploads import UploadedTranscript
 KINDS = (
     ("claude-code", "Claude Code sessions (.jsonl)"),
     ("codex", "Codex sessions (.jsonl)"),
+    ("gemini-cli", "Gemini CLI sessions (.jsonl)"),
+    ("copilot", "Copilot CLI sessions (.jsonl)"),
     ("openai", "OpenAI chat messages"),
     ("anthropic", "Anthropic messages"),
     ("responses", "OpenAI responses"),

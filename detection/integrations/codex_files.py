@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from detection.integrations.events import ReportedEvent, ReportedUsage
+from detection.integrations.session_files import count_of, text_of
 from detection.integrations.session_names import session_name
 from detection.integrations.transcripts import events_of_message
 
@@ -38,7 +39,7 @@ def codex_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
         elif kind == "turn_context":
             names: ReportedEvent = {}
             for name in ("cwd", "model"):
-                if value := _text(payload, name):
+                if value := text_of(payload, name):
                     names[name] = value
             common = (common or _session({})) | names
         at: ReportedEvent = (common or _session({})) | {"occurred_at": entry.get("timestamp")}
@@ -58,11 +59,11 @@ def codex_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
 
 
 def _session(about: dict[str, object]) -> ReportedEvent:
-    cwd = _text(about, "cwd")
+    cwd = text_of(about, "cwd")
     common: ReportedEvent = {
-        "session": session_name(_text(about, "id"), program=AGENT, place=cwd),
+        "session": session_name(text_of(about, "id"), program=AGENT, place=cwd),
         "agent": AGENT,
-        "backend": _text(about, "model_provider") or "openai",
+        "backend": text_of(about, "model_provider") or "openai",
     }
     return common | {"cwd": cwd} if cwd else common
 
@@ -71,19 +72,9 @@ def _usage(usage: Any) -> ReportedUsage | None:
     if not isinstance(usage, dict):
         return None
     return {
-        "input_tokens": _count(usage, "input_tokens"),
-        "output_tokens": _count(usage, "output_tokens"),
-        "cached_tokens": _count(usage, "cached_input_tokens"),
+        "input_tokens": count_of(usage, "input_tokens"),
+        "output_tokens": count_of(usage, "output_tokens"),
+        "cached_tokens": count_of(usage, "cached_input_tokens"),
         "cache_write_tokens": 0,
         "cost_usd": None,
     }
-
-
-def _count(usage: dict[str, object], name: str) -> int:
-    value = usage.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _text(data: dict[str, object], key: str) -> str:
-    value = data.get(key)
-    return value if isinstance(value, str) else ""

@@ -47,7 +47,10 @@ def is_claude_code_entry(entry: Any) -> bool:
     if not isinstance(entry, dict):
         return False
     is_message = entry.get("type") in ("user", "assistant") and isinstance(entry.get("message"), dict)
-    return is_message or isinstance(entry.get("sessionId") or entry.get("summary"), str)
+    is_other = isinstance(entry.get("type"), str) and isinstance(
+        entry.get("sessionId") or entry.get("summary"), str
+    )
+    return is_message or is_other
 
 
 def _claude_code_entry(

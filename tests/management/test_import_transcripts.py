@@ -16,7 +16,7 @@ from detection.models import (
     Session,
     TranscriptImport,
 )
-from tests.support.transcripts import claude_code, codex
+from tests.support.transcripts import claude_code, codex, copilot, gemini_cli
 
 pytestmark = pytest.mark.django_db
 
@@ -229,7 +229,39 @@ def test_sessions_of_codex_are_what_happened(tmp_path, capsys):
     assert "New events: 0." in run("codex", tmp_path, capsys=capsys)
 
 
-@pytest.mark.parametrize(("kind", "lines"), [("codex", claude_code), ("claude-code", codex)])
+@pytest.mark.parametrize(
+    ("kind", "lines", "model", "cwd"),
+    [("gemini-cli", gemini_cli, "gemini-x", ""), ("copilot", copilot, "gpt-x", "/src")],
+)
+def test_sessions_of_gemini_and_copilot_are_what_happened(tmp_path, kind, lines, model, cwd, capsys):
+    (tmp_path / "chats").mkdir()
+    written(tmp_path / "chats" / "a.jsonl", lines(["make test"] * 8, "stuck"))
+    written(tmp_path / "chats" / "b.jsonl", lines([f"cat {n}" for n in range(8)], "healthy"))
+    said = run(kind, tmp_path, "--usd-per-million-tokens", "3", "15", capsys=capsys)
+    looping, healthy = (Session.objects.get(external_id=name) for name in ("stuck", "healthy"))
+    assert (looping.call_count, looping.token_count, looping.model) == (8, 8 * 1050, model)
+    assert (looping.agent, looping.integration, looping.state) == (kind, f"import/{kind}", "ended")
+    assert (looping.incidents.count(), healthy.incidents.count()) == (1, 0)
+    events = Event.objects.filter(session=healthy)
+    people = events.filter(type="message").exclude(role="program")
+    assert [one.content for one in people] == ["Fix the tests"]
+    assert (events.filter(type="result").count(), events.filter(type="call", cwd=cwd).count()) == (8, 8)
+    assert "2 sessions, 16 calls" in said
+    assert "New events: 0." in run(kind, tmp_path, capsys=capsys)
+
+
+def test_a_denied_call_of_copilot_has_an_error_as_its_result(tmp_path, capsys):
+    run("copilot", written(tmp_path / "events.jsonl", copilot(["ls", "deny me"])), capsys=capsys)
+    results = Event.objects.filter(type="result").order_by("seq")
+    assert [(one.is_error, one.content) for one in results][1] == (True, "Denied by preToolUse hook")
+
+
+AGENTS = {"claude-code": claude_code, "codex": codex, "gemini-cli": gemini_cli, "copilot": copilot}
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines"), [(kind, other) for kind in AGENTS for name, other in AGENTS.items() if name != kind]
+)
 def test_files_of_another_agent_are_an_error(tmp_path, kind, lines, capsys):
     file = written(tmp_path / "a.jsonl", lines(["ls"]))
     with pytest.raises(CommandError, match="1 files could not be read"):

@@ -35,11 +35,71 @@ def codex(calls: list[str], session: str = "019a-1") -> Iterator[dict[str, objec
         for _ in range(2):
             info = {"total_token_usage": total, "last_token_usage": last}
             yield entry("event_msg", at, type="token_count", info=info)
-        said_by_tool = (
-            "2 failed" if command.startswith("make") else f"{crc32(command.encode()):,} lines of text"
-        )
-        output = {"type": "function_call_output", "call_id": f"call_{number}", "output": said_by_tool}
+        output = {"type": "function_call_output", "call_id": f"call_{number}", "output": said_by(command)}
         yield entry("response_item", at + 1, **output)
+
+
+def said_by(command: str) -> str:
+    return "2 failed" if command.startswith("make") else f"{crc32(command.encode()):,} lines of text"
+
+
+def gemini_cli(calls: list[str], session: str = "1be4-1") -> Iterator[dict[str, Any]]:
+    """Yield a session of Gemini CLI in which each of `calls` is one model response with its result."""
+    yield {
+        "sessionId": session,
+        "projectHash": "211c",
+        "startTime": "2026-03-01T12:00:00.000Z",
+        "kind": "main",
+    }
+    start = [{"text": "<session_context>\nThis is the Gemini CLI.\n</session_context>"}]
+    first = {"id": "u0", "timestamp": "2026-03-01T12:00:00.000Z", "type": "user", "content": start}
+    yield {"$set": {"messages": [first], "lastUpdated": "2026-03-01T12:00:00.000Z"}}
+    yield first | {"id": "u1", "content": [{"text": "Fix the tests"}]}
+    for number, command in enumerate(calls, 1):
+        at = f"2026-03-01T12:{number * 5 // 60:02}:{number * 5 % 60:02}.000Z"
+        tokens = {"input": 1000, "output": 30, "cached": 800, "thoughts": 20, "tool": 0, "total": 1050}
+        response = {
+            "id": f"r{number}", "timestamp": at, "type": "gemini", "content": "", "tokens": tokens, "model": "gemini-x"
+        }  # fmt: skip
+        yield response
+        yield {"$set": {"lastUpdated": at}}
+        name = f"run_shell_command_{number}"
+        output = {"output": f"Output: {said_by(command)}\nProcess Group PGID: {7000 + number}"}
+        answer = [{"functionResponse": {"id": name, "name": "run_shell_command", "response": output}}]
+        call = {"id": name, "name": "run_shell_command", "args": {"command": command}, "result": answer}
+        yield response | {
+            "toolCalls": [call | {"status": "success", "timestamp": at, "resultDisplay": said_by(command)}]
+        }
+        yield {"id": f"a{number}", "timestamp": at, "type": "user", "content": answer}
+
+
+def copilot(calls: list[str], session: str = "acd4-1") -> Iterator[dict[str, Any]]:
+    """Yield a session of Copilot CLI in which each of `calls` is one model response with its result."""
+
+    def entry(kind: str, number: int, **data: Any) -> dict[str, Any]:
+        at = f"2026-03-01T12:{number * 5 // 60:02}:{number * 5 % 60:02}.000Z"
+        return {"type": kind, "data": data, "id": f"{kind}-{number}", "timestamp": at, "parentId": None}
+
+    yield entry("session.start", 0, sessionId=session, copilotVersion="1.0.102", context={"cwd": "/src"})
+    yield entry(
+        "user.message", 0, content="Fix the tests", transformedContent="<current_datetime/>\n\nFix the tests"
+    )
+    yield entry("system.message", 0, role="system", content="You are an assistant.")
+    for number, command in enumerate(calls, 1):
+        tokens = {"inputTokens": 1000, "outputTokens": 50, "cacheReadTokens": 800}
+        yield entry("assistant.turn_start", number, turnId=str(number))
+        yield entry("session.usage_record", number, usage={"model": "gpt-x", **tokens})
+        about = {"toolCallId": f"call_{number}", "arguments": {"command": command}}
+        asked = [{**about, "name": "bash", "type": "function"}]
+        yield entry(
+            "assistant.message", number, messageId=f"m{number}", model="gpt-x", content="", toolRequests=asked
+        )
+        yield entry("tool.execution_start", number, **about, toolName="bash")
+        end = f"<shellId: {number} completed with exit code 1>"
+        done = {"success": True, "result": {"content": f"{said_by(command)}\n{end}"}}
+        if command.startswith("deny"):
+            done = {"success": False, "error": {"message": "Denied by preToolUse hook", "code": "denied"}}
+        yield entry("tool.execution_complete", number, toolCallId=f"call_{number}", **done)
 
 
 def claude_code(

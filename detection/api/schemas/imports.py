@@ -13,7 +13,9 @@ from detection.models import TranscriptImport
 from detection.selectors.row_fields import PUBLIC_ID, Shown
 
 Price = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
-ImportKind = Literal["claude-code", "codex", "openai", "anthropic", "responses", "trace"]
+ImportKind = Literal[
+    "claude-code", "codex", "gemini-cli", "copilot", "openai", "anthropic", "responses", "trace"
+]
 
 
 class ImportRequestSchema(Schema):

@@ -1,7 +1,8 @@
 """The attributes of agents, by all names in use.
 
-They are those of OpenTelemetry's GenAI conventions, OpenInference, Traceloop and the AI SDK. The conventions have changed their names, too. An attribute is therefore looked up under every name that an
-instrumentation has used, the current one first.
+They are those of OpenTelemetry's GenAI conventions, OpenInference, Traceloop and the AI SDK. The conventions have
+changed their names, too. An attribute is therefore looked up under every name that an instrumentation has used, the
+current one first.
 """
 
 from __future__ import annotations

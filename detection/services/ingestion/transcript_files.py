@@ -20,7 +20,9 @@ from typing import Any, BinaryIO, Final, cast
 import orjson
 
 from detection.integrations.codex_files import codex_events, is_codex_entry
+from detection.integrations.copilot_files import copilot_events, is_copilot_entry
 from detection.integrations.events import ReportedEvent
+from detection.integrations.gemini_files import gemini_events, is_gemini_entry
 from detection.integrations.session_names import bounded, session_name
 from detection.integrations.traces import Line, events_of, responses
 from detection.integrations.transcripts import (
@@ -36,6 +38,8 @@ from detection.integrations.transcripts import (
 SESSION_FILES: Final = {
     "claude-code": (claude_code_events, is_claude_code_entry),
     "codex": (codex_events, is_codex_entry),
+    "gemini-cli": (gemini_events, is_gemini_entry),
+    "copilot": (copilot_events, is_copilot_entry),
 }
 """Session files of coding agents, one JSON value a line: what reads them, and what tells one of their lines."""
 KINDS: Final = (*SESSION_FILES, *MESSAGE_SHAPES, "trace")
