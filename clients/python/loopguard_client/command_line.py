@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loopguard_client import mcp
+from loopguard_client import imports, mcp
 from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, hook_file, write_private
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run: Callable[[argparse.Namespace], int] = chosen.run
         return run(chosen)
-    except (Problem, SettingsProblem, ValueError, OSError) as problem:
+    except (Problem, SettingsProblem, NoAnswer, ValueError, OSError) as problem:
         print(problem, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -72,6 +72,22 @@ def _parser() -> argparse.ArgumentParser:
                 action="store_true",
                 help="calls do not run while the server is unreachable; by default they do",
             )
+    past = commands.add_parser(
+        "import",
+        help="import the past runs of the coding agents of this account",
+        description="Lists the session files of coding agents in the home folder, asks, and uploads them.",
+    )
+    past.add_argument(
+        "--find", action="store_true", required=True, help="look where the agents keep their files"
+    )
+    past.add_argument(
+        "--only", metavar="AGENT", choices=[one.kind for one in imports.FOLDERS], help="only one agent"
+    )
+    past.add_argument("--yes", action="store_true", help="import without asking")
+    past.add_argument(
+        "--url", metavar="URL", default="", help="address of the server; the stored one by default"
+    )
+    past.set_defaults(run=_import)
     wrapper = commands.add_parser(
         "mcp", help="guard the tools of a stdio MCP server: loopguard mcp -- COMMAND …"
     )
@@ -102,6 +118,27 @@ def _mcp(chosen: argparse.Namespace) -> int:
     logging.basicConfig(level=logging.WARNING, format="loopguard: %(message)s", stream=sys.stderr)
     guard = Guard(agent=chosen.agent, fail_closed=chosen.fail_closed, budget_seconds=chosen.budget_seconds)
     return mcp.run(guard, chosen.server, session=chosen.session)
+
+
+def _import(chosen: argparse.Namespace) -> int:
+    folders = [one for one in imports.FOLDERS if chosen.only in (None, one.kind)]
+    found = {folder: files for folder in folders if (files := folder.files())}
+    if not found:
+        raise Problem("No session files were found: " + ", ".join(str(one.path) for one in folders) + ".")
+    for folder, files in found.items():
+        number = f"{len(files):,} file{'s' if len(files) > 1 else ''}"
+        print(f"{folder.kind}: {number}, {imports.size_of(files) / 1e6:,.1f} MB in {folder.path}")
+    credentials, _ = _credentials(chosen.url, store=False)
+    if not chosen.yes:
+        if not sys.stdin.isatty():
+            raise Problem("Nothing was imported. Add --yes to import without being asked.")
+        if input(f"Upload them to {credentials.url}? [y/N] ").strip().lower() not in ("y", "yes"):
+            print("Nothing was imported.")
+            return 0
+    for folder, files in found.items():
+        made = imports.upload(credentials, folder.kind, files, folder.path)
+        print(f"{folder.kind}: uploaded. The summary will be at {made['links']['import']}")
+    return 0
 
 
 def _login(chosen: argparse.Namespace) -> int:

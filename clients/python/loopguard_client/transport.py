@@ -19,7 +19,7 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 from urllib.parse import urlsplit
 
 from loopguard_client import wire
@@ -53,7 +53,7 @@ class Rejected(NoAnswer):
 class _Request:
     method: str
     path: str
-    body: bytes | None
+    body: bytes | BinaryIO | None
     deadline: float
     headers: Mapping[str, str]
     future: Future[Response]
@@ -168,14 +168,18 @@ class Transport:
         NoAnswer
             The server did not answer; name resolution may make that later than `seconds`.
         """
-        request = _Request(
-            method,
-            self.prefix + path,
-            wire.dumps(document).encode(),
-            time.monotonic() + seconds,
-            {**self._headers, "Connection": "close"},
-            Future(),
-        )
+        return self._send_here(method, path, wire.dumps(document).encode(), seconds, {})
+
+    def upload(self, path: str, file: BinaryIO, size: int, media_type: str, *, seconds: float) -> Response:
+        """Send a file of `size` bytes from the calling thread; see `send_here`."""
+        about = {"Content-Type": media_type, "Content-Length": str(size)}
+        return self._send_here("POST", path, file, seconds, about)
+
+    def _send_here(
+        self, method: str, path: str, body: bytes | BinaryIO, seconds: float, about: Mapping[str, str]
+    ) -> Response:
+        headers = {**self._headers, **about, "Connection": "close"}
+        request = _Request(method, self.prefix + path, body, time.monotonic() + seconds, headers, Future())
         with contextlib.closing(_Connection(self)) as connection:
             return connection.send(request)
 
