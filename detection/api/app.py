@@ -94,6 +94,8 @@ _PATH_PARAMETERS = {
     "notification_id": "Id of the notification.",
     "pattern": "Glob of tool names, percent-encoded.",
     "loop_id": "Id of the loop.",
+    "group": "Id of the group, as the list of groups has it.",
+    "answer_id": "Id of the answer, as the decision about a group has it.",
     "key_id": "Id of the key.",
     "message_id": "Id of the message.",
     "price_id": "Id of the price.",

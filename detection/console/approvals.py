@@ -9,28 +9,25 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect, JsonResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.formatting import visible
 from detection.console.incident_text import OUTCOME_CHIPS
-from detection.console.listing import Listing
 from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
-from detection.models import Approval, ApprovalState, Incident, Role
+from detection.models import Approval, Incident, Role
 from detection.models.approvals import DONE
 from detection.models.incidents import ReactionOutcome
 from detection.selectors import approvals as selector
 from detection.selectors.incidents import get_incident
-from detection.selectors.lists import APPROVALS
 from detection.services.approvals import decisions as service
 from detection.services.approvals import judge_consultation
 from detection.services.errors import ServiceError
 
-PAGE_ROWS = 25
 SHOWN_ARGUMENTS = 1000
 UNATTENDED = {
     "block": "the call is skipped and the run continues",
@@ -51,7 +48,7 @@ REASONS = {
     "session_stopped": "a stop was requested",
     "session_ended": "the session ended",
 }
-_ERRORS = {"invalid_raise": f"Raise the limit by 1 to {service.MAX_RAISE:,}."}
+ERRORS = {"invalid_raise": f"Raise the limit by 1 to {service.MAX_RAISE:,}."}
 """Errors that name fields of the API, for people."""
 _SHORT = {
     "skip": "Skipped",
@@ -93,29 +90,6 @@ class Closed:
         return (self.approval.deadline - self.approval.requested_at).total_seconds()
 
 
-@in_project()
-@require_safe
-def page(request: ProjectRequest) -> HttpResponse:
-    """Show waiting approvals, the most urgent first, remembered decisions, and the approvals under the filter."""
-    project, listing = request.project, Listing(request, APPROVALS)
-    if listing.moved:
-        return HttpResponseRedirect(listing.moved)
-    found = listing.page(selector.list_approvals, PAGE_ROWS)
-    context = {
-        "has_any": selector.has_any(project.pk),
-        "waiting": waiting(selector.waiting(project.pk)),
-        "listing": listing,
-        "tabs": listing.tabs((("", "All"), *ApprovalState.choices), None),
-        "rows": [closed(approval) for approval in found.items],
-        "next_page": listing.next_page(found.next_cursor),
-        "remembered": [(row, _done(row.choice, row.raise_by)) for row in selector.remembered(project.pk)],
-        "expired": [closed(approval) for approval in selector.expired_recently(project.pk)],
-        "near_limit": selector.near_limit(project.pk),
-        "is_local": request.get_host().rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]"),
-    }
-    return render(request, "approvals/page.html", context)
-
-
 def waiting(approvals: Sequence[Approval]) -> list[Waiting]:
     """Prepare open approvals for their cards, with the arguments of the calls; one query."""
     now, arguments = timezone.now(), selector.arguments_of(approvals)
@@ -123,21 +97,28 @@ def waiting(approvals: Sequence[Approval]) -> list[Waiting]:
 
 
 def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
-    unit = (
-        "rounds"
-        if detector_for(approval.kind).is_run_limit and approval.unit in ("", "rounds")
-        else approval.unit or "calls"
-    )
     return Waiting(
         approval,
         round(max(0.0, (approval.deadline - now).total_seconds()), 1),
         round((approval.deadline - approval.requested_at).total_seconds(), 1),
         UNATTENDED[approval.unattended],
-        unit,
+        unit_of_raise(approval),
         max(1, min(approval.limit, service.MAX_RAISE)),
         arguments[:SHOWN_ARGUMENTS],
         not detector_for(approval.kind).is_run_limit,
     )
+
+
+def unit_of_raise(approval: Approval) -> str:
+    """Return what a raise of the limit of an approval counts."""
+    is_rounds = detector_for(approval.kind).is_run_limit and approval.unit in ("", "rounds")
+    return "rounds" if is_rounds else approval.unit or "calls"
+
+
+def raise_by_of(request: ProjectRequest) -> int:
+    """Return the raise of a form, 0 if it is no number."""
+    text = request.POST.get("raise_by", "")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
 
 
 def closed(approval: Approval) -> Closed:
@@ -145,7 +126,7 @@ def closed(approval: Approval) -> Closed:
     if approval.is_open:
         return Closed(approval, "Waiting", "", "held", "")
     words = (
-        _done(approval.choice, approval.raise_by)
+        done_words(approval.choice, approval.raise_by)
         or {"allow": "Allowed", "block": "Skipped", "stop": "Stopped"}[approval.decision]
     )
     reason = REASONS.get(approval.reason, approval.reason)
@@ -153,7 +134,8 @@ def closed(approval: Approval) -> Closed:
     return Closed(approval, words, reason, OUTCOME_CHIPS[approval.decision], by)
 
 
-def _done(choice: str, by: int) -> str:
+def done_words(choice: str, by: int) -> str:
+    """Return a choice as what was done."""
     return f"Limit raised by {by:,}" if choice == "raise" else _SHORT.get(choice, "")
 
 
@@ -164,19 +146,17 @@ def decide(request: ProjectRequest) -> HttpResponse:
 
     A script that asks for JSON gets the outcome instead of a page: the panel of held calls answers in place.
     """
-    text = request.POST.get("raise_by", "")
-    by = int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
     try:
         approval = service.decide(
             request.project.pk,
             request.POST.get("id", "")[:64],
             request.POST.get("choice", ""),
             actor_of(request),
-            raise_by=by,
+            raise_by=raise_by_of(request),
             remember=request.POST.get("remember") == "yes",
         )
     except ServiceError as error:
-        status, text = error.status, _ERRORS.get(error.code, error.detail)
+        status, text = error.status, ERRORS.get(error.code, error.detail)
     else:
         did = DONE[approval.choice].format(by=approval.raise_by)
         status, text = 200, f"You {did}: {approval.tool} in {approval.session.external_id}."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,17 +13,17 @@ from django.template.loader import render_to_string
 from django.urls import reverse
 from django.views.decorators.http import require_safe
 
-from detection.console import approvals
+from detection.console import approvals, held_groups
 from detection.console.access import ProjectRequest, in_project, lacks_second_factor, memberships
 from detection.console.formatting import visible
+from detection.console.held_groups import GroupCard
 from detection.console.recent_cache import RecentCache
 from detection.models import Membership, Role
-from detection.models.approvals import Decider
 from detection.selectors import approvals as selector
 from detection.selectors import dashboard, loops, sessions
 
 MAX_SHOWN = 10
-"""Held calls in the panel of every page, the most urgent ones; Approvals has all."""
+"""Groups of held calls in the panel of every page, the most urgent ones; Held calls has all."""
 HOT = frozenset(("now", "approvals"))
 _COUNT_SECONDS = 1.0
 _counts_cache: RecentCache[tuple[float, dict[str, int]]] = RecentCache(256)
@@ -63,11 +63,24 @@ def _badges(counts: dict[str, int]) -> dict[str, Badge]:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """A call that waits for a person, with their membership in its project; `elsewhere` names another project."""
+    """A group of calls that waits for a person, with their membership in its project.
 
-    one: approvals.Waiting
+    `elsewhere` names another project.
+    """
+
+    card: GroupCard
     membership: Membership
     elsewhere: str
+
+    @property
+    def one(self) -> approvals.Waiting:
+        """Its oldest call."""
+        return self.card.one
+
+    @property
+    def id(self) -> str:
+        """Id of the approval; of several, of their group."""
+        return self.card.held.first.public_id if self.card.held.approvals == 1 else self.card.held.group
 
     @property
     def may_operate(self) -> bool:
@@ -117,15 +130,14 @@ def held_calls_of_page(request: ProjectRequest, count: int) -> HeldCalls:
 
 
 def _held_calls(project_id: int, announced: Mapping[int, Membership], count: int) -> HeldCalls:
-    """Return the most urgent of `count` held calls; two queries if there are any."""
-    rows = selector.waiting(*announced, decider=Decider.PERSON, limit=MAX_SHOWN) if count else []
+    """Return the most urgent groups of `count` held calls; three queries if there are any."""
     shown = [
         HeldCall(
-            one,
-            member := announced[one.approval.project_id],
+            card,
+            member := announced[card.one.approval.project_id],
             "" if member.project_id == project_id else visible(member.project.name),
         )
-        for one in approvals.waiting(rows)
+        for card in (held_groups.cards([*announced], MAX_SHOWN) if count else ())
     ]
     return HeldCalls(shown, count)
 
@@ -142,9 +154,10 @@ def attention(request: ProjectRequest) -> HttpResponse:
     project_id, announced = request.project.pk, _announced(request)
     counts = _shared_counts(project_id, tuple(one for one in announced if one != project_id))
     held = _held_calls(project_id, announced, counts["approvals"] + counts.pop("elsewhere"))
-    ids = {held_call.one.approval.public_id for held_call in held.shown}
+    ids = {one.id for one in held.shown}
     known = [name for name in request.GET.get("known", "")[:1000].split(",")[:MAX_SHOWN] if name]
-    gone = selector.closed_of(announced, [name for name in known if name not in ids])
+    gone = [name for name in known if name not in ids]
+    closed = selector.closed_of(announced, gone)
     return JsonResponse(
         {
             "badges": {
@@ -153,7 +166,8 @@ def attention(request: ProjectRequest) -> HttpResponse:
             },
             "held_count": {"text": held.text, "count": held.count},
             "held": [_card(request, one) for one in held.shown],
-            "closed": [{"id": row.public_id, "words": _words(row)} for row in gone],
+            "closed": [{"id": row.public_id, "words": _words(row)} for row in closed]
+            + [{"id": name, "words": words} for name, words in _closed_groups(announced, gone)],
         },
         headers={"Cache-Control": "private, no-store"},
     )
@@ -171,17 +185,29 @@ def _shared_counts(project_id: int, others: tuple[int, ...]) -> dict[str, int]:
     return {**known[1]}
 
 
+def _closed_groups(project_ids: Collection[int], names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield what became of groups that wait no longer, by the decision taken last; a query for each."""
+    for name in names:
+        if not name.startswith("apr_") and (last := selector.last_closed_of_group(project_ids, name)):
+            yield name, _words(last)
+
+
 def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
     approval = held.one.approval
     agent = visible(approval.agent) or "an unnamed agent"
     place = f" in project {held.elsewhere}" if held.elsewhere else ""
+    count = held.card.held.approvals
+    many = f", {count:,} sessions" if count > 1 else ""
     return {
-        "id": approval.public_id,
-        "what": f"{visible(approval.tool)} of {agent}{place}",
+        "id": held.id,
+        "count": count,
+        "first": approval.public_id,
+        "group": held.card.held.group,
+        "what": f"{visible(approval.tool)} of {agent}{many}{place}",
         "summary": visible(approval.summary),
         "session": visible(approval.session.external_id),
         "seconds_left": held.one.seconds_left,
-        "url": f"{reverse('console:approvals', args=[held.membership.project.slug])}#{approval.public_id}",
+        "url": f"{reverse('console:approvals', args=[held.membership.project.slug])}#{held.id}",
         "html": render_to_string("approvals/_held.html", {"held_call": held}, request),
     }
 

@@ -10,7 +10,7 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
-from detection.console import incident_text
+from detection.console import held_groups, incident_text
 from detection.console.access import ProjectRequest, in_project
 from detection.console.session_rows import STOP_WORDS
 from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACHES, WATCH_ONLY
@@ -18,6 +18,8 @@ from detection.models import Incident, Session
 from detection.selectors import now as selector
 from detection.selectors.now import LoopingNow
 
+HELD_SHOWN = 5
+"""Groups of held calls, those with the first deadlines; the page of held calls has all. As of silent sessions."""
 _EFFECTS = {
     CAN_STOP: ("It stops before its next call.", "{} stop before their next call."),
     CAN_BLOCK: ("It continues without tools.", "{} continue without tools."),
@@ -64,6 +66,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "moment": moment,
         "max_sessions": selector.MAX_SESSIONS,
         "cards": [_card(one) for one in moment.loops],
+        "held_cards": held_groups.cards((project.pk,), HELD_SHOWN),
         "silent": [(one, _title(incident)) for one, incident in moment.silent],
         "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
         "last_title": _title(moment.last),

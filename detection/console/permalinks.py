@@ -39,5 +39,7 @@ def loop_url(project: str, public_id: str) -> str:
 
 
 def undo_url(project: str, ids: str) -> str:
-    """Return the address that undoes a change of these incidents or loops, separated by spaces."""
+    """Return the address that undoes a change of these incidents or loops, separated by spaces, or an answer."""
+    if ids.startswith("ans_"):
+        return reverse("console:undo_answer", args=[project])
     return reverse(f"console:{'loops' if ids.startswith('loop_') else 'incidents'}_act", args=[project])

@@ -341,9 +341,7 @@ class _Found(NamedTuple):
 
 async def _read(reads: SharedReads[_Found], project_id: int, public_id: str, form: _Form) -> _Found:
     def read() -> _Found:
-        approval = decisions.find(project_id, public_id)
-        if not approval.is_open:
-            decisions.note_delivered(approval)
+        approval = decisions.hand_out(project_id, public_id)
         if form.host is not None:
             document = hook_document(approval, form.host.shape)
         else:

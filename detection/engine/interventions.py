@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Literal
 
 from detection.engine.bounded import drop_oldest
+from detection.engine.calls import FindingDetail
 from detection.engine.detectors import EXTENDABLE, detector_for
-from detection.engine.memory import MAX_EXEMPT, MAX_RECORDS, State, bounded_name
+from detection.engine.memory import MAX_EXEMPT, MAX_RECORDS, KeptReaction, State, bounded_name
 from detection.engine.reactions import end_pauses, reset_counters, reset_loop
 
 Choice = Literal["skip", "allow_once", "raise"]
@@ -54,6 +56,19 @@ def release(state: State, calls_digest: str, since: int) -> None:
             held_for = record.reaction.calls_digest if record.reaction is not None else ""
             if record.seq >= since and record.decision == "hold" and held_for == calls_digest:
                 record.reaction = None
+
+
+def hold_again(
+    state: State, seqs: Collection[int], kind: str, count: int, limit: int, calls_digest: str
+) -> None:
+    """Hold the calls of these numbers again, which `release` let run, for the loop of `calls_digest`."""
+    for run in state.runs.values():
+        for record in run.records:
+            if record.seq in seqs:
+                detail: FindingDetail = {}
+                record.reaction = KeptReaction(
+                    "hold", "ask", 1, False, kind, count, limit, None, None, "", 0, detail, calls_digest
+                )
 
 
 def close_hold(state: State, calls_digest: str) -> None:

@@ -25,6 +25,11 @@ def new_approval_id() -> str:
     return "apr_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
+def new_answer_id() -> str:
+    """Return a new opaque id of a decision about a group, 100 random bits."""
+    return "ans_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+
+
 class Decider(models.TextChoices):
     """Who decides."""
 
@@ -126,6 +131,13 @@ class Approval(TenantModel):
     delivered_at = models.DateTimeField(
         null=True, blank=True, help_text="When an agent first received the decision."
     )
+    answered_in = models.CharField(
+        max_length=32,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The decision about its group, if any.",
+    )
 
     class Meta:
         ordering = ("-requested_at", "-id")
@@ -153,6 +165,11 @@ class Approval(TenantModel):
             models.Index(fields=("project", "-requested_at", "-id"), name="approval_newest"),
             models.Index(fields=("deadline",), name="approval_due", condition=models.Q(state="open")),
             models.Index(fields=("session", "call_key", "-id"), name="approval_of_call"),
+            models.Index(
+                fields=("project", "answered_in"),
+                name="approval_of_answer",
+                condition=~models.Q(answered_in=""),
+            ),
         )
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from detection.models import (
     SessionState,
 )
 from detection.models.approvals import Decider
+from detection.selectors.approval_group import in_group, with_group
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import APPROVALS
 from detection.selectors.pages import Page, cut
@@ -41,7 +42,7 @@ _SHOWN = (
 """The columns that are read: of session and incident, the names alone."""
 
 
-def _with_names(rows: QuerySet[Approval]) -> QuerySet[Approval]:
+def with_names(rows: QuerySet[Approval]) -> QuerySet[Approval]:
     """Return approvals with the names of their session and incident."""
     return rows.select_related("session", "incident").only(*_SHOWN)
 
@@ -51,7 +52,7 @@ def list_approvals(
 ) -> Page[Approval]:
     """List approvals; `query` is of the list `APPROVALS`. `BadCursor` for a cursor of another list."""
     rows = Approval.objects.filter(query.condition(), project_id=project_id)
-    found = [*_with_names(query.order.page(rows, cursor))[: limit + 1]]
+    found = [*with_names(query.order.page(rows, cursor))[: limit + 1]]
     return cut(found, limit, query.order.cursor)
 
 
@@ -73,7 +74,7 @@ def waiting(*project_ids: int, decider: str = "", limit: int = MAX_OPEN) -> list
     )
     if decider:
         rows = rows.filter(decider=decider)
-    return [*_with_names(rows).order_by("deadline", "id")[:limit]]
+    return [*with_names(rows).order_by("deadline", "id")[:limit]]
 
 
 def expired_recently(project_id: int) -> list[Approval]:
@@ -85,13 +86,24 @@ def expired_recently(project_id: int) -> list[Approval]:
         requested_at__gt=now - timedelta(days=1),
         decided_at__gt=now - RECENT,
     )
-    return [*_with_names(rows).order_by("-requested_at", "-id")[:MAX_EXPIRED]]
+    return [*with_names(rows).order_by("-requested_at", "-id")[:MAX_EXPIRED]]
 
 
 def closed_of(project_ids: Collection[int], public_ids: Iterable[str]) -> list[Approval]:
     """Return the approvals of projects among these ids that are closed. One query; none if there are no ids."""
     rows = Approval.objects.filter(project_id__in=project_ids, public_id__in=[*public_ids])
     return [*rows.exclude(state=ApprovalState.OPEN).select_related("session")]
+
+
+def last_closed_of_group(project_ids: Collection[int], group: str) -> Approval | None:
+    """Return the approval of a group that was closed last, if any."""
+    rows = Approval.objects.filter(in_group(group), project_id__in=project_ids)
+    return (
+        rows.exclude(state=ApprovalState.OPEN)
+        .select_related("session")
+        .order_by("-decided_at", "-pk")
+        .first()
+    )
 
 
 def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
@@ -104,6 +116,19 @@ def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:
         seq__in={place[1] for place in places},
     ).values_list("session_id", "seq", "arguments")
     return {places[session, seq]: text or "" for session, seq, text in rows if (session, seq) in places}
+
+
+def groups_of(approvals: Iterable[Approval]) -> dict[int, str]:
+    """Return the groups of approvals by number; one query, none without approvals."""
+    found = [*approvals]
+    if not found:
+        return {}
+    rows = Approval.objects.filter(
+        project_id__in={one.project_id for one in found},
+        pk__in=[one.pk for one in found],
+        decider=Decider.PERSON,
+    )
+    return dict(with_group(rows).values_list("pk", "group"))
 
 
 def count_waiting(*project_ids: int) -> int:

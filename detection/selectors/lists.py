@@ -33,6 +33,7 @@ from detection.models.session_state import (
     state_condition,
     to_stop_condition,
 )
+from detection.selectors.approval_group import in_group
 from detection.selectors.filters import TEXT_FIELD, FieldChoice, FilterField, ListSpec, flag_field
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.loop_status import has_status, is_later_but_firing
@@ -317,7 +318,12 @@ APPROVALS: Final = ListSpec(
     name="approvals",
     words="approvals",
     model=Approval,
-    fields=(*filters_of(ApprovalRow), _KIND, *_label_fields("session__")),
+    fields=(
+        *filters_of(ApprovalRow),
+        FilterField(name="group", type="text", help="Id of the group", completes=False, match=in_group),
+        _KIND,
+        *_label_fields("session__"),
+    ),
     search=("tool", "agent", "session__external_id", "summary"),
     time="requested_at",
     time_words="Requested",

@@ -37,13 +37,15 @@ function show({ badges, held, held_count: heldCount, closed }) {
   showCount(heldCount);
   const wanted = new Map(held.map((one) => [one.id, one]));
   const words = new Map(closed.map((one) => [one.id, one.words]));
-  for (const card of cards()) {
-    const id = card.dataset.held;
-    if (!wanted.has(id)) remove(card, words.get(id));
-  }
-  const present = new Set(cards().map((card) => card.dataset.held));
+  const before = cards();
+  const present = new Set(before.map((card) => card.dataset.held));
   const fresh = held.filter((one) => !present.has(one.id));
+  for (const one of held) if (present.has(one.id)) update(one);
   for (const one of fresh) add(one);
+  for (const card of before) {
+    const id = card.dataset.held;
+    if (!wanted.has(id)) remove(card, words.get(id), heir(fresh, id));
+  }
   if (fresh.length) arrive(fresh);
   settle();
 }
@@ -56,12 +58,27 @@ function showCount(held) {
 }
 
 function add(one) {
-  const template = document.createElement("template");
-  template.innerHTML = one.html.trim();
-  const card = template.content.firstElementChild;
+  const card = cardOf(one);
   // A queue: the open card keeps its place, later ones wait behind it.
   card.open = cards().every((other) => !other.open);
   calls.append(card);
+}
+
+const cardOf = ({ html }) => {
+  const template = document.createElement("template");
+  template.innerHTML = html.trim();
+  return template.content.firstElementChild;
+};
+
+/** The numbers of a group follow in place, also on its buttons, whatever of it is open or half filled in. */
+function update(one) {
+  const card = cards().find((other) => other.dataset.held === one.id);
+  if (!card.querySelector("[data-part]")) return;
+  const next = cardOf(one);
+  for (const part of card.querySelectorAll("[data-part]")) {
+    const text = next.querySelector(`[data-part="${part.dataset.part}"]`)?.textContent;
+    if (text) write(part, text);
+  }
 }
 
 function arrive(fresh) {
@@ -72,17 +89,28 @@ function arrive(fresh) {
   for (const one of fresh) notify(one);
 }
 
-function remove(card, words) {
+/** A call that became one of several is in their card now, and the last of several in a card of its own. */
+function heir(fresh, id) {
+  const one = fresh.find(({ first, group }) => first === id || group === id);
+  return one && cards().find((card) => card.dataset.held === one.id);
+}
+
+function remove(card, words, successor) {
   withdraw(card.dataset.held);
   const hadFocus = card.contains(document.activeElement);
   const isMine = card.dataset.answered === "yes";
-  if (words && !isMine) {
+  if (successor) {
+    successor.open = card.open;
+    successor.followedAt = Date.now();
+  } else if (words && !isMine) {
     speaker.textContent = words;
     toast(words, false);
   }
   const next = card.nextElementSibling ?? card.previousElementSibling;
   card.remove();
-  if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
+  if (!hadFocus) return;
+  if (successor) (successor.querySelector("button[name=choice]") ?? successor.querySelector("summary")).focus();
+  else (next?.querySelector("summary") ?? state.cameFrom)?.focus();
 }
 
 const isOpen = () => sessionStorage.getItem(OPEN) === "yes";
@@ -129,6 +157,26 @@ function enter(id) {
   (card.querySelector("button[name=choice]") ?? card.querySelector("summary")).focus();
 }
 
+const send = (address, data) =>
+  fetch(address, {
+    method: "POST",
+    body: new URLSearchParams(data),
+    headers: { Accept: "application/json" },
+    signal: AbortSignal.timeout(60_000), // an answer may be for 1,000 sessions
+  });
+
+/** Undo an answer for a group, as far as no agent has it; the server says how far. */
+async function takeBack(form, { undo: ids, undo_url: address }) {
+  const token = form.elements.csrfmiddlewaretoken.value;
+  try {
+    const response = await send(address, { ids, csrfmiddlewaretoken: token });
+    toast((await response.json()).detail, !response.ok);
+    soon(0);
+  } catch {
+    toast("Not undone: LoopGuard cannot be reached. Try again.");
+  }
+}
+
 async function answer(form, submitter) {
   const card = form.closest("[data-held]");
   const buttons = [...form.querySelectorAll("button")];
@@ -136,20 +184,17 @@ async function answer(form, submitter) {
   for (const button of buttons) button.disabled = true;
   let text = "";
   let isDone = false;
+  let undo = {};
   try {
-    const response = await fetch(form.action, {
-      method: "POST",
-      body: new URLSearchParams(data),
-      headers: { Accept: "application/json" },
-      signal: AbortSignal.timeout(10_000),
-    });
+    const response = await send(form.action, data);
     const document_ = (response.headers.get("Content-Type") ?? "").includes("json") ? await response.json() : {};
     text = document_.detail ?? "The answer was not accepted. Reload the page.";
+    undo = document_;
     isDone = response.ok || response.status === 409; // another person was first
   } catch {
     text = "Not sent: LoopGuard cannot be reached. Try again.";
   }
-  toast(text, !isDone);
+  toast(text, !isDone, undo.undo && (() => takeBack(form, undo)));
   if (isDone) {
     card.dataset.answered = "yes";
     const hadFocus = card.contains(document.activeElement) || document.activeElement === document.body;

@@ -120,16 +120,26 @@ function sayOffline(place) {
   addEventListener("online", () => line.remove(), { once: true });
 }
 
-/** Show a line for a while; an error replaces the one before. */
-export function toast(text, isError = true) {
+/** Show a line for a while, with a way to `undo` if there is one; an error replaces the one before. */
+export function toast(text, isError = true, undo = null) {
   const one = document.createElement("div");
   one.className = isError ? "toast error" : "toast";
   one.setAttribute("role", "status");
   one.append(Object.assign(document.createElement("span"), { textContent: text }));
+  if (undo) {
+    const button = Object.assign(document.createElement("button"), { type: "button", className: "btn small" });
+    button.dataset.key = "u";
+    button.append("Undo", Object.assign(document.createElement("kbd"), { textContent: "u" }));
+    button.addEventListener("click", () => {
+      one.remove();
+      undo();
+    });
+    one.append(button);
+  }
   const toasts = document.getElementById("toasts");
   if (isError) toasts?.querySelector(".error")?.remove();
   toasts?.append(one);
-  setTimeout(() => one.remove(), isError ? 8_000 : 6_000);
+  setTimeout(() => one.remove(), undo ? 10_000 : isError ? 8_000 : 6_000);
 }
 
 export function bindForms() {

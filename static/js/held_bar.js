@@ -15,7 +15,7 @@ const known = new Set(JSON.parse(sessionStorage.getItem(SPOKEN) ?? "[]"));
 function show({ held, held_count: heldCount }) {
   const shownAt = performance.now() / 1000;
   calls = held.map((one) => ({ ...one, until: shownAt + one.seconds_left }));
-  more = heldCount.count > 1 ? `, and ${heldCount.count - 1} more` : "";
+  more = heldCount.count > (held[0]?.count ?? 0) ? `, and ${heldCount.count - held[0].count} more` : "";
   bar.hidden = !calls.length;
   writeCount(heldCount);
   const fresh = calls.filter((one) => !known.has(one.id));

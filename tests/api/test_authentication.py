@@ -74,6 +74,7 @@ BODIES = {
     ("PUT", "/message-templates/{rung}"): {"text": "No more of $tool."},
     ("POST", "/message-templates/preview"): {"rung": "block", "text": "No more of $tool."},
     ("POST", "/approvals/{approval_id}/decision"): {"choice": "skip"},
+    ("POST", "/approvals/groups/{group}/decision"): {"choice": "skip"},
     ("POST", "/approvals/{approval_id}/ruling/label"): {"label": "right"},
     ("POST", "/alerts/destinations"): {"name": "other hook", "kind": "webhook", "address": "{address}"},
     ("PATCH", "/alerts/destinations/{destination_id}"): {"name": "renamed"},
@@ -108,6 +109,7 @@ QUERIES = {
 """Queries of routes that need one."""
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
+    ("POST", "/approvals/answers/{answer_id}/undo"),
     ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/incidents/{incident_id}/exceptions/undo"),
     ("POST", "/loops/{loop_id}/undo"),
@@ -222,7 +224,16 @@ def _approvals(api):
         calls_digest=approval.calls_digest,
         outcome="denied",
     )
-    return {"approval_id": first["id"], "remembered_id": remembered["id"]}
+    group = api.get("/approvals/groups").json()["items"][0]["group"]
+    api.loop("s-4", times=2, backend="asking", tool="read_file")
+    other = api.get("/approvals/groups", tool="read_file").json()["items"][0]["group"]
+    answer = api.post(f"/approvals/groups/{other}/decision", {"choice": "skip"}).json()["id"]
+    return {
+        "approval_id": first["id"],
+        "remembered_id": remembered["id"],
+        "group": group,
+        "answer_id": answer,
+    }
 
 
 def _alerts(api, address):

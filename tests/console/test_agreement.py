@@ -178,7 +178,9 @@ def check(world, api):
     assert len(set(re.findall(r'id="(apr_\w+)"', approvals))) == len(waiting)
     shown = world.client.get(f"{world.base}/attention").json()
     assert {name: one["count"] for name, one in shown["badges"].items()} == badges
-    assert sorted(one["id"] for one in shown["held"]) == sorted(one["id"] for one in waiting)
+    assert sum(one["count"] for one in shown["held"]) == len(waiting)
+    groups = listed(api, "/approvals/groups")
+    assert sorted(one["approvals"] for one in groups) == sorted(one["count"] for one in shown["held"])
     for html in (live, page, approvals):
         assert badges_of(html) == {name: count for name, count in badges.items() if name != "incidents"}
         title = re.search(r"<title>\s*(?:\((\d+)\))?", html)

@@ -53,6 +53,8 @@ RIGHTS = {
     "try_suggestion": (None, OPERATE),
     "approvals": (READ, None),
     "decide_approval": (None, OPERATE),
+    "decide_group": (None, OPERATE),
+    "undo_answer": (None, OPERATE),
     "label_ruling": (None, OPERATE),
     "delete_remembered": (None, OPERATE),
     "message_templates": (READ, ADMINISTER),

@@ -31,10 +31,11 @@ from detection.models import (
     Session,
     SignIn,
 )
+from detection.selectors import held_groups
 from detection.services import agent_messages, audit, keys, saved_views, tags
 from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
-from detection.services.approvals import decisions, judge_consultation
+from detection.services.approvals import decisions, group_decisions, judge_consultation
 from detection.services.audit import Actor
 from detection.services.containments import containments
 from detection.services.containments.containments import Wanted
@@ -67,6 +68,9 @@ NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.postponing.bring_back",
     "incidents.loop_triage.start_fine",
     "alerting.silences.extend_again",
+    "approvals.decisions.close_locked",  # parts of a decision, which writes the entry
+    "approvals.decisions.locked_for_decision",
+    "approvals.decisions.remember_decision",
     "sessions.actions.stop_locked",  # part of `stop` and of a decision
 }
 
@@ -121,6 +125,13 @@ class World:
         for _ in range(5):
             self.agent.asks()
         return Approval.objects.get(state="open").public_id
+
+    def held_group(self):
+        self.approval()
+        return held_groups.list_groups(self.pk).items[0].group
+
+    def group_answer(self):
+        return group_decisions.decide(self.pk, self.held_group(), "skip", ANA).id
 
     def view(self):
         return saved_views.save_view(self.pk, "incidents", "Mine", "q=is%3Aopen", ANA)
@@ -334,6 +345,8 @@ def _changes(w):
             lambda _: overrides.undo(w.pk, AuditEntry.objects.get(action="policy.tool_rule").pk, ANA),
         ),
         "approvals.decisions.decide": (w.approval, lambda q: decisions.decide(w.pk, q, "allow_once", ANA)),
+        "approvals.group_decisions.decide": (w.held_group, lambda g: group_decisions.decide(w.pk, g, "skip", ANA)),
+        "approvals.group_decisions.undo": (w.group_answer, lambda a: group_decisions.undo(w.pk, a, ANA)),
         "approvals.decisions.delete_remembered": (w.remembered, lambda r: decisions.delete_remembered(w.pk, r, ANA)),
         "approvals.judge_consultation.label_ruling": (w.ruling, lambda q: judge_consultation.label_ruling(w.pk, q, "wrong", ANA)),
         "alerting.silences.create_silence": (lambda: None, lambda _: w.silence()),

@@ -19,18 +19,23 @@ from detection.api.schemas.approvals import (
     ApprovalQuerySchema,
     ApprovalSchema,
     DecisionRequestSchema,
+    GroupDecisionSchema,
+    HeldGroupQuerySchema,
+    HeldGroupSchema,
     RememberedDecisionSchema,
     RulingLabelRequestSchema,
     RulingSchema,
+    UndoneAnswerSchema,
 )
 from detection.api.schemas.common import PageSchema
 from detection.integrations.hosts import HOSTS
 from detection.models import KeyScope
 from detection.selectors import approvals as selector
+from detection.selectors import held_groups
 from detection.selectors.lists import APPROVALS
 from detection.selectors.row_fields import document_of
 from detection.services.approvals import decisions as services
-from detection.services.approvals import judge_consultation
+from detection.services.approvals import group_decisions, judge_consultation
 from detection.services.errors import NotFound
 from detection.services.tracking.documents import approval_document
 
@@ -78,6 +83,64 @@ def delete_remembered_decision(request: ApiRequest, remembered_id: int) -> HttpR
 
 
 @router.get(
+    "/approvals/groups",
+    auth=READ,
+    response={200: PageSchema[HeldGroupSchema]},
+    summary="List groups of held calls",
+)
+def list_held_groups(request: ApiRequest, query: Query[HeldGroupQuerySchema]) -> HttpResponse:
+    """List the calls that wait for a person by what one decision is for, the first deadline first.
+
+    A group is a loop, a containment, or a call where there is neither. Filters are those of approvals.
+    """
+    names = {"session": "session", "tool": "tool", "agent": "agent"}
+    filters = query_of(request, APPROVALS, query, names)
+    return page_response(request, query, filters, held_groups.list_groups, _group_document)
+
+
+def _group_document(group: held_groups.HeldGroup) -> dict[str, object]:
+    return document_of(group, HeldGroupSchema, session=group.first.session.external_id)
+
+
+@router.post(
+    "/approvals/groups/{group}/decision",
+    auth=ADMIN_WITH_BODY,
+    response={200: GroupDecisionSchema},
+    summary="Decide a group of held calls",
+)
+def decide_held_group(request: ApiRequest, group: str, body: Body[DecisionRequestSchema]) -> HttpResponse:
+    """Decide all approvals of a group that wait now; calls that are held later wait for a decision of their own.
+
+    Each is decided once: the response counts those that another person decided meanwhile. Responds 409
+    `already_decided` if it decided none.
+    """
+    done = group_decisions.decide(
+        request.principal.project_id,
+        existing_name(group),
+        body.choice,
+        actor_of(request),
+        raise_by=body.raise_by,
+        remember=body.remember,
+    )
+    return json_response(document_of(done, GroupDecisionSchema))
+
+
+@router.post(
+    "/approvals/answers/{answer_id}/undo",
+    auth=ADMIN,
+    response={200: UndoneAnswerSchema},
+    summary="Undo a decision about a group",
+)
+def undo_group_decision(request: ApiRequest, answer_id: str) -> HttpResponse:
+    """Let calls wait again whose agent has not received the decision: within ten minutes, after `skip` or `allow_once`.
+
+    Responds 409 `nothing_to_undo` if there are none.
+    """
+    undone = group_decisions.undo(request.principal.project_id, existing_name(answer_id), actor_of(request))
+    return json_response(document_of(undone, UndoneAnswerSchema))
+
+
+@router.get(
     "/approvals/{approval_id}",
     auth=_wait,
     response={200: ApprovalSchema},
@@ -111,7 +174,7 @@ def get_approval(request: ApiRequest, approval_id: str) -> HttpResponse:
     """Return an approval. This address responds at once; the one in `wait_url` long-polls for the decision."""
     check_parameter_names(request, ["wait", "render", "call_id"])
     shape = rendered_shape(request)
-    approval = services.find(request.principal.project_id, existing_name(approval_id))
+    approval = services.hand_out(request.principal.project_id, existing_name(approval_id))
     call_id = request.GET.get("call_id", "").replace("\x00", "")
     return json_response(approval_document(approval, shape, call_id))
 

@@ -40,6 +40,71 @@ class ApprovalSchema(Schema):
     )
 
 
+class HeldGroupQuerySchema(PageQuerySchema, FilterQuerySchema):
+    """Filters of the list of groups."""
+
+    session: ShortText = Field("", description="Your name for the session.")
+    tool: ShortText = Field("", description="Tool.")
+    agent: ShortText = Field("", description="Agent.")
+
+
+class HeldGroupSchema(Schema):
+    """Held calls that one decision is for."""
+
+    group: str = Field(
+        description="Id of the loop or containment that holds them. Where there is neither, of identical calls."
+    )
+    held_by: Literal["loop", "containment", "call"] = Field(description="What the group stands for.")
+    summary: str = Field(description="What was detected, as a sentence, of the oldest.")
+    approvals: int = Field(description="Number of approvals that wait for a person.")
+    sessions: int = Field(description="Number of their sessions.")
+    calls: int = Field(description="Number of calls that wait.")
+    variants: int = Field(description="Number of different calls, by tool and arguments.")
+    tools: list[str] = Field(description="The first 20 tools by name.")
+    tool_count: int = Field(description="Number of tools.")
+    agents: list[str] = Field(description="The first 20 agents by name.")
+    agent_count: int = Field(description="Number of agents.")
+    kinds: list[str] = Field(description="Detectors, or `containment`.")
+    unattended: list[str] = Field(
+        description="The unattended reactions that apply if nobody decides in time."
+    )
+    oldest_at: datetime = Field(description="When the first call was held.")
+    first_deadline: datetime = Field(description="When the first unattended reaction applies.")
+    session: str = Field(description="Session of the oldest.")
+    arguments: str = Field(description="Arguments of the oldest call, at most 1,000 characters.")
+
+
+class GroupDecisionSchema(Schema):
+    """What became of a decision about a group."""
+
+    id: str = Field(description="Id of the answer, for its undo.")
+    group: str = Field(description="Id of the group.")
+    choice: ChoiceName = Field(description="What was chosen.")
+    raise_by: int = Field(description="For `raise`: by how much the limit is raised.")
+    decided: int = Field(description="Approvals that it decided.")
+    already_decided: int = Field(description="Approvals that another person decided meanwhile.")
+    expired: int = Field(description="Approvals whose time ran out meanwhile.")
+    withdrawn: int = Field(description="Approvals that were no longer needed.")
+    left: int = Field(description="Approvals that wait on, because one answer decides at most 1,000.")
+    undo_until: datetime | None = Field(
+        description="Until when decisions that no agent has received can be undone. Null if the choice cannot be."
+    )
+
+
+class UndoneAnswerSchema(Schema):
+    """What became of an undo."""
+
+    id: str = Field(description="Id of the answer.")
+    reopened: int = Field(description="Approvals that wait again.")
+    handed_out: int = Field(
+        description="Decisions that stay, because the agent has received them or has gone on."
+    )
+    changed: int = Field(
+        description="Decisions that stay, because the deadline has passed, the session has ended or was stopped, or "
+        "its loop waits for another decision."
+    )
+
+
 class DecisionRequestSchema(StrictSchema):
     """A decision."""
 

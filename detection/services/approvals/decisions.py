@@ -17,7 +17,7 @@ from detection.models.approvals import CONTAINMENT
 from detection.models.session_state import HELD_DOWN, note_refused
 from detection.services import audit
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, NotFound
+from detection.services.errors import Conflict, Invalid, NotFound, found
 from detection.services.sessions import containment
 from detection.services.sessions.actions import stop_locked
 from detection.services.sessions.locked_session import LockedSession, locked_session
@@ -40,17 +40,16 @@ _CLOSED = {
 
 def find(project_id: int, public_id: str) -> Approval:
     """Return an approval of a project; one past its deadline is closed first."""
-    approval = (
-        Approval.objects.select_related("session", "incident")
-        .filter(project_id=project_id, public_id=public_id)
-        .first()
-    )
-    if approval is None:
-        raise NotFound
+    approval = _read(project_id, public_id)
     if approval.is_overdue(clock.now()):
         _close_overdue_in(approval.session_key)
         approval.refresh_from_db()
     return approval
+
+
+def _read(project_id: int, public_id: str) -> Approval:
+    rows = Approval.objects.select_related("session", "incident")
+    return found(rows.filter(project_id=project_id, public_id=public_id).first())
 
 
 def decide(
@@ -80,6 +79,42 @@ def decide(
     Conflict
         ``already_decided`` by another person or with another choice, ``approval_expired`` or ``approval_withdrawn``.
     """
+    raise_by = check_choice(choice, raise_by, remember=remember)
+    approval = find(project_id, public_id)
+    check_choice_for(approval, choice, remember=remember)
+    with locked_for_decision(approval.session_key, actor) as locked:
+        # Read again under the lock: another person may have decided meanwhile.
+        containment.settle(locked)
+        current = locked.approvals.open.get(approval.calls_digest)
+        if current is not None and current.public_id == public_id:
+            approval = current
+            close_locked(locked, approval, choice, raise_by, actor)
+            audit.record(
+                actor, "approval.decide", public_id, project_id=project_id,
+                after={
+                    "choice": choice, "raise_by": raise_by,
+                    "session": locked.session.external_id, "tool": approval.tool,
+                },
+            )  # fmt: skip
+            if remember:
+                remember_decision(approval, actor)
+            return approval
+    return _closed_already(
+        Approval.objects.select_related("session").get(project_id=project_id, pk=approval.pk),
+        choice,
+        raise_by,
+        actor,
+    )
+
+
+def check_choice(choice: str, raise_by: int, *, remember: bool) -> int:
+    """Check what is the same for every approval, and return by how much the choice raises the limit.
+
+    Raises
+    ------
+    Invalid
+        ``unknown_choice``, ``invalid_raise`` or ``stop_not_remembered``.
+    """
     if choice not in Choice.values:
         raise Invalid(
             f"`choice` must be one of {', '.join(Choice.values)}.", field="choice", code="unknown_choice"
@@ -88,14 +123,23 @@ def decide(
         raise Invalid(
             f"`raise_by` must be between 1 and {MAX_RAISE:,}.", field="raise_by", code="invalid_raise"
         )
-    raise_by = raise_by if choice == Choice.RAISE else 0
     if remember and choice == Choice.STOP:
         raise Invalid(
             "`remember` must be false: stopping a session is not remembered.",
             field="remember",
             code="stop_not_remembered",
         )
-    approval = find(project_id, public_id)
+    return raise_by if choice == Choice.RAISE else 0
+
+
+def check_choice_for(approval: Approval, choice: str, *, remember: bool) -> None:
+    """Check that an approval can be decided like this.
+
+    Raises
+    ------
+    Invalid
+        ``contained`` or ``limit_not_remembered``.
+    """
     if approval.kind == CONTAINMENT and (remember or choice not in CHOICES_OF_CONTAINED):
         raise Invalid(
             "A containment holds this call. Skip it, allow it once, stop the session, or lift the containment.",
@@ -108,47 +152,35 @@ def decide(
             field="remember",
             code="limit_not_remembered",
         )
-    with _locked(approval.session_key, actor) as locked:
-        # Read again under the lock: another person may have decided meanwhile.
-        containment.settle(locked)
-        current = locked.approvals.open.get(approval.calls_digest)
-        if current is not None and current.public_id == public_id:
-            approval = current
-            if choice == Choice.STOP:
-                stop_locked(locked, actor, answered=approval)
-            else:
-                outcome = person_outcome(
-                    approval, choice, raise_by, actor.name, templates=locked.approvals.templates
-                )
-                locked.approvals.close(approval, outcome, locked.tracker)
-            audit.record(
-                actor, "approval.decide", public_id, project_id=project_id,
-                after={
-                    "choice": choice, "raise_by": raise_by,
-                    "session": locked.session.external_id, "tool": approval.tool,
-                },
-            )  # fmt: skip
-            if remember:
-                _remember(approval, actor)
-            return approval
-    return _closed_already(
-        Approval.objects.select_related("session").get(project_id=project_id, pk=approval.pk),
-        choice,
-        raise_by,
-        actor,
-    )
 
 
-def note_delivered(approval: Approval) -> None:
-    """Record that a waiting agent has received the decision: the same call is a new one then."""
-    if approval.delivered_at is not None:
+def close_locked(locked: LockedSession, approval: Approval, choice: str, raise_by: int, actor: Actor) -> None:
+    """Apply a checked choice to an open approval of a locked session."""
+    if choice == Choice.STOP:
+        stop_locked(locked, actor, answered=approval)
         return
+    outcome = person_outcome(approval, choice, raise_by, actor.name, templates=locked.approvals.templates)
+    locked.approvals.close(approval, outcome, locked.tracker)
+
+
+def hand_out(project_id: int, public_id: str) -> Approval:
+    """Return an approval for the agent that waits for it; a decision that it receives can no longer be undone.
+
+    The same call is a new one then.
+    """
+    approval = find(project_id, public_id)
+    if approval.is_open or approval.delivered_at is not None:
+        return approval
     with suppress(NotFound), locked_session(approval.session_key) as locked:
-        rows = Approval.objects.filter(project_id=approval.project_id, pk=approval.pk, delivered_at=None)
-        is_first = rows.exclude(state=ApprovalState.OPEN).update(retry_keys=[], delivered_at=clock.now())
-        if is_first and approval.decision == "stop" and locked.session.stopped_by_kind in HELD_DOWN:
-            note_refused(locked.session)
-            locked.incidents.stop(clock.now())
+        # Read again under the lock: the decision may have been undone, or handed out, meanwhile.
+        approval = _read(project_id, public_id)
+        if approval.state != ApprovalState.OPEN and approval.delivered_at is None:
+            approval.retry_keys, approval.delivered_at = [], clock.now()
+            approval.save(update_fields=["retry_keys", "delivered_at"])
+            if approval.decision == "stop" and locked.session.stopped_by_kind in HELD_DOWN:
+                note_refused(locked.session)
+                locked.incidents.stop(clock.now())
+    return approval
 
 
 def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor) -> Approval:
@@ -165,7 +197,7 @@ def _closed_already(approval: Approval, choice: str, raise_by: int, actor: Actor
 
 
 @contextmanager
-def _locked(key: SessionKey, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
+def locked_for_decision(key: SessionKey, actor: Actor = audit.SYSTEM) -> Iterator[LockedSession]:
     """Lock a session to change its approvals; records changes of its overrides in the audit log."""
     with locked_session(key) as locked:
         session = locked.session
@@ -203,7 +235,8 @@ def close_overdue() -> int:
     return len(sessions)
 
 
-def _remember(approval: Approval, actor: Actor) -> None:
+def remember_decision(approval: Approval, actor: Actor) -> None:
+    """Let the decision of an approval apply to later ones of the same agent, tool and detector."""
     values: dict[str, Any] = {
         "choice": approval.choice,
         "raise_by": approval.raise_by,

@@ -11,17 +11,20 @@ from datetime import timedelta
 
 from django.db import connection
 from django.db.models import F, Func, Value
+from django.db.models.functions import Coalesce
 
 from detection import clock, jobs
-from detection.engine import messages, silence
+from detection.engine import interventions, messages, silence
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.engine.memory import State
 from detection.engine.policy import Policy
 from detection.models import (
+    AllowedCall,
     Approval,
     ApprovalState,
     Decider,
+    Event,
     Incident,
     IncidentActivity,
     RememberedDecision,
@@ -107,6 +110,7 @@ class OpenApprovals:
         self._open: dict[str, Approval] | None = None if session.state == SessionState.HELD else {}
         self._new: list[Approval] = []
         self._changed: dict[str, Approval] = {}
+        self._reopened: list[Approval] = []
         self._remembered: list[tuple[Approval, RememberedDecision]] = []
         self._activity: list[tuple[Approval, str, str, str]] = []
 
@@ -240,7 +244,8 @@ class OpenApprovals:
         if approval is None:
             return None
         rows.exclude(state=ApprovalState.OPEN).update(
-            retry_keys=Func(F("retry_keys"), Value(call_key), function="array_remove")
+            retry_keys=Func(F("retry_keys"), Value(call_key), function="array_remove"),
+            delivered_at=Coalesce("delivered_at", Value(clock.now())),
         )
         # Where a loop's call was allowed, its counters were reset: this is a loop anew.
         return approval if takes_allowed or approval.decision != "allow" else None
@@ -301,6 +306,41 @@ class OpenApprovals:
         done = DONE[outcome.choice].format(by=outcome.raise_by) if outcome.choice else ""
         note = f"{done or outcome.message} ({outcome.reason})" if outcome.reason != "decided" else done
         self._activity.append((approval, outcome.by, f"approval_{outcome.state}", note))
+
+    def reopen(self, approval: Approval, state: State) -> None:
+        """Let a decided approval wait again, that was skipped or allowed once and has not reached its agent.
+
+        Its calls are held again. What the decision reset stays reset.
+        """
+        if approval.decision == "allow":
+            self.session.blocked_count += approval.held_calls
+            seqs = self._forget_allowed_calls(approval)
+            interventions.hold_again(
+                state, seqs, approval.kind, approval.count, approval.limit, approval.calls_digest
+            )
+        self._incidents.reopen_approval(approval)
+        approval.state, approval.choice, approval.raise_by = ApprovalState.OPEN, "", 0
+        approval.decision, approval.message, approval.reason, approval.answered_in = "", "", "", ""
+        by, approval.decided_by, approval.decided_at = approval.decided_by, "", None
+        self.open[approval.calls_digest] = approval
+        self._reopened.append(approval)
+        self._note_change(approval)
+        self._activity.append((approval, by, "approval_reopened", "undid the answer"))
+
+    def _forget_allowed_calls(self, approval: Approval) -> list[int]:
+        """Let the calls of an approval count as blocked again, and return their numbers."""
+        held = Event.objects.filter(
+            project_id=approval.project_id,
+            session_id=approval.session_id,
+            seq__gte=approval.seq,
+            decision="hold",
+            verdict__approval=approval.public_id,
+        )
+        seqs = [*held.values_list("seq", flat=True)]
+        AllowedCall.objects.filter(
+            project_id=approval.project_id, session_id=approval.session_id, seq__in=seqs
+        ).delete()
+        return seqs
 
     def _note_change(self, approval: Approval) -> None:
         """Write a change of a stored approval; a new one is written as it is in the end."""
@@ -367,10 +407,14 @@ class OpenApprovals:
                     [*self.session.key, first, ids],
                 )
 
+    def _is_requested(self, approval: Approval) -> bool:
+        """Whether it waits newly or again; an open one may only have got a further call."""
+        return any(approval is one for one in (*self._new, *self._reopened))
+
     def _record_alert_events(self) -> None:
         """Record requests to people and their ends; an approval that is closed at once has no event."""
-        for approval in self._new:
-            if approval.is_open and approval.decider == Decider.PERSON:
+        for approval in [*self._new, *self._changed.values()]:
+            if approval.is_open and approval.decider == Decider.PERSON and self._is_requested(approval):
                 outbox.record_request(
                     approval, self.session, self._incidents.take_alert_event(approval.incident)
                 )

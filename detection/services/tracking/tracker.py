@@ -627,6 +627,14 @@ class IncidentTracker:
         elif approval.state == ApprovalState.EXPIRED:
             self._require_acknowledgement(incident)
 
+    def reopen_approval(self, approval: Approval) -> None:
+        """Apply to its incident that an approval waits again."""
+        incident = self._incident_of(approval)
+        if incident is not None and approval.decision == "allow":
+            incident.calls_blocked += approval.held_calls
+            incident.evidence.pop("released", None)
+            self._changes.touch(incident, ("calls_blocked", "evidence"))
+
     def _release(self, incident: Incident, choice: str) -> None:
         """Note that a loop was allowed, so that it is not active until it is found again."""
         for one in self.active.values():
