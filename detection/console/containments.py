@@ -11,7 +11,7 @@ from django.http import HttpResponse
 from django.http.request import QueryDict
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_safe
 
 from detection import clock
 from detection.console.access import ProjectRequest, actor_of, in_project
@@ -74,6 +74,14 @@ def page(request: ProjectRequest) -> HttpResponse:
         "past": [_line(request, row) for row in past],
     }
     return render(request, "containments/page.html", context, status=error.status if error else 200)
+
+
+@never_cache
+@in_project()
+@require_safe
+def line(request: ProjectRequest) -> HttpResponse:
+    """Show the line that all pages have while something is contained; open pages fetch it again after a hint."""
+    return render(request, "containments/_line.html")
 
 
 def _act(request: ProjectRequest) -> HttpResponse:

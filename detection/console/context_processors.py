@@ -59,7 +59,7 @@ SECTION_OF = {
             *("alerts", "alerts_act", "alert_route", "new_alert_route", "notification"),
             *("gateway", "gateway_act", "gateway_traffic", "prices", "save_price"),
             *("connect", "connect_base_url", "connect_guide", "imports", "import"),
-            *("project_settings", "members", "erasures", "containments"),
+            *("project_settings", "members", "erasures", "containments", "agents"),
             *("ingest", "quarantine", "system", "keys", "audit"),
         ),
         "settings",

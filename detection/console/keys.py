@@ -12,10 +12,12 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.alerts import words_of
 from detection.console.single_submission import shows_secret
 from detection.models import ApiKey, KeyScope, Role
 from detection.selectors.integrations import heard_key
 from detection.services import keys as service
+from detection.services import tags
 from detection.services.errors import ServiceError
 
 LIFETIMES = (("", "Never"), ("30", "In 30 days"), ("90", "In 90 days"), ("365", "In a year"))
@@ -70,6 +72,20 @@ def revoke(request: ProjectRequest) -> HttpResponse:
     try:
         key = service.revoke_key(request.project, request.POST.get("key", ""), actor_of(request))
         messages.success(request, f"Key {key.name} revoked. It stops working within a second.")
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:keys", request.project.slug)
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def tag(request: ProjectRequest) -> HttpResponse:
+    """Replace the tags of a key."""
+    try:
+        given = words_of(request.POST, "tags")
+        key = tags.set_key_tags(request.project.pk, request.POST.get("key", ""), given, actor_of(request))
+        shown = ", ".join(key.tags) or "none"
+        messages.success(request, f"Tags of {key.name}: {shown}. They take effect on the next call.")
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:keys", request.project.slug)

@@ -37,6 +37,7 @@ MAX_NAME_CHARACTERS: Final = 100
 _MORE_SCREENS: Final = (
     ("incidents", "Incidents", Role.VIEWER),
     ("connect", "Connect", Role.VIEWER),
+    ("agents", "Agents", Role.VIEWER),
     ("keys", "Keys", Role.VIEWER),
     ("gateway", "Gateway", Role.VIEWER),
     ("ingest", "Ingest", Role.VIEWER),

@@ -43,6 +43,7 @@ from detection.selectors.prices import known_cost
 from detection.selectors.session_runs import RUN_KEY_CHARACTERS
 from detection.selectors.sessions import CallRow, CompactionRow
 from detection.selectors.strips import HUES
+from detection.services import agent_messages
 from detection.services.errors import ServiceError
 from detection.services.sessions import actions as service
 from detection.services.sessions.session_names import find_session
@@ -341,6 +342,9 @@ def act(request: ProjectRequest) -> HttpResponse:
             out = service.run_command(project.pk, name, request.POST.get("text", "")[:2000], actor)
             for line in out.lines:
                 messages.info(request, line)
+        elif action == "message":
+            agent_messages.leave(project.pk, request.POST.get("text", ""), actor, session=name)
+            messages.success(request, "The agent gets it with its next verdict.")
         elif action == "revoke_exemption":
             tool = request.POST.get("tool", "")
             service.revoke_exemption(project.pk, name, tool, actor)

@@ -57,6 +57,7 @@ def _groups(request: ProjectRequest) -> list[TileGroup]:
 
     agents = [
         tile("Connect", "connect", "connect", "Add an agent, see what is connected"),
+        tile("Agents", "person", "agents", "Who called lately, tags, messages"),
         tile("Keys", "keys", "keys", _keys(counts)),
         tile("Gateway", "gateway", "gateway", _number(counts.backends, "backend")),
         tile(

@@ -6,6 +6,7 @@ from django.urls import path
 
 from detection.console import (
     account,
+    agents,
     alert_routes,
     alerts,
     approvals,
@@ -154,10 +155,13 @@ urlpatterns = [
     path(_PROJECT + "gateway/prices/delete", prices.delete, name="delete_price"),
     path(_PROJECT + "keys", keys.page, name="keys"),
     path(_PROJECT + "keys/revoke", keys.revoke, name="revoke_key"),
+    path(_PROJECT + "keys/tags", keys.tag, name="tag_key"),
     path(_PROJECT + "settings", settings_hub.page, name="settings"),
     path(_PROJECT + "settings/project", projects.settings_page, name="project_settings"),
     path(_PROJECT + "members", members.page, name="members"),
     path(_PROJECT + "contain", containments.page, name="containments"),
+    path(_PROJECT + "contained", containments.line, name="contained"),
+    path(_PROJECT + "agents", agents.page, name="agents"),
     path(_PROJECT + "erasures", erasures.page, name="erasures"),
     path(_PROJECT + "ingest", ingest.page, name="ingest"),
     path(_PROJECT + "system", system.page, name="system"),

@@ -88,7 +88,7 @@ function handleFrame(frame) {
     link.isOpen = true;
     link.tries = 0;
     const session = document.body.dataset.liveSession;
-    const topics = ["session", "incident", "approval", "held"];
+    const topics = ["session", "incident", "approval", "held", "containment"];
     if (session) socket.send(JSON.stringify({ type: "watch", topics, session }));
     tell(null, "resync");
   } else if (frame.type === "resync") tell(null, "resync");

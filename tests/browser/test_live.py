@@ -15,6 +15,8 @@ from playwright.sync_api import expect
 
 from detection.models import Loop, Session
 from detection.services.audit import SYSTEM
+from detection.services.containments import containments
+from detection.services.containments.containments import Wanted
 from detection.services.events.event_records import EventRecord
 from detection.services.incidents import loop_triage
 from detection.services.ingestion.ingest import ingest
@@ -53,6 +55,24 @@ def test_a_stopped_loop_shows_on_its_row(live, project):
     expect(live.locator('tr[data-session="first"]')).to_contain_text("by detection")
     ask(project, "first", 8, tool="read_file")
     expect(live.locator('tr[data-session="first"] .state')).to_have_text("Looping now", timeout=3000)
+
+
+@pytest.mark.parametrize("path", ["live", "session", "settings"])
+def test_the_line_of_a_containment_comes_and_goes_on_open_pages_and_lifts_it(live, site, project, path):
+    address = {"live": "sessions", "session": "session?name=first", "settings": "settings"}[path]
+    live.goto(f"{site.url}/p/support/{address}")
+    line = live.locator("#contained")
+    expect(live.locator("body[data-live-url]")).to_be_attached()
+    live.wait_for_timeout(1000)  # the socket has to be up; pages other than the list do not show it
+    for act in (0, 1):
+        found = containments.contain(project.pk, Wanted("agent", "triage", "block"), SYSTEM)
+        expect(line).to_contain_text("everything of the agent triage", timeout=4000)
+        if act:
+            line.get_by_role("button", name="Undo").click()
+            expect(live.locator("#content")).to_contain_text("Nothing is contained.")
+        else:
+            containments.lift(project.pk, found.public_id, SYSTEM)
+            expect(line).not_to_contain_text("Contained", timeout=4000)
 
 
 def test_sessions_appear_change_in_their_places_and_log_no_error(live, project):

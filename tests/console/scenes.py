@@ -279,6 +279,7 @@ def screens(world: World) -> dict[str, str]:
         "imports": f"{base}/connect/imports",
         "import": f"{base}/connect/imports/{world.an_import.public_id}",
         "keys": f"{base}/keys",
+        "agents": f"{base}/agents",
         "ingest": f"{base}/ingest",
         "system": f"{base}/system",
         "quarantined events": f"{base}/quarantined-events",

@@ -113,3 +113,15 @@ def test_another_project_is_left_alone(project, session):
     client = signed_in(project)
     assert "Contained" not in text(client.get("/p/support/sessions"))
     assert client.post(PAGE, {"lift": found.public_id}).status_code == 404
+
+
+def test_an_open_page_fetches_the_line_by_itself(project, session):
+    client = signed_in(project)
+    assert "Contained" not in text(client.get("/p/support/contained"))
+    found = containments.contain(project.pk, Wanted("agent", "triage", "block"), SYSTEM)
+    page = client.get("/p/support/contained")
+    assert "Block, by system: everything of the agent triage" in text(page)
+    assert 'data-refresh-on="containment"' in page.content.decode()
+    assert "<html" not in page.content.decode()
+    client.post(PAGE, {"lift": found.public_id})
+    assert "Contained" not in text(client.get("/p/support/contained"))
