@@ -46,7 +46,7 @@ def test_an_agent_is_listed_and_tagged(project, agent):
     assert AgentTags.objects.get().tags == ["checkout", "<b>eu</b>"]
     client.post(PAGE, {"action": "tags", "agent": "unheard", "tags": "later"})
     assert "unheard" in text(client.get(PAGE))
-    client.post(PAGE, {"action": "tags", "agent": "unheard", "tags": ""})
+    client.post(PAGE, {"action": "tags", "agent": "unheard", "tags": ""}, follow=True)
     assert "unheard" not in text(client.get(PAGE))
 
 
