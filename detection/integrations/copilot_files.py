@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from detection.integrations.events import ReportedEvent, ReportedUsage
@@ -62,14 +62,14 @@ def copilot_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
             )
 
 
-def _said(data: dict[str, Any], *, has_failed: bool) -> Any:
+def _said(data: Mapping[str, Any], *, has_failed: bool) -> Any:
     if has_failed:
         return object_of(data, "error").get("message")
     said = object_of(data, "result").get("content")
     return _SHELL.sub(r"<exit code \1>", said) if isinstance(said, str) else said
 
 
-def _session(about: dict[str, Any]) -> ReportedEvent:
+def _session(about: Mapping[str, Any]) -> ReportedEvent:
     cwd = text_of(object_of(about, "context"), "cwd")
     session = session_name(text_of(about, "sessionId"), program=AGENT, place=cwd)
     common: ReportedEvent = {"session": session, "agent": AGENT, "backend": "copilot"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from detection.integrations.events import ReportedEvent
@@ -35,7 +35,7 @@ def gemini_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
     A response is written again when its calls have ended, under the same id: its last line counts.
     """
     common: ReportedEvent = {}
-    latest: dict[str, Any] = {}
+    latest: Mapping[str, Any] = {}
     for entry in entries:
         if not is_gemini_entry(entry):
             continue
@@ -49,7 +49,7 @@ def gemini_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
     yield from _events(common, latest)
 
 
-def _events(common: ReportedEvent, entry: dict[str, Any]) -> Iterator[ReportedEvent]:
+def _events(common: ReportedEvent, entry: Mapping[str, Any]) -> Iterator[ReportedEvent]:
     if not entry:
         return
     common = common or {"session": session_name("", program=AGENT), "agent": AGENT}
@@ -76,7 +76,7 @@ def _events(common: ReportedEvent, entry: dict[str, Any]) -> Iterator[ReportedEv
             yield result_event(common | at, text_of(call, "id"), _said(call), is_error=status != "success")
 
 
-def _said(call: dict[str, Any]) -> Any:
+def _said(call: Mapping[str, Any]) -> Any:
     """Return what a tool said. What is shown of it lacks the number of the process, which differs each time."""
     if shown := text_of(call, "resultDisplay"):
         return shown

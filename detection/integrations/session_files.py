@@ -17,13 +17,13 @@ def text_of(data: Mapping[str, Any], key: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def object_of(data: Mapping[str, Any], key: str) -> dict[str, Any]:
+def object_of(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     """Return an object, or an empty one if there is none."""
     value = data.get(key)
     return value if isinstance(value, dict) else {}
 
 
-def objects_of(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+def objects_of(data: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
     """Return the objects of a list, or none."""
     values = data.get(key)
     return [one for one in values if isinstance(one, dict)] if isinstance(values, list) else []
