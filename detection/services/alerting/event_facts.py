@@ -129,6 +129,7 @@ def approval_facts(approval: Approval, session: Session) -> AlertFacts:
         "calls_digest": approval.calls_digest,
         "loop_id": _loop_of(approval.incident),
         "kind": approval.kind,
+        "kinds": approval.incident.kinds if approval.incident else [approval.kind],
         "tool": approval.tool,
         "agent": approval.agent,
         "backend": session.backend,
