@@ -15,6 +15,8 @@ _DAY_SECONDS = 86_400
 """A limit that long tests do not reach: judged."""
 _MAX_PROCESSES = 8
 """Each process prepares a database and imports every test: more would cost more than they save."""
+_CHOOSING = ("-k", "-m", "--lf", "--last-failed", "--all", "--long")
+"""Beginnings of options with which a person chooses tests: all of these run, whose turn it may be."""
 _OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", "--trace", "--collect-only")
 """Beginnings of pytest's options that set the number of processes, or that work with one only."""
 
@@ -22,7 +24,8 @@ _OWN_PROCESSES = ("-n", "--numprocesses", "--dist", "-s", "--capture", "--pdb", 
 def run(root: Path, arguments: Sequence[str]) -> int:
     """Run the suite and return pytest's exit status.
 
-    The whole suite is shared among more processes than there are cores. Named tests run in one
+    The whole suite is shared among more processes than there are cores, and runs a part of the slow tests, others each
+    day; `--all` runs all of them. Named tests run in one
     process, which starts sooner; so does everything on a given broker, because processes would
     receive each other's messages. `-n` sets any number.
 
@@ -52,7 +55,10 @@ def pytest_command(root: Path, arguments: Sequence[str]) -> list[str]:
         if "--long" in arguments
         else []
     )
-    return [sys.executable, "-m", "pytest", *unlimited, *([] if is_one else shared), *arguments]
+    is_chosen = names_tests or any(word.startswith(_CHOOSING) for word in arguments)
+    in_turn = [] if is_chosen else ["--in-turn"]
+    own = [word for word in arguments if word != "--all"]
+    return [sys.executable, "-m", "pytest", *unlimited, *in_turn, *([] if is_one else shared), *own]
 
 
 def kept_bytecode() -> dict[str, str]:

@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ _SHARED_INSTALLATION = {
     "tests/supervisor/test_gateway_faults.py",
 }
 """Files that share one installation: one process runs all of them."""
+IN_TURN = Path(__file__).with_name("in_turn.txt")
+"""Tests that take seconds, with these: a suite runs a part of them, and all of them have run after `TURNS` days."""
+TURNS = 6
 _FOLDER_PREFIX = "loopguard-test-"
 _CERTAINLY_LOCKED_AFTER_SECONDS = 60
 _END_SECONDS = 120
@@ -75,6 +79,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Declare the option of the long suites."""
     parser.addoption(
         "--long", action="store_true", help="run only the tests marked `long`, which are left out otherwise"
+    )
+    parser.addoption(
+        "--in-turn",
+        action="store_true",
+        help=f"of the tests that {IN_TURN.name} lists, run one in {TURNS}, others each day",
     )
     parser.addoption(
         "--statements",
@@ -112,13 +121,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Choose between the suite and the long suites, and begin with the slow packages."""
     yield
     is_long = config.getoption("--long")
-    deselected = [item for item in items if (item.get_closest_marker("long") is not None) != is_long]
+    waiting = _waiting_today() if config.getoption("--in-turn") else frozenset[str]()
+    chosen, deselected = [], []
+    for item in items:
+        is_chosen = (item.get_closest_marker("long") is not None) == is_long
+        is_chosen = is_chosen and item.nodeid.partition("[")[0] not in waiting
+        (chosen if is_chosen else deselected).append(item)
     if deselected:
         config.hook.pytest_deselected(items=deselected)
-        items[:] = [item for item in items if (item.get_closest_marker("long") is not None) == is_long]
+        items[:] = chosen
     for item in items if is_long else []:
         item.add_marker(pytest.mark.timeout(0))  # each of these has its own deadlines
     items.sort(key=lambda item: (not item.nodeid.startswith(_SLOW), not item.nodeid.startswith(_SLOW[0])))
+
+
+def _waiting_today() -> frozenset[str]:
+    """Return the tests that run in turn, without those whose turn it is: the same for all processes of a day."""
+    names = [line.split()[1] for line in IN_TURN.read_text(encoding="utf-8").splitlines() if line]
+    turn = datetime.now(UTC).toordinal() % TURNS
+    return frozenset(name for place, name in enumerate(sorted(names)) if place % TURNS != turn)
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]

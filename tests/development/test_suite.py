@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from development.suite import pytest_command
+from tests.conftest import IN_TURN
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -45,6 +46,25 @@ def test_the_whole_suite_is_shared_among_the_cores(arguments, monkeypatch):
 def test_named_tests_and_a_number_of_processes_that_is_given_are_left_alone(arguments, monkeypatch):
     monkeypatch.delenv("REDIS_URL", raising=False)
     assert not is_shared(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_in_turn"),
+    [((), True), (("-q",), True), (("--all",), False), (("-k", "cycle"), False), (("tests/engine",), False)],
+)
+def test_slow_tests_take_turns_unless_a_person_chooses(arguments, is_in_turn):
+    command = pytest_command(ROOT, arguments)
+    assert ("--in-turn" in command) == is_in_turn
+    assert "--all" not in command
+
+
+def test_the_tests_that_take_turns_are_there():
+    names = [line.split()[1] for line in IN_TURN.read_text(encoding="utf-8").splitlines() if line]
+    assert names
+    assert len(names) == len({*names})
+    for name in names:
+        file, _, function = name.partition("::")
+        assert f"def {function.split('::')[-1]}(" in (ROOT / file).read_text(encoding="utf-8"), name
 
 
 def test_a_broker_that_is_given_is_never_shared(monkeypatch):
