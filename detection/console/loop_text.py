@@ -15,7 +15,8 @@ from detection.engine.loop_identity import ANY_ARGUMENTS
 from detection.models import Loop
 from detection.selectors.loops import LoopRow, SharedFact
 
-STATUS_CHIPS: Final = {"open": "loop", "later": "idle", "fine": "ok", "done": "done"}
+STATUS_CHIPS: Final = {"open": "idle", "later": "idle", "fine": "ok", "done": "done"}
+_FORMS: Final = {"returned": "Returned", "new": "New", "went_silent": "Went silent"}
 _RESULTS = {"errors": ", and the results are errors", "empty": ", and the results are empty"}
 _NAMES = {
     "tool": "Tool",
@@ -166,3 +167,16 @@ def _advice(facts: Mapping[str, SharedFact]) -> str:
     if model.is_shared and agent.distinct >= _MANY:
         return "Check the tool and the model first: agents differ."
     return ""
+
+
+def state(row: LoopRow) -> tuple[str, str]:
+    """Return the state of a loop in words, and the chip that shows it: red only while it runs."""
+    if row.form == "looping_now":
+        return f"{row.looping_now:,} looping now", "loop"
+    if row.status == "open":
+        return _FORMS.get(row.form, "Open"), "held" if row.form == "went_silent" else "idle"
+    if row.is_later_but_firing and row.later is not None:
+        return f"Later, {row.later.incidents:,} since", "idle"
+    if row.form == "ended_by_itself":
+        return "Ended by itself", "done"
+    return row.status.capitalize(), STATUS_CHIPS[row.status]

@@ -20,9 +20,9 @@ from detection.console.list_actions import ListActions
 from detection.console.listing import Listing
 from detection.filtering.language import parse, term
 from detection.models import Loop, Membership, Role
-from detection.selectors import bulk_actions, dashboard
+from detection.selectors import bulk_actions
 from detection.selectors import loops as selector
-from detection.selectors.lists import INCIDENTS, LOOPS, NO_LIMITS, ONLY_LOOPS
+from detection.selectors.lists import INCIDENTS, LOOPS, ONLY_LOOPS
 from detection.selectors.loops import LoopRow
 from detection.services.exceptions import fine as service
 from detection.services.projects import visits
@@ -78,6 +78,7 @@ class Line:
 
     row: LoopRow
     parts: tuple[Part, ...]
+    state: str
     chip: str
     trend: Trend
     incidents_url: str = ""
@@ -90,7 +91,7 @@ def line_of(row: LoopRow) -> Line:
     return Line(
         row,
         loop_text.sentence(row),
-        loop_text.STATUS_CHIPS[row.status],
+        *loop_text.state(row),
         trend(row.trend),
     )
 
@@ -125,7 +126,6 @@ def page(request: ProjectRequest) -> HttpResponse:
     incidents_url = reverse("console:incidents", args=[project.slug])
     context = {
         "listing": listing,
-        "looping_sessions": dashboard.looping_sessions(project.pk),
         "last_visit_at": since,
         "changes": [(one.change, line_of(one.loop)) for one in selector.changes_since(project.pk, since)]
         if since
@@ -142,7 +142,6 @@ def page(request: ProjectRequest) -> HttpResponse:
             )
             for row in found.items
         ],
-        "costly_url": listing.url(q=NO_LIMITS, range="7d", sort="-cost"),
         "sample": SAMPLE,
         "next_page": listing.next_page(found.next_cursor),
         "in_other_tabs": counts.all,

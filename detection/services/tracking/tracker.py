@@ -392,7 +392,8 @@ class IncidentTracker:
             # Older calls may have been counted before they were forgotten.
             added = {one for one in added if one > min(own)}
         counted = added.difference(*(_seen(other) for other in self.active.values()))
-        if self._changes.is_new(incident) and counted:
+        if counted and min(counted) < seq:
+            # A detector that joins may find calls that an incident counted which has ended since.
             counted -= self._counted_by_ended(min(counted))
         incident.calls_in_loop += len(added)
         incident.counted_calls += len(counted)
@@ -424,7 +425,8 @@ class IncidentTracker:
     def _counted_by_ended(self, since_seq: int) -> set[int]:
         """Return the calls that ended incidents count: a loop that continues after a resolution is a new one.
 
-        One query for a transaction in which an incident opens, and another one for each that reaches further back.
+        One query for a transaction in which a finding adds earlier calls, and another one for each that reaches further
+        back.
         """
         if since_seq < self._known_since:
             self._known_since = since_seq

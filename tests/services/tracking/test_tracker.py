@@ -79,6 +79,30 @@ def test_a_loop_that_continues_after_its_incident_was_resolved_counts_no_call_ag
     assert (float(first.cost_usd), float(second.cost_usd)) == (2.5, 1.0)
 
 
+def test_a_detector_that_joins_counts_no_call_that_an_ended_incident_counts(agent, project):
+    settings = {"mode": "observe", "stagnation_ladder": "observe", "stagnation_max_calls": 10}
+    off = dict.fromkeys(("outcome_enabled", "similar_enabled", "cycle_enabled"), False)
+    overrides.save_override(project.pk, PROJECT, settings | off, OPERATOR, "observe only")
+
+    def read(number, path):
+        agent.posts(
+            agent.call("read_file", f'{{"path": "{path}"}}', call_id=f"c-{number}", cost_usd=0.5),
+            agent.result(f"c-{number}", f"the text of {path}"),
+        )
+        while evaluate(Session.objects.get().key):
+            pass
+
+    for number in range(5):
+        read(number, "a.md")
+    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    for number in range(5, 14):
+        read(number, "b.md")
+    first, second = Incident.objects.order_by("pk")
+    assert second.kinds == ["repeat", "stagnation"]
+    assert (first.counted_calls, second.counted_calls) == (5, 9)
+    assert float(first.cost_usd + second.cost_usd) == 14 * 0.5
+
+
 def test_a_loop_is_told_once_however_many_detectors_find_it_and_a_spent_limit_by_itself(
     agent, project, receiver
 ):
