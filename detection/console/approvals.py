@@ -20,7 +20,7 @@ from detection.console.incident_text import OUTCOME_CHIPS
 from detection.engine.detectors import detector_for
 from detection.engine.reactions import DECISION_OF
 from detection.models import Approval, Incident, Role
-from detection.models.approvals import DONE
+from detection.models.approvals import CONTAINMENT, DONE
 from detection.models.incidents import ReactionOutcome
 from detection.selectors import approvals as selector
 from detection.selectors.incidents import get_incident
@@ -105,7 +105,7 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
         unit_of_raise(approval),
         max(1, min(approval.limit, service.MAX_RAISE)),
         arguments[:SHOWN_ARGUMENTS],
-        not detector_for(approval.kind).is_run_limit,
+        approval.kind != CONTAINMENT and not detector_for(approval.kind).is_run_limit,
     )
 
 

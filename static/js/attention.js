@@ -135,6 +135,8 @@ function settle(isLoading = false) {
 /** Write the times left, and the most urgent call into the bar. */
 function tick() {
   writeClocks(panel, () => soon());
+  const now = document.getElementById("now"); // has the groups of held calls too, and is replaced as a whole
+  if (now) writeClocks(now, () => soon());
   const [card] = cards();
   if (!card) return;
   const [time, tool, agent] = ["time", "b", "[data-agent]"].map((part) => card.querySelector(part).textContent);

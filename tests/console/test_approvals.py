@@ -12,6 +12,7 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, JudgeCall, Membership, MessageTemplate, Project, Role
 from detection.services import keys
 from detection.services.audit import SYSTEM
+from detection.services.containments.containments import Wanted, contain
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
@@ -80,6 +81,17 @@ def test_the_page_explains_how_calls_are_held_until_one_was(as_member, project, 
     shown = person.get(page).content.decode()
     assert "No approvals waiting" in shown
     assert "Reaction to repeats" not in shown
+
+
+def test_a_call_that_a_containment_holds_offers_only_what_can_be_decided(as_member, project):
+    contain(project.pk, Wanted("tool", "deploy", "hold"), SYSTEM)
+    call = EventRecord(type="call", session="s-1", call_id="c-1", tool="deploy", arguments="{}")
+    guard(keys.authenticate(make_key(project)), GuardRequest(session="s-1", agent="ci", calls=(call,)))
+    for path in ("approvals", "now"):
+        page = as_member(Role.OPERATOR).get(f"/p/support/{path}").content.decode()
+        offered = set(re.findall(r'name="choice"\s+value="(\w+)"', page))
+        assert offered == {"skip", "allow_once", "stop"}, path
+        assert 'name="remember"' not in page
 
 
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
