@@ -132,8 +132,8 @@ def _play(site: dict[str, str]) -> list[Picture]:
     project, loop = "/p/default", next(one for one in found if one["session"] == "triage/reset-password")
     both, wide, narrow = ("light", "dark"), (1440,), (390,)
     return [
-        Picture("live", f"{project}/live", both, wide),
-        Picture("live", f"{project}/live", ("dark",), narrow),
+        Picture("live", f"{project}/sessions?q=", both, wide),
+        Picture("live", f"{project}/sessions?q=", ("dark",), narrow),
         Picture("session", f"{project}/sessions/{LONG_RUN}?calls=200&from=621", both, wide),
         Picture("session", f"{project}/sessions/{LONG_RUN}", ("light",), narrow),
         Picture("incident", f"{project}/incidents/{loop['id']}", ("light",), wide, is_whole=True),

@@ -1,10 +1,11 @@
-"""The page of a session: loop strip, timeline, calls, counters and settings, with stop, resume and commands."""
+"""The page of a session: its story, map, trace, calls, counters and settings, with stop, resume and commands."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -23,7 +24,7 @@ from detection.console import (
     session_family,
     session_navigator,
     setting_changes,
-    timeline,
+    trace,
 )
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.policies import reaction_values
@@ -32,16 +33,17 @@ from detection.console.session_rows import STOP_WORDS, meter_title, meter_words,
 from detection.console.session_window import number
 from detection.engine import commands as grammar
 from detection.engine import durations
+from detection.engine.detectors import detector_for
 from detection.engine.scopes import Scope
 from detection.filtering import language
 from detection.integrations.reach import REACH_WORDS
-from detection.models import Role, Session, SessionState, call_flags
+from detection.models import Incident, Role, Session, SessionState, call_flags
 from detection.models.session_state import STOPPED_STATES, shown_state
 from detection.selectors import dashboard, policies
 from detection.selectors import sessions as selector
 from detection.selectors.prices import known_cost
 from detection.selectors.session_runs import RUN_KEY_CHARACTERS
-from detection.selectors.sessions import CallRow, CompactionRow
+from detection.selectors.sessions import CallRow, CompactionRow, MessageRow
 from detection.selectors.strips import HUES
 from detection.services import agent_messages
 from detection.services.errors import ServiceError
@@ -49,13 +51,15 @@ from detection.services.sessions import actions as service
 from detection.services.sessions.session_names import find_session
 from detection.web.forms import OverrideForm, form_settings
 
-MAX_ROWS = {"timeline": 200, "table": 100}
+MAX_ROWS = {"trace": 200, "calls": 100}
 """Maximum number of calls in a view."""
 COMPARED_BACK = 400
 SHOWN_REPLIES = 10
 SHOWN_LOOPS = 10
 SHOWN_TOOLS = 8
-TABS = ("timeline", "table", "settings")
+TABS = {"trace": "Trace", "calls": "Calls", "settings": "Settings"}
+EARLIER_TABS = {"timeline": "trace", "table": "calls"}
+"""Names of tabs in addresses of before."""
 
 
 @in_project()
@@ -80,7 +84,8 @@ def page(request: ProjectRequest, name: str) -> HttpResponse:
 def _show(request: ProjectRequest, name: str) -> HttpResponse:
     session = _session(request, name)
     tab = request.GET.get("tab", "")
-    tab = tab if tab in TABS else TABS[0]
+    tab = EARLIER_TABS.get(tab, tab)
+    tab = tab if tab in TABS else next(iter(TABS))
     context: dict[str, Any] = _head_context(request, session, tab)
     if tab == "settings":
         context |= _settings_context(request, session)
@@ -98,7 +103,7 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "stop": STOP_WORDS[session.reach],
         "meter_words": meter_words(session.meter_kind),
         "tab": tab,
-        "tabs": (("timeline", "Timeline"), ("table", "Table"), ("settings", "Settings")),
+        "tabs": TABS.items(),
         "tree": session_family.lay_out(session),
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
         "quarantined_count": session.quarantined_events.count(),
@@ -112,6 +117,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
     rows = run.rows(MAX_ROWS[tab])
     read = run.rows(MAX_DETAILED_CALLS) if run.is_detailed else rows
     calls = selector.session_calls(session, after_seq=read[0].seq - 1, limit=len(read)).items if read else ()
+    shown_seq, newest = run.chosen_seq or _first_shown(run), _newest_incident(session)
     context: dict[str, Any] = {
         "navigator": run,
         "query_text": run.text,
@@ -126,20 +132,23 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
             for incident in dashboard.newest_incidents_of_session(session, SHOWN_LOOPS)
         ],
         "all_incidents_url": _incidents_url(request, session) if len(run.incidents) > SHOWN_LOOPS else "",
-        "chosen_seq": run.chosen_seq,
+        "chosen_seq": shown_seq,
+        "story": incident_text.sentence(newest) if newest else (),
+        "story_incident": newest,
         "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
         "shown": (rows[0].number, rows[-1].number) if rows else None,
         "next_rows": run.following(rows),
     }
-    if run.is_detailed:
-        context["strip"] = run.strip(calls)
+    if run.is_detailed and rows:
         calls = tuple(call for call in calls if rows[0].seq <= call.seq <= rows[-1].seq)
-    if run.chosen_seq:
-        context |= _call_context(session, run.chosen_seq)
-    compactions = _compactions(session, calls, is_first=bool(rows) and rows[0].seq == run.run.seqs[0])
-    if tab == "timeline":
-        context["timeline"] = timeline.lay_out(calls, run.colours, run.loops, compactions, run.unmarked)
-    if tab == "table":
+    if shown_seq:
+        context |= _call_context(session, shown_seq)
+    compactions, messages_ = _between(session, calls, is_first=bool(rows) and rows[0].seq == run.run.seqs[0])
+    if tab == "trace":
+        notes: list[MessageRow | CompactionRow] = [*compactions, *messages_]
+        notes.sort(key=attrgetter("seq"))
+        context["trace"] = trace.lay_out(calls, run.colours, notes, run.unmarked, shown_seq)
+    if tab == "calls":
         lines = [_line(row, before, run.colours) for row, before in _with_previous(calls)]
         context["lines"] = sorted([*lines, *compactions], key=lambda line: line.seq, reverse=True)
     return context
@@ -155,15 +164,14 @@ def _incidents_url(request: ProjectRequest, session: Session) -> str:
 def _refreshed(run: Navigator) -> list[str]:
     """Return the parts of the page that are refreshed when the session changes. Searches are not repeated."""
     parts = [
-        "session-state",
-        "session-last",
         "session-stop",
-        "session-figures",
+        "session-line",
+        "session-story",
         "session-budgets",
         "session-loops",
     ]
     if not run.text:
-        parts += ["run-count", "run-bar", "run-map", "session-strip"]
+        parts += ["run-bar", "run-map"]
         parts += ["session-calls"] if run.window.follows else []
     return [f"#{part}" for part in parts]
 
@@ -175,13 +183,33 @@ def _session(request: ProjectRequest, name: str) -> Session:
     return session
 
 
-def _compactions(session: Session, calls: Sequence[CallRow], *, is_first: bool) -> list[CompactionRow]:
-    """Return the compactions among the calls shown, and those up to the next call."""
+def _first_shown(run: Navigator) -> int:
+    """Return the call that is shown until one is selected: the first of the newest loop, otherwise the newest call."""
+    seqs = run.run.seqs
+    looping = next((loop.first_seq for loop in reversed(run.loops) if loop.first_seq in seqs), 0)
+    return looping or (seqs[-1] if seqs else 0)
+
+
+def _newest_incident(session: Session) -> Incident | None:
+    """Return the incident of the story of a session: its newest loop, otherwise its newest spent budget."""
+    found = dashboard.newest_incidents_of_session(session, SHOWN_LOOPS)
+    loops = (one for one in found if not detector_for(one.kind).is_run_limit)
+    return next(loops, found[0] if found else None)
+
+
+def _between(
+    session: Session, calls: Sequence[CallRow], *, is_first: bool
+) -> tuple[list[CompactionRow], list[MessageRow]]:
+    """Return the compactions and the user's messages among the calls shown, and those up to the next call."""
     if not calls:
-        return []
+        return [], selector.user_messages(session, after_seq=0, up_to_seq=session.last_seq)
     following = selector.session_calls(session, after_seq=calls[-1].seq, limit=1).items
     last = following[0].seq if following else session.last_seq
-    return selector.list_compactions(session, after_seq=0 if is_first else calls[0].seq, up_to_seq=last)
+    after = 0 if is_first else calls[0].seq
+    return (
+        selector.list_compactions(session, after_seq=after, up_to_seq=last),
+        selector.user_messages(session, after_seq=after, up_to_seq=last),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +242,9 @@ def _with_previous(calls: Sequence[CallRow]) -> list[tuple[CallRow, CallRow | No
 
 
 def _cost_words(session: Session) -> str:
-    """Return the cost; a dash where no tokens were reported either."""
+    """Return the cost; empty if it is not known."""
     cost = known_cost(session)
-    if cost is not None:
-        return formatting.money(cost)
-    return "unknown" if session.token_count else "–"
+    return "" if cost is None else formatting.money(cost)
 
 
 def _are_identical(one: CallRow, other: CallRow) -> bool:

@@ -24,9 +24,8 @@ from detection.console.session_window import (
 )
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
-from detection.models import Session, call_flags
+from detection.models import Session
 from detection.selectors.session_runs import (
-    RUN_KEY_CHARACTERS,
     CallRun,
     Hits,
     RunIncident,
@@ -34,13 +33,11 @@ from detection.selectors.session_runs import (
     read_run,
     search_calls,
 )
-from detection.selectors.sessions import CallRow
-from detection.selectors.strips import Cell, Strip, hues, large
+from detection.selectors.strips import Cell, hues
 
 MAX_INCIDENTS = 200
 MAX_DETAILED_CALLS = 200
 """A window with more calls is drawn as a separate map."""
-STRIP_WIDTH, MIN_PITCH, MAX_PITCH = 1_060, 5, 20
 MAX_AREAS = 48
 MAX_SEARCHED_TEXT = 200
 ANCHOR = "#run"
@@ -311,29 +308,6 @@ class Navigator:
                 )
             )
         return areas
-
-    def strip(self, calls: Sequence[CallRow]) -> Strip:
-        """Lay out one cell for each of the window's calls, or for the part of them that was read."""
-        cells = [
-            Cell(
-                row.seq,
-                row.call_key[:RUN_KEY_CHARACTERS],
-                call_flags.without_decision(row.flags) if row.seq in self.unmarked else row.flags,
-                formatting.visible(row.tool),
-                row.call_number,
-            )
-            for row in calls
-        ]
-        pitch = min(MAX_PITCH, max(MIN_PITCH, STRIP_WIDTH // max(1, len(cells))))
-        loops = [
-            (
-                *self._span(loop),
-                _counted(loop),
-                permalinks.incident_url(self.project, loop.public_id),
-            )
-            for loop in self.loops
-        ]
-        return large(cells, cell_width=pitch - (1 if pitch < 8 else 2), loops=loops, colours=self.colours)
 
 
 def _counted(loop: RunIncident) -> str:

@@ -24,17 +24,27 @@ SHORT_WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StopWords:
-    """What a stop does to a session, before it is clicked: the name of the button, and its effect."""
+    """What a stop does to a session, before it is clicked: the name of the button, and its effect, short and whole."""
 
     button: str
+    short: str
     effect: str
 
 
 STOP_WORDS = {
-    CAN_STOP: StopWords("Stop session", "No further call runs, and the run ends before its next call."),
-    CAN_BLOCK: StopWords("Block its calls", "Every tool call is removed. The agent continues without tools."),
+    CAN_STOP: StopWords(
+        "Stop session",
+        "Stops before its next call",
+        "No further call runs, and the run ends before its next call.",
+    ),
+    CAN_BLOCK: StopWords(
+        "Block its calls",
+        "The agent continues without tools",
+        "Every tool call is removed. The agent continues without tools.",
+    ),
     WATCH_ONLY: StopWords(
         "Request stop",
+        "Cannot be enforced",
         "It only reports its calls, so a stop cannot be enforced. The request is recorded and shown. A call that asks "
         "for a verdict is refused.",
     ),

@@ -9,10 +9,10 @@ from decimal import Decimal
 
 from django.db import connection
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
-from django.db.models.functions import Cast, Extract, Greatest
+from django.db.models.functions import Cast, Extract, Greatest, Left
 
 from detection import clock
-from detection.models import Event, EventType, Session, SessionState, SessionTool, call_flags
+from detection.models import Event, EventType, MessageRole, Session, SessionState, SessionTool, call_flags
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.filters import ListQuery, list_query
@@ -289,6 +289,31 @@ def command_replies(
         found = found.filter(seq__lte=up_to_seq)
     rows = found.order_by("-seq").values_list("seq", "received_at", "reply")[:limit]
     return [CommandReplyRow(seq, at, tuple(reply.splitlines())) for seq, at, reply in reversed(rows)]
+
+
+MESSAGE_CHARACTERS = 300
+"""Of a message in a trace: its beginning tells what was asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRow:
+    """The beginning of a message of the user; empty if contents are not stored."""
+
+    seq: int
+    text: str
+
+
+def user_messages(session: Session, *, after_seq: int, up_to_seq: int, limit: int = 20) -> list[MessageRow]:
+    """List the newest messages of the user between two sequence numbers, oldest first. One query, by index."""
+    found = Event.objects.filter(
+        session=session,
+        type=EventType.MESSAGE,
+        role__in=("", MessageRole.USER),
+        seq__gt=after_seq,
+        seq__lte=up_to_seq,
+    )
+    rows = found.order_by("-seq").values_list("seq", Left("content", MESSAGE_CHARACTERS))[:limit]
+    return [MessageRow(seq, text or "") for seq, text in reversed(rows)]
 
 
 @dataclass(frozen=True, slots=True)

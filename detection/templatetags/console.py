@@ -23,7 +23,6 @@ from detection.console.listing import Listing
 from detection.console.loops import Trend
 from detection.console.session_map import Area, SessionMap
 from detection.console.statistics_links import Link
-from detection.console.timeline import Timeline
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.messages import as_sentence
@@ -186,7 +185,7 @@ def step(
 def strip_cells(strip: Strip, calls_query: str = "", chosen_seq: int = 0) -> SafeString:
     """Write the cells of a large strip, as links to their calls if there is an address.
 
-    Here and in `timeline_marks`, because the loops of a template take ten times as long for two hundred shapes.
+    Here, because the loops of a template take ten times as long for two hundred shapes.
     """
     shape = '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}" /><title>{}</title></a>'
     start = '<a href="{}{}#call" tabindex="-1"{}>' if calls_query else "<a>"
@@ -205,23 +204,13 @@ def strip_cells(strip: Strip, calls_query: str = "", chosen_seq: int = 0) -> Saf
 
 
 @register.simple_tag
-def timeline_marks(timeline: Timeline, calls_query: str, chosen_seq: int = 0) -> SafeString:
-    """Write the calls of a timeline as links."""
-    shape = '<rect class="{}" x="{}" y="{}" width="9" height="{}" rx="2.5" />{}<title>{}</title></a>'
-    frame = '<rect class="{}" x="{}" y="{}" width="13" height="{}" rx="4" />'
-    return format_html_join(
-        "",
-        '<a href="{}{}#call" tabindex="-1"{}>' + shape,
-        (
-            (
-                *(calls_query, one.seq, _at(one.seq, chosen_seq), one.look, one.x, one.y, one.height),
-                format_html(frame, one.outline, one.frame_x, one.frame_y, one.frame_height)
-                if one.outline
-                else "",
-                one.title,
-            )
-            for one in timeline.marks
-        ),
+def waterfall(x: str, width: str, look: str = "") -> SafeString:
+    """Write the bar of a line of a trace, in percent of the time that the trace covers."""
+    return format_html(
+        '<svg class="fall {}" aria-hidden="true"><rect x="{}" width="{}" height="8" rx="2"/></svg>',
+        look.removeprefix("swatch").strip(),
+        x,
+        width,
     )
 
 
@@ -247,24 +236,6 @@ def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any 
             ((loop.href, loop.path, loop.title) for loop in drawn.loops),
         ),
         "view": view,
-    }
-
-
-@register.inclusion_tag("console/_meter.html")
-def meter(count: int, limit: int) -> dict[str, object]:
-    """Write a small meter, at most eight squares wide."""
-    squares = max(1, min(limit or 1, 8))
-    filled = min(squares, round(count * squares / limit)) if limit else 0
-    if count and limit and not filled:
-        filled = 1
-    return {
-        "squares": [(index * 11, index < filled) for index in range(squares)],
-        "width": squares * 11 - 2,
-        "state": "full"
-        if limit and count >= limit
-        else "near"
-        if count >= 2 and count * 2 >= limit
-        else "far",
     }
 
 

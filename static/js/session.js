@@ -98,9 +98,11 @@ function openCall(seq) {
 }
 
 function markChosen(seq) {
-  for (const shown of document.querySelectorAll(".strip a.at, tr.at")) shown.classList.remove("at");
-  for (const link of document.querySelectorAll(`.strip a[href$="call=${CSS.escape(seq)}#call"]`))
-    link.classList.add("at");
+  for (const shown of document.querySelectorAll("tr.at")) shown.classList.remove("at");
+  for (const link of document.querySelectorAll(".tree a[data-seq]")) {
+    if (link.dataset.seq === seq) link.setAttribute("aria-current", "true");
+    else link.removeAttribute("aria-current");
+  }
   document.getElementById(`c-${seq}`)?.classList.add("at");
 }
 

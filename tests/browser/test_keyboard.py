@@ -138,7 +138,7 @@ def test_keys_can_be_switched_off(site, world, page):
 
 
 def test_a_call_opens_beside_the_strip_without_leaving_the_page(site, world, page):
-    page.goto(f"{site.url}{world.base}/sessions/s-1?tab=table")
+    page.goto(f"{site.url}{world.base}/sessions/s-1?tab=calls")
     page.evaluate("window.stays = true")
     page.click("tbody tr >> nth=0 >> a.name")
     page.wait_for_selector("#call >> text=Arguments")

@@ -213,7 +213,7 @@ def test_an_open_session_page_follows_its_session(live, project, site):
     live.goto(f"{site.url}/p/support/sessions/first")
     live.wait_for_timeout(500)
     ask(project, "first", 2)
-    expect(live.locator("#session-figures b").first).to_have_text("2")
+    expect(live.locator("#session-line b").first).to_have_text("2")
 
 
 def test_an_open_loop_page_follows_its_incidents_and_leaves_what_is_typed(live, project, site):

@@ -46,7 +46,7 @@ def test_a_page_works_without_scripts(site, world, browser):
     type_password(page, site, world.user.get_username())
     page.goto(f"{site.url}{world.base}/sessions")
     page.click("a.name >> text=s-1")
-    page.click("text=Table")
+    page.click("nav[aria-label=View] >> text=Calls")
     expect(page.locator("tbody tr >> nth=3")).to_be_visible()
     page.click("tbody tr >> nth=0 >> a.name")
     expect(page.locator('#call >> text="Arguments"')).to_have_count(1)

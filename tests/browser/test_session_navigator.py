@@ -2,7 +2,7 @@
 
 from playwright.sync_api import Page, expect
 
-from tests.browser.pages import SIZES, noise_of, sign_in, violations
+from tests.browser.pages import noise_of, sign_in, violations
 from tests.console.scenes import make_world
 from tests.support.runs import make_long_run
 
@@ -18,18 +18,6 @@ def drag(page: Page, start: float, end: float) -> None:
     page.mouse.down()
     page.mouse.move(box["x"] + box["width"] * end, y, steps=3)
     page.mouse.up()
-
-
-def test_a_count_of_a_limit_stays_on_one_line(site, page):
-    world = make_world()
-    sign_in(page, site, world.user)
-    page.set_viewport_size(SIZES["wide"])
-    page.goto(f"{site.url}{world.base}/sessions/s-1")
-    figures = page.locator("#session-figures")
-    height = figures.bounding_box()["height"]
-    figures.locator("b").last.evaluate("one => { one.textContent = '10,300 of 10,000'; }")
-    assert figures.bounding_box()["height"] == height
-    assert figures.locator("> :last-child").evaluate("one => one.scrollWidth <= one.clientWidth")
 
 
 def test_a_run_is_walked_by_mouse_and_keyboard_and_without_scripts(site, page, browser):
@@ -54,7 +42,8 @@ def test_a_run_is_walked_by_mouse_and_keyboard_and_without_scripts(site, page, b
     expect(shown).to_have_text("Calls 4,241 to 5,240 of 10,000")
     expect(page.locator("#run-slider")).to_be_focused()
     page.goto(f"{address}?from=101&calls=50")
-    page.click("#session-strip a >> nth=2")
+    page.click(".tree summary")
+    page.click(".tree a >> nth=2")
     expect(page.locator("#call h2")).to_have_text("Call 103")
     page.wait_for_url("**call=205")
     page.keyboard.press("]")

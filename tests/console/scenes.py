@@ -252,7 +252,7 @@ def screens(world: World) -> dict[str, str]:
         "now": f"{base}/now",
         "sessions": f"{base}/sessions",
         "session": session,
-        "session table": f"{session}{more}tab=table&call=1",
+        "session table": f"{session}{more}tab=calls&call=1",
         "session settings": f"{session}{more}tab=settings",
         "incidents": f"{base}/incidents?q=",
         "incident": f"{base}/incidents/{world.incident.public_id}",

@@ -104,7 +104,7 @@ def shown(world, api, session):
         "sessions",
         "session/tabs",
         f"sessions/{session}",
-        f"sessions/{session}?tab=table",
+        f"sessions/{session}?tab=calls",
         "incidents",
         "approvals",
     ]

@@ -803,9 +803,13 @@ def test_a_compaction_is_shown_between_its_calls(is_first):
 
     url = f"/p/{project.slug}/sessions/s"
     page = client.get(url).content.decode()
-    assert page.count('<g class="compaction">') == 1
-    assert "Context compacted 2 times" in text(client.get(url))
-    table = client.get(f"{url}?tab=table").content.decode().partition("<tbody")[2].partition("</tbody>")[0]
+    trace = page.partition('<ol class="tree"')[2].partition("</ol>")[0]
+    found = [
+        "|" if note else int(seq)
+        for seq, note in re.findall(r'data-seq="(\d+)"|(Context compacted 2 times)', trace)
+    ]
+    assert found == (["|", 3, 4, 5, 6] if is_first else [1, 2, "|", 5, 6])
+    table = client.get(f"{url}?tab=calls").content.decode().partition("<tbody")[2].partition("</tbody>")[0]
     rows = re.findall(r'<tr id="c-(\d+)"( class="compaction")?', table)
     assert [bool(is_compaction) for _, is_compaction in rows] == [False] * (4 - at) + [True] * 2 + [
         False
@@ -841,7 +845,8 @@ def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stop
     page = f"{world.base}/sessions/stuck"
     loop(world.project, "stuck", calls=4)
     shown = text(world.client.get(page))
-    assert "– tokens – cost" in shown
+    assert "4 calls · cost –" in shown
+    assert "tokens" not in shown.partition("Trace")[0]
     assert "Stop session… " in shown
     loop(world.project, "stuck", calls=9)
     assert Session.objects.get(external_id="stuck").stopped_by_kind == "detection"
