@@ -1,8 +1,10 @@
 """The tables. Nothing was released before them."""
 
+import detection.models.agent_messages
 import detection.models.alerts
 import detection.models.approvals
 import detection.models.bulk_actions
+import detection.models.containments
 import detection.models.erasures
 import detection.models.gateway
 import detection.models.gateway_traffic
@@ -15,6 +17,8 @@ import detection.models.saved_views
 import detection.models.tenants
 import detection.models.what_ifs
 import django.contrib.postgres.fields
+import django.contrib.postgres.indexes
+import django.contrib.postgres.operations
 import django.core.serializers.json
 import django.core.validators
 import django.db.models.deletion
@@ -22,7 +26,6 @@ import django.db.models.expressions
 import django.db.models.fields.json
 import django.db.models.functions.datetime
 import django.db.models.lookups
-import django.contrib.postgres.operations
 from django.conf import settings
 from django.db import migrations, models
 
@@ -58,6 +61,7 @@ class Migration(migrations.Migration):
                 ('first_event_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('members', models.ManyToManyField(related_name='projects', through='detection.Membership', to=settings.AUTH_USER_MODEL)),
+                ('is_searchable', models.BooleanField(db_default=True, default=True, help_text='If disabled, no index of arguments, results and messages is kept, and they cannot be searched.')),
             ], {
                 'ordering': ('name',),
             }),
@@ -67,6 +71,8 @@ class Migration(migrations.Migration):
                 ('user', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to=settings.AUTH_USER_MODEL)),
                 ('role', models.CharField(choices=[('viewer', 'Viewer: sees everything in the project'), ('operator', 'Operator: handles incidents, stops and resumes sessions'), ('admin', 'Admin: changes settings, keys and members')], default='viewer', max_length=16)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('last_visit_at', models.DateTimeField(blank=True, editable=False, help_text='End of the visit before this one, or when all was marked as read.', null=True)),
+                ('seen_at', models.DateTimeField(blank=True, editable=False, help_text='When the person last opened a page.', null=True)),
             ], {
                 'constraints': [models.UniqueConstraint(fields=('project', 'user'), name='one_role_per_member'), models.CheckConstraint(condition=models.Q(('role__in', ['viewer', 'operator', 'admin'])), name='membership_role_known')],
             }),
@@ -79,12 +85,12 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(blank=True, default='', max_length=200)),
                 ('parent_external_id', models.CharField(blank=True, default='', max_length=256)),
                 ('is_demo', models.BooleanField(default=False)),
-                ('integration', models.CharField(blank=True, db_default='', default='', help_text='How its first event came: guard, events, client, gateway, litellm, hooks/<host> or import/<form>.', max_length=32)),
-                ('state', models.CharField(choices=[('running', 'Running'), ('looping', 'Looping'), ('held', 'Held'), ('stopped', 'Stopped'), ('calls_blocked', 'Calls blocked'), ('ended', 'Ended')], default='running', help_text="As stored; idle follows from the last event's age.", max_length=16)),
+                ('integration', models.CharField(blank=True, db_default='', default='', help_text='How its first event came: guard, events, client, mcp, gateway, litellm, hooks/<host> or import/<form>.', max_length=32)),
+                ('state', models.CharField(choices=[('running', 'Running'), ('looping', 'Looping now'), ('held', 'Held'), ('stopping', 'Stopping'), ('stopped', 'Stopped'), ('calls_blocked', 'Calls blocked'), ('stop_unenforced', 'Stop requested, cannot be enforced'), ('still_calling', 'Still calling after the stop'), ('ended', 'Ended')], default='running', help_text='As stored; time alone makes it silent, idle or ended.', max_length=16)),
                 ('outcome', models.CharField(blank=True, default='', help_text='completed, failed or cancelled', max_length=16)),
                 ('started_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('last_event_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-                ('ended_at', models.DateTimeField(blank=True, null=True)),
+                ('ended_at', models.DateTimeField(blank=True, help_text='When its end was reported.', null=True)),
                 ('last_seq', models.IntegerField(default=0)),
                 ('evaluated_seq', models.IntegerField(default=0)),
                 ('pending_since', models.DateTimeField(blank=True, help_text='When the oldest unevaluated event was received.', null=True)),
@@ -99,7 +105,7 @@ class Migration(migrations.Migration):
                 ('meter_limit', models.IntegerField(default=0)),
                 ('strip', models.JSONField(default=list, encoder=django.core.serializers.json.DjangoJSONEncoder, help_text='The last 60 calls as [seq, key, flags, number], oldest first.')),
                 ('policy_values', models.JSONField(default=dict, help_text='Overrides of this session.')),
-                ('stopped_by_kind', models.CharField(blank=True, choices=[('', 'Not stopped'), ('person', 'Person'), ('detection', 'Detection')], db_default='', default='', max_length=16)),
+                ('stopped_by_kind', models.CharField(blank=True, choices=[('', 'Not stopped'), ('person', 'Person'), ('detection', 'Detection'), ('containment', 'Containment')], db_default='', default='', max_length=16)),
                 ('stopped_at', models.DateTimeField(blank=True, null=True)),
                 ('stopped_by', models.CharField(blank=True, default='', help_text='The person, or the detector that decided.', max_length=150)),
                 ('stop_reason', models.CharField(blank=True, default='', max_length=300)),
@@ -108,9 +114,21 @@ class Migration(migrations.Migration):
                 ('exempt_tools', models.JSONField(db_default=models.Value([], models.JSONField()), default=list, help_text='Tools that a person exempted in this session.')),
                 ('silence_check_at', models.DateTimeField(blank=True, help_text='When to look whether something of the session is stalled; null if nothing can be.', null=True)),
                 ('changed_xid', models.BigIntegerField(db_default=django.db.models.expressions.RawSQL('pg_current_xact_id()::text::bigint', ()), editable=False)),
+                ('call_reaches', models.CharField(blank=True, db_default='', default='', help_text='The reach of its newest calls, a letter each, oldest first.', max_length=10)),
+                ('reach', models.CharField(choices=[('can_stop', 'Can be stopped'), ('can_block', 'Can be blocked'), ('watch_only', 'Only watched')], db_default='watch_only', default='watch_only', help_text='What can be done to it: the weakest of its newest calls.', max_length=10)),
+                ('api_key', models.CharField(blank=True, db_default='', default='', help_text='Readable part of the key that its newest events came with.', max_length=16)),
+                ('metadata', models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict)),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), db_default=[], default=list, size=None)),
+                ('has_open_call', models.BooleanField(db_default=False, default=False, help_text='Whether its newest call has no result yet.')),
+                ('has_run_last', models.BooleanField(db_default=False, default=False, help_text='Whether the newest call since then ran.')),
+                ('ignores_stops', models.BooleanField(db_default=False, default=False, help_text='Whether a call ran that was refused.')),
+                ('last_loop_call_at', models.DateTimeField(blank=True, help_text='The newest call of the loop that it is in; null outside of a loop.', null=True)),
+                ('ran_since_stop', models.IntegerField(db_default=0, default=0, help_text='Calls that ran since then.')),
+                ('refused_since_stop', models.IntegerField(db_default=0, default=0, help_text='Calls and requests refused since then.')),
+                ('stop_reach', models.CharField(blank=True, db_default='', default='', help_text='Its reach when it was to be stopped.', max_length=10)),
             ], {
-                'indexes': [models.Index(fields=['project', '-last_event_at', '-id'], include=('blocked_count', 'warned_count'), name='session_by_time'), models.Index(fields=['project', 'changed_xid'], name='session_changes'), models.Index(condition=models.Q(('evaluated_seq__lt', models.F('last_seq'))), fields=['pending_since'], name='session_pending'), models.Index(condition=models.Q(('state__in', ('looping', 'held', 'stopped', 'calls_blocked'))), fields=['project', '-last_event_at', '-id'], name='session_remarkable'), models.Index(condition=models.Q(('has_active_incident', True)), fields=['last_event_at'], name='session_with_active_incident'), models.Index(condition=models.Q(('silence_check_at__isnull', False)), fields=['silence_check_at'], name='session_silence'), models.Index(condition=models.Q(('parent_external_id', ''), _negated=True), fields=['project', 'parent_external_id'], name='session_of_parent'), models.Index(condition=models.Q(('is_demo', True)), fields=['project', '-last_event_at', '-id'], name='session_of_demo')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'external_id'), name='session_named_once'), models.CheckConstraint(condition=models.Q(('evaluated_seq__gte', 0), ('evaluated_seq__lte', models.F('last_seq'))), name='evaluated_within_received'), models.CheckConstraint(condition=django.db.models.expressions.RawSQL("state = ANY ('{running,looping,held,stopped,calls_blocked,ended}'::text[])", (), models.BooleanField()), name='session_state_known'), models.CheckConstraint(condition=django.db.models.expressions.RawSQL('(stopped_by_kind = \'\') = (stopped_at IS NULL) AND stopped_by_kind = ANY (\'{"",person,detection}\'::text[])', (), models.BooleanField()), name='session_stop_has_kind_and_time')],
+                'indexes': [models.Index(fields=['project', '-last_event_at', '-id'], include=('blocked_count', 'warned_count'), name='session_by_time'), models.Index(fields=['project', 'changed_xid'], name='session_changes'), models.Index(condition=models.Q(('evaluated_seq__lt', models.F('last_seq'))), fields=['pending_since'], name='session_pending'), models.Index(condition=models.Q(('has_active_incident', True)), fields=['last_event_at'], name='session_with_active_incident'), models.Index(condition=models.Q(('silence_check_at__isnull', False)), fields=['silence_check_at'], name='session_silence'), models.Index(condition=models.Q(('parent_external_id', ''), _negated=True), fields=['project', 'parent_external_id'], name='session_of_parent'), models.Index(condition=models.Q(('is_demo', True)), fields=['project', '-last_event_at', '-id'], name='session_of_demo'), django.contrib.postgres.indexes.GinIndex(condition=models.Q(('tags', []), _negated=True), fields=['tags'], name='session_with_tags'), django.contrib.postgres.indexes.GinIndex(django.contrib.postgres.indexes.OpClass('metadata', name='jsonb_path_ops'), condition=models.Q(('metadata', {}), _negated=True), name='session_with_metadata'), models.Index(condition=models.Q(('state__in', ['looping', 'held', 'stopping', 'stopped', 'calls_blocked', 'stop_unenforced', 'still_calling'])), fields=['project', '-last_event_at', '-id'], name='session_remarkable')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'external_id'), name='session_named_once'), models.CheckConstraint(condition=models.Q(('evaluated_seq__gte', 0), ('evaluated_seq__lte', models.F('last_seq'))), name='evaluated_within_received'), models.CheckConstraint(condition=django.db.models.expressions.RawSQL('(stopped_by_kind = \'\') = (stopped_at IS NULL) AND stopped_by_kind = ANY (\'{"",person,detection,containment}\'::text[])', (), models.BooleanField()), name='session_stop_has_kind_and_time'), models.CheckConstraint(condition=django.db.models.expressions.RawSQL("state = ANY ('{running,looping,held,stopping,stopped,calls_blocked,stop_unenforced,still_calling,ended}'::text[])", (), models.BooleanField()), name='session_state_known')],
             }),
             migrations.CreateModel('TrackerState', [
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
@@ -135,10 +153,7 @@ class Migration(migrations.Migration):
                 ('model', models.CharField(blank=True, default='', max_length=200)),
                 ('is_demo', models.BooleanField(default=False)),
                 ('is_of_family', models.BooleanField(db_default=False, default=False, help_text='Whether it is about a whole family of sessions. It is reported at the session at the top, whose row says nothing about it; the evidence names the sessions.')),
-                ('loop_id', models.CharField(help_text='Identity of the loop: the same calls in other sessions have the same.', max_length=32)),
-                ('pattern', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The same loop in other sessions, whatever the arguments. Null for incidents of older versions, until a worker has assigned them.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incidents', to='detection.pattern')),
-                ('group_id', models.CharField(db_default='', default='', help_text='Public id of the first incident about the same calls; related incidents share it.', max_length=32)),
-                ('kind', models.CharField(max_length=16)),
+                ('kind', models.CharField(help_text='The detector that acted.', max_length=16)),
                 ('tool', models.CharField(help_text='The tool, or the tools of a cycle joined by arrows.', max_length=128)),
                 ('count', models.IntegerField()),
                 ('limit', models.IntegerField()),
@@ -172,10 +187,15 @@ class Migration(migrations.Migration):
                 ('last_seen_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('ended_at', models.DateTimeField(blank=True, null=True)),
                 ('resolved_at', models.DateTimeField(blank=True, null=True)),
+                ('calls_digest', models.CharField(help_text='Digest of the detector and the calls of the finding that acted: the same calls in other sessions have the same.', max_length=32)),
+                ('loop', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The same loop in other sessions, whatever the arguments. Null for incidents of older versions, until a worker has assigned them.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incidents', to='detection.loop')),
+                ('findings', models.JSONField(db_default={}, default=dict, help_text='What each detector found of the loop, by the digest of its calls.')),
+                ('is_recorded_only', models.BooleanField(db_default=False, default=False, help_text='Whether the policy asks for no reaction of any of its detectors: nobody is alerted.')),
+                ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=16), db_default=[], default=list, help_text='The detectors of the findings, that which acted first.', size=None)),
             ], {
                 'ordering': ('-last_seen_at', '-id'),
-                'indexes': [models.Index(fields=['project', '-last_seen_at', '-id'], name='incident_newest'), models.Index(fields=['project', 'status', '-last_seen_at'], name='incident_by_status'), models.Index(fields=['project', 'loop_id'], name='incident_by_loop'), models.Index(fields=['group_id'], include=('project', 'cost_usd'), name='incident_by_group'), models.Index(condition=models.Q(('group_id', models.F('public_id'))), fields=['project', 'status'], name='incident_of_loop'), models.Index(condition=models.Q(('calls_blocked__gt', 0), ('counted_calls', 0)), fields=['project', 'opened_at'], name='incident_counting_no_call'), models.Index(fields=['pattern', '-last_seen_at', '-id'], name='incident_of_pattern'), models.Index(condition=models.Q(('status__in', ('open', 'acknowledged', 'snoozed'))), fields=['project', 'status', 'pattern'], name='incident_at_work'), models.Index(condition=models.Q(('label', ''), _negated=True), fields=['project', '-id'], name='incident_labelled'), models.Index(condition=models.Q(('pattern', None)), fields=['id'], name='incident_without_pattern'), models.Index(condition=models.Q(('status', 'snoozed')), fields=['snoozed_until'], name='incident_snoozed'), models.Index(fields=['session', 'first_seq'], name='incident_in_session'), models.Index(condition=models.Q(('is_demo', True)), fields=['project'], name='incident_of_demo')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='incident_id'), models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True), ('is_of_family', False)), fields=('project', 'session', 'loop_id'), name='one_active_incident_per_loop'), models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True), ('is_of_family', True)), fields=('project', 'session_name', 'loop_id'), name='one_active_incident_of_family'), models.CheckConstraint(condition=models.Q(('status__in', ['open', 'acknowledged', 'snoozed', 'ended', 'resolved'])), name='incident_status_known'), models.CheckConstraint(condition=models.Q(('label__in', ['', 'true_loop', 'false_alarm'])), name='incident_label_known')],
+                'indexes': [models.Index(fields=['project', '-last_seen_at', '-id'], name='incident_newest'), models.Index(fields=['project', 'status', '-last_seen_at'], name='incident_by_status'), models.Index(condition=models.Q(('label', ''), _negated=True), fields=['project', '-id'], name='incident_labelled'), models.Index(condition=models.Q(('status', 'snoozed')), fields=['snoozed_until'], name='incident_snoozed'), models.Index(fields=['session', 'first_seq'], name='incident_in_session'), models.Index(condition=models.Q(('is_demo', True)), fields=['project'], name='incident_of_demo'), models.Index(fields=['project', 'calls_digest'], name='incident_by_calls'), models.Index(fields=['loop', '-last_seen_at', '-id'], name='incident_in_loop'), models.Index(condition=models.Q(('status__in', ('open', 'acknowledged', 'snoozed'))), fields=['project', 'status', 'loop'], name='incident_at_work'), models.Index(condition=models.Q(('loop', None)), fields=['id'], name='incident_without_loop')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='incident_id'), models.CheckConstraint(condition=models.Q(('status__in', ['open', 'acknowledged', 'snoozed', 'ended', 'resolved'])), name='incident_status_known'), models.CheckConstraint(condition=models.Q(('label__in', ['', 'true_loop', 'false_alarm'])), name='incident_label_known'), models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True), ('is_of_family', False)), fields=('project', 'session', 'calls_digest'), name='one_active_incident_per_loop'), models.UniqueConstraint(condition=models.Q(('ended_at__isnull', True), ('is_of_family', True)), fields=('project', 'session_name', 'calls_digest'), name='one_active_incident_of_family')],
             }),
             migrations.CreateModel('IncidentActivity', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -186,13 +206,12 @@ class Migration(migrations.Migration):
                 ('action', models.CharField(max_length=32)),
                 ('note', models.CharField(blank=True, default='', max_length=1000)),
                 ('before', models.JSONField(default=dict, help_text='Changed fields with their previous values, for undo.')),
-                ('along_with', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The incident about the same calls that it was changed with.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='activity_along', to='detection.incident')),
                 ('bulk_action', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The action on many rows that it is a part of.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incident_activity', to='detection.bulkaction')),
-                ('pattern_change', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The action on the pattern that it is a part of.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incident_activity', to='detection.patternactivity')),
+                ('loop_change', detection.models.tenants.TenantForeignKey(db_index=False, help_text='The action on the loop that it is a part of.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incident_activity', to='detection.loopactivity')),
             ], {
                 'verbose_name_plural': 'incident activity',
                 'ordering': ('at', 'id'),
-                'indexes': [models.Index(condition=models.Q(('along_with__isnull', False)), fields=['along_with'], name='activity_along_with'), models.Index(condition=models.Q(('bulk_action__isnull', False)), fields=['bulk_action'], name='activity_bulk_action'), models.Index(condition=models.Q(('pattern_change__isnull', False)), fields=['pattern_change'], name='activity_pattern_change'), models.Index(condition=models.Q(('action__in', ('excepted', 'exception_undone'))), fields=['incident', '-id'], name='activity_of_exceptions')],
+                'indexes': [models.Index(condition=models.Q(('bulk_action__isnull', False)), fields=['bulk_action'], name='activity_bulk_action'), models.Index(condition=models.Q(('action__in', ('excepted', 'exception_undone'))), fields=['incident', '-id'], name='activity_of_exceptions'), models.Index(condition=models.Q(('loop_change__isnull', False)), fields=['loop_change'], name='activity_loop_change')],
             }),
             migrations.CreateModel('AlertDestination', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -217,7 +236,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('AlertRoute', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=16), blank=True, default=list, size=None)),
-                ('severities', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('info', 'Info: recorded only'), ('warning', 'Warning: the agent was warned'), ('high', 'High: a call was blocked or held'), ('critical', 'Critical: the session was stopped')], max_length=8), blank=True, default=list, size=None)),
+                ('severities', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('info', 'Info: recorded only'), ('warning', 'Warning: the agent was warned'), ('high', 'High: a call was blocked or held'), ('critical', 'Critical: a stop of the session was requested')], max_length=8), blank=True, default=list, size=None)),
                 ('tools', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('agents', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('backends', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
@@ -227,7 +246,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=80)),
                 ('position', models.IntegerField(default=0)),
                 ('is_enabled', models.BooleanField(default=True)),
-                ('event_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('opened', 'Opened'), ('escalated', 'Escalated'), ('woke', 'Snooze ended'), ('ended', 'Ended'), ('acknowledged', 'Acknowledged'), ('snoozed', 'Snoozed'), ('resolved', 'Resolved'), ('reopened', 'Reopened'), ('labelled', 'Labelled'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day')], max_length=20), default=list, help_text='Empty: every type.', size=None)),
+                ('event_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('opened', 'Opened'), ('escalated', 'Escalated'), ('woke', 'Snooze ended'), ('ended', 'Ended'), ('acknowledged', 'Acknowledged'), ('snoozed', 'Snoozed'), ('resolved', 'Resolved'), ('reopened', 'Reopened'), ('labelled', 'Labelled'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end')], max_length=20), default=list, help_text='Empty: every type.', size=None)),
                 ('continue_matching', models.BooleanField(default=False, help_text='Continue with the next routes after this one matched.')),
                 ('includes_demo', models.BooleanField(default=False)),
                 ('group_by', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=16), blank=True, default=list, help_text='Empty: one group.', size=None)),
@@ -238,6 +257,7 @@ class Migration(migrations.Migration):
                 ('quiet_delays_critical', models.BooleanField(default=False)),
                 ('repeat_interval_hours', models.IntegerField(default=0, help_text='Notify again while an incident is open and unacknowledged. 0: never.')),
                 ('destinations', models.ManyToManyField(blank=True, related_name='routes', through='detection.RouteDestination', to='detection.alertdestination')),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
             ], {
                 'ordering': ('position', 'id'),
                 'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='alert_route_id'), models.UniqueConstraint(fields=('project', 'name'), name='route_named_once'), models.CheckConstraint(condition=models.Q(('group_wait_seconds__gte', 0), ('group_wait_seconds__lte', 3600)), name='group_wait_within_an_hour'), models.CheckConstraint(condition=models.Q(('repeat_interval_hours__gte', 0), ('repeat_interval_hours__lte', 720)), name='repeat_interval_within_thirty_days'), models.CheckConstraint(condition=models.Q(models.Q(('quiet_from__isnull', True), ('quiet_until__isnull', True)), models.Q(('quiet_from__isnull', False), ('quiet_until__isnull', False)), _connector='OR'), name='quiet_hours_whole')],
@@ -251,32 +271,32 @@ class Migration(migrations.Migration):
             migrations.CreateModel('AlertSilence', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('kinds', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=16), blank=True, default=list, size=None)),
-                ('severities', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('info', 'Info: recorded only'), ('warning', 'Warning: the agent was warned'), ('high', 'High: a call was blocked or held'), ('critical', 'Critical: the session was stopped')], max_length=8), blank=True, default=list, size=None)),
+                ('severities', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('info', 'Info: recorded only'), ('warning', 'Warning: the agent was warned'), ('high', 'High: a call was blocked or held'), ('critical', 'Critical: a stop of the session was requested')], max_length=8), blank=True, default=list, size=None)),
                 ('tools', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('agents', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('backends', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('model_names', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, size=None)),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='alert_silences', to='detection.project')),
                 ('public_id', models.CharField(default=detection.models.alerts.new_silence_id, editable=False, max_length=32)),
-                ('loop_id', models.CharField(blank=True, default='', help_text='Only loops of these calls.', max_length=32)),
-                ('pattern', detection.models.tenants.TenantForeignKey(blank=True, db_index=False, help_text='Only this pattern, which is muted.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='silences', to='detection.pattern')),
-                ('baseline', models.IntegerField(blank=True, help_text='Of a pattern that is muted until it gets worse: more incidents than this in 24 hours end the silence.', null=True)),
+                ('baseline', models.IntegerField(blank=True, help_text='Of a loop that is put off until it gets worse: more incidents than this in 24 hours end the silence.', null=True)),
                 ('reason', models.CharField(max_length=300)),
                 ('starts_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('ends_at', models.DateTimeField()),
                 ('caught_up_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('created_by', models.CharField(max_length=150)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('loop', detection.models.tenants.TenantForeignKey(blank=True, db_index=False, help_text='Only this loop, which is put off.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='silences', to='detection.loop')),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
             ], {
                 'ordering': ('-ends_at', '-id'),
-                'indexes': [models.Index(fields=['project', '-ends_at'], name='silence_newest'), models.Index(condition=models.Q(('caught_up_at', None)), fields=['ends_at'], name='silence_to_catch_up'), models.Index(condition=models.Q(('pattern__isnull', False)), fields=['pattern', '-ends_at'], name='silence_of_pattern')],
+                'indexes': [models.Index(fields=['project', '-ends_at'], name='silence_newest'), models.Index(condition=models.Q(('caught_up_at', None)), fields=['ends_at'], name='silence_to_catch_up'), models.Index(condition=models.Q(('loop__isnull', False)), fields=['loop', '-ends_at'], name='silence_of_loop')],
                 'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='alert_silence_id'), models.CheckConstraint(condition=models.Q(('ends_at__gte', models.F('starts_at'))), name='silence_ends_after_start')],
             }),
             migrations.CreateModel('AlertEvent', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.project')),
                 ('incident', detection.models.tenants.TenantForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='alert_events', to='detection.incident')),
-                ('type', models.CharField(choices=[('opened', 'Opened'), ('escalated', 'Escalated'), ('woke', 'Snooze ended'), ('ended', 'Ended'), ('acknowledged', 'Acknowledged'), ('snoozed', 'Snoozed'), ('resolved', 'Resolved'), ('reopened', 'Reopened'), ('labelled', 'Labelled'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day')], max_length=20)),
+                ('type', models.CharField(choices=[('opened', 'Opened'), ('escalated', 'Escalated'), ('woke', 'Snooze ended'), ('ended', 'Ended'), ('acknowledged', 'Acknowledged'), ('snoozed', 'Snoozed'), ('resolved', 'Resolved'), ('reopened', 'Reopened'), ('labelled', 'Labelled'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end')], max_length=20)),
                 ('actor', models.CharField(max_length=150)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('facts', models.JSONField(encoder=django.core.serializers.json.DjangoJSONEncoder)),
@@ -350,7 +370,6 @@ class Migration(migrations.Migration):
                 ('tool', models.CharField(max_length=128)),
                 ('agent', models.CharField(blank=True, default='', max_length=128)),
                 ('run', models.CharField(blank=True, default='', max_length=256)),
-                ('loop_id', models.CharField(max_length=32)),
                 ('kind', models.CharField(max_length=16)),
                 ('count', models.IntegerField()),
                 ('limit', models.IntegerField()),
@@ -359,7 +378,7 @@ class Migration(migrations.Migration):
                 ('summary', models.CharField(help_text='What was detected, as a sentence.', max_length=300)),
                 ('requested_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('deadline', models.DateTimeField()),
-                ('unattended', models.CharField(choices=[('block', 'The call is skipped'), ('stop', 'The run is stopped'), ('allow', 'The call is allowed once'), ('disable', 'Detection is disabled for the session')], default='block', max_length=8)),
+                ('unattended', models.CharField(choices=[('block', 'The call is skipped'), ('stop', 'A stop of the run is requested'), ('allow', 'The call is allowed once'), ('disable', 'Detection is disabled for the session')], default='block', max_length=8)),
                 ('choice', models.CharField(blank=True, choices=[('skip', 'Skip this call'), ('allow_once', 'Allow once'), ('raise', 'Raise the limit'), ('exempt', 'Exempt the tool for this session'), ('disable', 'Disable for this session'), ('stop', 'Stop the session')], default='', max_length=10)),
                 ('raise_by', models.IntegerField(default=0, help_text='By how much the limit is raised.')),
                 ('decision', models.CharField(blank=True, default='', help_text='allow, block or stop', max_length=8)),
@@ -367,10 +386,13 @@ class Migration(migrations.Migration):
                 ('reason', models.CharField(blank=True, default='', help_text='Stable code of how it was closed.', max_length=32)),
                 ('decided_by', models.CharField(blank=True, default='', max_length=150)),
                 ('decided_at', models.DateTimeField(blank=True, null=True)),
+                ('calls_digest', models.CharField(max_length=32)),
+                ('delivered_at', models.DateTimeField(blank=True, help_text='When an agent first received the decision.', null=True)),
+                ('answered_in', models.CharField(blank=True, db_default='', default='', help_text='The decision about its group, if any.', max_length=32)),
             ], {
                 'ordering': ('-requested_at', '-id'),
-                'indexes': [models.Index(fields=['project', '-requested_at', '-id'], name='approval_newest'), models.Index(condition=models.Q(('state', 'open')), fields=['deadline'], name='approval_due'), models.Index(fields=['session', 'call_key', '-id'], name='approval_of_call')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='approval_id'), models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('project', 'session', 'loop_id'), name='one_open_approval_per_loop'), models.CheckConstraint(condition=models.Q(('state__in', ['open', 'decided', 'expired', 'withdrawn'])), name='approval_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', ''), ('state', 'open')), models.Q(models.Q(('state', 'open'), _negated=True), ('decided_at__isnull', False), ('decision__in', ('allow', 'block', 'stop'))), _connector='OR'), name='approval_open_or_decided')],
+                'indexes': [models.Index(fields=['project', '-requested_at', '-id'], name='approval_newest'), models.Index(condition=models.Q(('state', 'open')), fields=['deadline'], name='approval_due'), models.Index(fields=['session', 'call_key', '-id'], name='approval_of_call'), models.Index(condition=models.Q(('answered_in', ''), _negated=True), fields=['project', 'answered_in'], name='approval_of_answer')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='approval_id'), models.CheckConstraint(condition=models.Q(('state__in', ['open', 'decided', 'expired', 'withdrawn'])), name='approval_state_known'), models.CheckConstraint(condition=models.Q(models.Q(('decided_at__isnull', True), ('decision', ''), ('state', 'open')), models.Q(models.Q(('state', 'open'), _negated=True), ('decided_at__isnull', False), ('decision__in', ('allow', 'block', 'stop'))), _connector='OR'), name='approval_open_or_decided'), models.UniqueConstraint(condition=models.Q(('state', 'open')), fields=('project', 'session', 'calls_digest'), name='one_open_approval_per_loop')],
             }),
             migrations.CreateModel('RememberedDecision', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -427,7 +449,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='bulk_actions', to='detection.project')),
                 ('public_id', models.CharField(default=detection.models.bulk_actions.new_bulk_action_id, editable=False, max_length=32)),
-                ('list', models.CharField(help_text='Name of the list: incidents or patterns.', max_length=16)),
+                ('list', models.CharField(help_text='Name of the list: incidents or loops.', max_length=16)),
                 ('action', models.CharField(max_length=16)),
                 ('arguments', models.JSONField(default=dict)),
                 ('actor', models.CharField(max_length=150)),
@@ -436,7 +458,6 @@ class Migration(migrations.Migration):
                 ('total', models.IntegerField()),
                 ('done', models.IntegerField(default=0)),
                 ('changed', models.IntegerField(default=0)),
-                ('along', models.IntegerField(db_default=0, default=0, help_text='Other incidents that were changed, because they are about the same calls.')),
                 ('failures', models.JSONField(default=dict, help_text='How many rows could not be changed, by code.')),
                 ('reverts', detection.models.tenants.TenantOneToOneField(null=True, on_delete=django.db.models.deletion.CASCADE, related_name='reverted_by', to='detection.bulkaction')),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
@@ -529,7 +550,7 @@ class Migration(migrations.Migration):
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='gateway_backends', to='detection.project')),
                 ('public_id', models.CharField(default=detection.models.gateway.new_backend_id, editable=False, max_length=32)),
                 ('name', models.CharField(help_text='Part of the address that agents use.', max_length=64)),
-                ('kind', models.CharField(choices=[('openai', 'OpenAI: chat completions and responses'), ('anthropic', 'Anthropic: messages')], default='openai', max_length=12)),
+                ('kind', models.CharField(choices=[('openai', 'OpenAI: chat completions and responses'), ('anthropic', 'Anthropic: messages'), ('gemini', 'Google: Gemini')], default='openai', max_length=12)),
                 ('base_url', models.CharField(help_text='Must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS.', max_length=500, verbose_name='base URL')),
                 ('credential', models.CharField(blank=True, default='', help_text='A name in LOOPGUARD_GATEWAY_CREDENTIALS. Empty: that of the client is passed through.', max_length=64)),
                 ('headers', models.JSONField(blank=True, default=dict, help_text='Headers that every request gets.')),
@@ -539,7 +560,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
             ], {
                 'ordering': ('name',),
-                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='gateway_backend_id'), models.UniqueConstraint(fields=('project', 'name'), name='gateway_backend_named_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['openai', 'anthropic'])), name='gateway_backend_kind_known')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='gateway_backend_id'), models.UniqueConstraint(fields=('project', 'name'), name='gateway_backend_named_once'), models.CheckConstraint(condition=models.Q(('kind__in', ['openai', 'anthropic', 'gemini'])), name='gateway_backend_kind_known')],
             }),
             migrations.CreateModel('GatewayToken', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -601,6 +622,7 @@ class Migration(migrations.Migration):
                 ('cost_usd', models.DecimalField(decimal_places=6, default=0, max_digits=18)),
                 ('added_counts', django.contrib.postgres.fields.ArrayField(base_field=models.BigIntegerField(), default=list, size=None)),
                 ('added_ms', models.FloatField(default=0.0)),
+                ('unguarded', models.BigIntegerField(db_default=0, default=0, help_text='Requests of paths that are not guarded, except for lists of models and counts of tokens.')),
             ], {
                 'indexes': [models.Index(fields=['period', 'at'], name='gateway_traffic_age')],
                 'constraints': [models.UniqueConstraint(fields=('project', 'backend', 'period', 'at', 'model'), name='gateway_traffic_counted_once')],
@@ -630,6 +652,8 @@ class Migration(migrations.Migration):
                 ('started_at', models.DateTimeField(null=True)),
                 ('finished_at', models.DateTimeField(null=True)),
                 ('finished_by', models.CharField(blank=True, default='', help_text='Who cancelled it.', max_length=150)),
+                ('metadata', models.JSONField(default=dict, help_text='For its sessions.')),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), default=list, help_text='For its sessions.', size=None)),
             ], {
                 'ordering': ('-created_at', '-id'),
                 'indexes': [models.Index(fields=['project', '-created_at', '-id'], name='import_newest'), models.Index(condition=models.Q(('state__in', ('waiting', 'running'))), fields=['id'], name='import_open')],
@@ -657,7 +681,6 @@ class Migration(migrations.Migration):
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='judge_calls', to='detection.project')),
                 ('approval', detection.models.tenants.TenantForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='judge_calls', to='detection.approval')),
                 ('incident', detection.models.tenants.TenantForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='judge_calls', to='detection.incident')),
-                ('loop_id', models.CharField(max_length=32)),
                 ('session_id', models.BigIntegerField()),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('outcome', models.CharField(choices=[('accepted', 'Accepted: more rounds were granted'), ('denied', 'Denied'), ('unclear', 'Unclear, so denied'), ('failed', 'Failed, so denied'), ('skipped', 'Not consulted, so denied'), ('obeyed', 'Followed instructions in its data, so the judge is disabled')], max_length=8)),
@@ -680,9 +703,10 @@ class Migration(migrations.Migration):
                 ('label', models.CharField(blank=True, choices=[('', 'Not labelled'), ('right', 'Right'), ('wrong', 'Wrong')], db_default='', default='', help_text='What people say about the ruling.', max_length=5)),
                 ('labelled_by', models.CharField(blank=True, db_default='', default='', max_length=150)),
                 ('labelled_at', models.DateTimeField(blank=True, null=True)),
+                ('calls_digest', models.CharField(max_length=32)),
             ], {
                 'ordering': ('-at', '-id'),
-                'indexes': [models.Index(fields=['project', '-at'], name='judge_call_newest'), models.Index(fields=['session_id', 'loop_id'], name='judge_call_of_loop')],
+                'indexes': [models.Index(fields=['project', '-at'], name='judge_call_newest'), models.Index(fields=['session_id', 'calls_digest'], name='judge_call_of_loop')],
                 'constraints': [models.CheckConstraint(condition=models.Q(('outcome__in', ['accepted', 'denied', 'unclear', 'failed', 'skipped', 'obeyed'])), name='judge_outcome_known'), models.CheckConstraint(condition=models.Q(('outcome', 'accepted'), ('rounds_granted', 0), _connector='OR'), name='judge_grants_only_when_accepted'), models.CheckConstraint(condition=models.Q(('label__in', ['', 'right', 'wrong'])), name='judge_label_known')],
             }),
             migrations.CreateModel('ApiKey', [
@@ -699,6 +723,7 @@ class Migration(migrations.Migration):
                 ('revoked_at', models.DateTimeField(blank=True, editable=False, null=True)),
                 ('last_used_at', models.DateTimeField(blank=True, editable=False, help_text='To the minute.', null=True)),
                 ('routes', models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict, editable=False, help_text='When each route last accepted a request with it, to the minute.')),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), blank=True, db_default=[], default=list, size=None)),
             ], {
                 'verbose_name': 'API key',
                 'ordering': ('-created_at',),
@@ -753,9 +778,9 @@ class Migration(migrations.Migration):
                 ('value', models.JSONField(help_text='Empty while a request is at work.', null=True)),
                 ('expires_at', models.DateTimeField(db_index=True)),
             ]),
-            migrations.CreateModel('Pattern', [
+            migrations.CreateModel('Loop', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='patterns', to='detection.project')),
+                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='loops', to='detection.project')),
                 ('public_id', models.CharField(default=detection.models.loops.new_loop_id, editable=False, max_length=32)),
                 ('key', models.CharField(help_text='Digest of kind, tool, program, results and detail.', max_length=32)),
                 ('kind', models.CharField(max_length=16)),
@@ -769,31 +794,31 @@ class Migration(migrations.Migration):
                 ('label', models.CharField(blank=True, choices=[('', 'Not labelled'), ('true_loop', 'A loop'), ('false_alarm', 'Not a loop')], default='', max_length=16)),
             ], {
                 'ordering': ('-id',),
-                'indexes': [models.Index(condition=models.Q(('assignee__isnull', False)), fields=['assignee'], name='pattern_of_person')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='pattern_id'), models.UniqueConstraint(fields=('project', 'key'), name='one_pattern_per_identity'), models.CheckConstraint(condition=models.Q(('label__in', ['', 'true_loop', 'false_alarm'])), name='pattern_label_known')],
+                'indexes': [models.Index(condition=models.Q(('assignee__isnull', False)), fields=['assignee'], name='loop_of_person')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='loop_id'), models.UniqueConstraint(fields=('project', 'key'), name='one_loop_per_identity'), models.CheckConstraint(condition=models.Q(('label__in', ['', 'true_loop', 'false_alarm'])), name='loop_label_known')],
             }),
-            migrations.CreateModel('PatternActivity', [
+            migrations.CreateModel('LoopActivity', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
-                ('pattern', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='activity', to='detection.pattern')),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('actor', models.CharField(help_text='A user name, key:<id> or system.', max_length=150)),
                 ('actor_user_id', models.IntegerField(null=True)),
                 ('action', models.CharField(max_length=32)),
                 ('note', models.CharField(blank=True, default='', max_length=1000)),
                 ('before', models.JSONField(default=dict, help_text='Changed fields with their previous values, for undo.')),
-                ('reverts', detection.models.tenants.TenantOneToOneField(help_text='For an undo.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='reverted_by', to='detection.patternactivity')),
-                ('bulk_action', detection.models.tenants.TenantForeignKey(help_text='The action on many patterns that it is a part of.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='pattern_activity', to='detection.bulkaction')),
+                ('reverts', detection.models.tenants.TenantOneToOneField(help_text='For an undo.', null=True, on_delete=django.db.models.deletion.CASCADE, related_name='reverted_by', to='detection.loopactivity')),
+                ('bulk_action', detection.models.tenants.TenantForeignKey(help_text='The action on many loops that it is a part of.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='loop_activity', to='detection.bulkaction')),
                 ('last_incident', models.BigIntegerField(default=0)),
                 ('done_up_to', models.BigIntegerField(default=0)),
                 ('changed', models.IntegerField(default=0, help_text='How many incidents it has changed.')),
                 ('claimed_until', models.DateTimeField(help_text='Until when a process carries it out.', null=True)),
                 ('finished_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), null=True)),
+                ('loop', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='activity', to='detection.loop')),
             ], {
-                'verbose_name_plural': 'pattern activity',
+                'verbose_name_plural': 'loop activity',
                 'ordering': ('at', 'id'),
-                'indexes': [models.Index(condition=models.Q(('finished_at', None)), fields=['id'], name='pattern_activity_unfinished')],
-                'constraints': [models.UniqueConstraint(fields=('project', 'reverts'), name='pattern_change_reverted_once')],
+                'indexes': [models.Index(condition=models.Q(('finished_at', None)), fields=['id'], name='loop_activity_unfinished')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'reverts'), name='loop_change_reverted_once')],
             }),
             migrations.CreateModel('Override', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -961,6 +986,73 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(fields=['project', '-created_at', '-id'], name='what_if_newest'), models.Index(condition=models.Q(('state__in', ('waiting', 'running'))), fields=['id'], name='what_if_open')],
                 'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='what_if_id'), models.CheckConstraint(condition=models.Q(models.Q(('finished_at__isnull', True), ('state__in', ('waiting', 'running'))), models.Q(('finished_at__isnull', False), ('state__in', ('finished', 'failed', 'cancelled'))), _connector='OR'), name='what_if_open_or_finished'), models.CheckConstraint(condition=models.Q(('state', 'failed'), ('error', ''), _connector='XOR'), name='what_if_failed_with_error')],
             }),
+            migrations.CreateModel('AgentMessage', [
+                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='agent_messages', to='detection.project')),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(default=detection.models.agent_messages.new_message_id, editable=False, max_length=32)),
+                ('session', models.CharField(blank=True, default='', help_text='Name of the session.', max_length=256)),
+                ('agent', models.CharField(blank=True, default='', max_length=128)),
+                ('text', models.CharField(max_length=1000)),
+                ('created_by', models.CharField(max_length=150)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('delivered_at', models.DateTimeField(blank=True, null=True)),
+                ('delivered_to', models.CharField(blank=True, default='', help_text='Name of the session whose agent got it.', max_length=256)),
+                ('withdrawn_at', models.DateTimeField(blank=True, null=True)),
+            ], {
+                'ordering': ('-created_at', '-id'),
+                'indexes': [models.Index(condition=models.Q(('delivered_at__isnull', True), ('withdrawn_at__isnull', True)), fields=['project'], name='agent_message_waiting')],
+                'constraints': [models.UniqueConstraint(fields=('project', 'public_id'), name='agent_message_id'), models.CheckConstraint(condition=models.Q(('session', ''), ('agent', ''), _connector='XOR'), name='agent_message_for_one')],
+            }),
+            migrations.CreateModel('AgentTags', [
+                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='agent_tags', to='detection.project')),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('agent', models.CharField(max_length=128)),
+                ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), size=None)),
+            ], {
+                'constraints': [models.UniqueConstraint(fields=('project', 'agent'), name='tags_once_per_agent')],
+            }),
+            migrations.CreateModel('Containment', [
+                ('project', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='containments', to='detection.project')),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('public_id', models.CharField(default=detection.models.containments.new_containment_id, editable=False, max_length=32, unique=True)),
+                ('scope', models.CharField(choices=[('agent_tool', 'Tool of an agent'), ('tool', 'Tool'), ('family', 'Family'), ('agent', 'Agent'), ('model', 'Model'), ('tag', 'Tag'), ('key', 'Key'), ('project', 'Project'), ('server', 'Server')], max_length=12)),
+                ('value', models.CharField(blank=True, default='', help_text='Name in the scope; of a family, its top session.', max_length=256)),
+                ('tool', models.CharField(blank=True, default='', help_text='For the tool of an agent.', max_length=128)),
+                ('reaction', models.CharField(choices=[('stop', 'Stop'), ('hold', 'Hold'), ('block', 'Block')], max_length=8)),
+                ('reason', models.CharField(blank=True, default='', max_length=300)),
+                ('until', models.DateTimeField(blank=True, null=True)),
+                ('include_new', models.BooleanField(default=True, help_text='Whether it covers sessions that start later.')),
+                ('can_stop', models.IntegerField(default=0, help_text='Sessions that it could stop when it was created.')),
+                ('can_block', models.IntegerField(default=0)),
+                ('watch_only', models.IntegerField(default=0)),
+                ('created_by', models.CharField(max_length=150)),
+                ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                ('lifted_by', models.CharField(blank=True, default='', max_length=150)),
+                ('lifted_at', models.DateTimeField(blank=True, null=True)),
+                ('end_noted_at', models.DateTimeField(blank=True, editable=False, help_text='When its end at `until` was recorded.', null=True)),
+            ], {
+                'ordering': ('-created_at', '-id'),
+                'indexes': [models.Index(condition=models.Q(('lifted_at__isnull', True)), fields=['project'], name='containment_not_lifted'), models.Index(fields=['project', '-created_at', '-id'], name='containment_newest')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('scope__in', ['agent_tool', 'tool', 'family', 'agent', 'model', 'tag', 'key', 'project', 'server'])), name='containment_scope_known'), models.CheckConstraint(condition=models.Q(('reaction__in', ['stop', 'hold', 'block'])), name='containment_reaction_known'), models.CheckConstraint(condition=models.Q(models.Q(models.Q(('project', None), ('scope', 'server')), models.Q(models.Q(('scope', 'server'), _negated=True), ('project__isnull', False)), _connector='OR'), models.Q(models.Q(('scope__in', ('project', 'server')), ('value', '')), models.Q(models.Q(('scope__in', ('project', 'server')), _negated=True), models.Q(('value', ''), _negated=True)), _connector='OR'), models.Q(('scope', 'agent_tool'), ('tool', ''), _connector='XOR')), name='containment_names_its_scope')],
+            }),
+            migrations.CreateModel('IndexingCursor', [
+                ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
+                ('seen_xid', models.BigIntegerField(default=0)),
+            ], {
+                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_indexing_cursor')],
+            }),
+            migrations.CreateModel('SearchBlock', [
+                ('pk', models.CompositePrimaryKey('project_id', 'session_id', 'first_seq', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
+                ('session', detection.models.tenants.TenantForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.session')),
+                ('first_seq', models.IntegerField()),
+                ('last_seq', models.IntegerField()),
+                ('calls', models.IntegerField(help_text='Number of calls among the events.')),
+                ('bare_calls', models.IntegerField(help_text='Of these, calls stored without their arguments.')),
+                ('events', models.IntegerField(help_text='Number of events with a text.')),
+                ('bits', models.IntegerField(help_text='Length of the signature in bits.')),
+                ('signature', models.BinaryField()),
+            ]),
         ]),
         migrations.RunSQL(*_sql.EVENT_TABLE),
         migrations.RunSQL(*_sql.STORAGE),
