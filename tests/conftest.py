@@ -18,6 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -136,10 +137,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _waiting_today() -> frozenset[str]:
-    """Return the tests that run in turn, without those whose turn it is: the same for all processes of a day."""
-    names = [line.split()[1] for line in IN_TURN.read_text(encoding="utf-8").splitlines() if line]
-    turn = datetime.now(UTC).toordinal() % TURNS
-    return frozenset(name for place, name in enumerate(sorted(names)) if place % TURNS != turn)
+    """Return the tests that run in turn, without those whose turn it is: the same for all processes of a day.
+
+    The tests of a file have one turn, because their fixtures take as long; all turns take about the same time.
+    """
+    seconds: Counter[str] = Counter()
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for line in IN_TURN.read_text(encoding="utf-8").splitlines():
+        taken, name = line.split()
+        file = name.partition("::")[0]
+        seconds[file] += float(taken)
+        names[file].append(name)
+    turns = [0.0] * TURNS
+    turn_of = {}
+    for file, taken in seconds.most_common():
+        turn_of[file] = turns.index(min(turns))
+        turns[turn_of[file]] += taken
+    today = datetime.now(UTC).toordinal() % TURNS
+    return frozenset(name for file, own in names.items() if turn_of[file] != today for name in own)
 
 
 class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]

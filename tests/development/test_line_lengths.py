@@ -21,7 +21,7 @@ def test_templates_styles_and_own_code_are_checked_and_code_of_others_is_not():
     root = Path(__file__).resolve().parents[2]
     found = {path.relative_to(root).as_posix() for path in sources(root)}
     assert {
-        "templates/live/page.html", "static/css/base.css", "static/js/live.js", "detection/jobs.py",
+        "templates/sessions/page.html", "static/css/base.css", "static/js/live.js", "detection/jobs.py",
         "clients/python/loopguard_client/wire.py",
     } <= found  # fmt: skip
     assert not any("/vendor/" in name or "migrations" in name for name in found)

@@ -217,7 +217,7 @@ def test_the_page_of_a_session_tells_how_it_came_in_and_that_its_cost_is_unknown
     console.force_login(make_member(world.project))
     page = text(console.get(f"/p/{world.project.slug}/sessions/s-1"))
     assert "gateway, backend openai" in page
-    assert "940 tokens unknown cost" in page
+    assert "cost – · 940 tokens" in page
 
 
 @pytest.mark.parametrize(

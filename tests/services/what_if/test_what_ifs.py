@@ -136,7 +136,7 @@ def test_the_cost_of_lost_gained_and_changed_incidents_adds_up(project):
     assert "cycle" not in {one["kind_after"] for one in changed["items"]}
     difference = changed["cost_usd_after"] - changed["cost_usd"]
     assert changed["cost_usd_after"] < changed["cost_usd"]
-    total = spent["before"] - lost["cost_usd"] + gained.get("cost_usd", 0.0) + difference
+    total = spent["before"] - lost.get("cost_usd", 0.0) + gained.get("cost_usd", 0.0) + difference
     assert spent["after"] == pytest.approx(total)
     # Both sessions are alike, and the labelled one adds nothing.
     items = [one for part in (gained, changed) for one in part["items"]]
