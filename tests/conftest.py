@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from importlib.util import find_spec
@@ -123,7 +123,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     yield
     is_long = config.getoption("--long")
     waiting = _waiting_today() if config.getoption("--in-turn") else frozenset[str]()
-    chosen, deselected = [], []
+    chosen: list[pytest.Item] = []
+    deselected: list[pytest.Item] = []
     for item in items:
         is_chosen = (item.get_closest_marker("long") is not None) == is_long
         is_chosen = is_chosen and item.nodeid.partition("[")[0] not in waiting
@@ -141,7 +142,7 @@ def _waiting_today() -> frozenset[str]:
 
     The tests of a file have one turn, because their fixtures take as long; all turns take about the same time.
     """
-    seconds: Counter[str] = Counter()
+    seconds: defaultdict[str, float] = defaultdict(float)
     names: defaultdict[str, list[str]] = defaultdict(list)
     for line in IN_TURN.read_text(encoding="utf-8").splitlines():
         taken, name = line.split()
@@ -150,9 +151,9 @@ def _waiting_today() -> frozenset[str]:
         names[file].append(name)
     turns = [0.0] * TURNS
     turn_of = {}
-    for file, taken in seconds.most_common():
+    for file in sorted(seconds, key=lambda one: (-seconds[one], one)):
         turn_of[file] = turns.index(min(turns))
-        turns[turn_of[file]] += taken
+        turns[turn_of[file]] += seconds[file]
     today = datetime.now(UTC).toordinal() % TURNS
     return frozenset(name for file, own in names.items() if turn_of[file] != today for name in own)
 
