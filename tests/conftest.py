@@ -70,7 +70,7 @@ _SHARED_INSTALLATION = {
 """Files that share one installation: one process runs all of them."""
 IN_TURN = Path(__file__).with_name("in_turn.txt")
 """Tests that take seconds, with these: a suite runs a part of them, and all of them have run after `TURNS` days."""
-TURNS = 6
+TURNS = 8
 _FOLDER_PREFIX = "loopguard-test-"
 _CERTAINLY_LOCKED_AFTER_SECONDS = 60
 _END_SECONDS = 120

@@ -330,6 +330,10 @@ _OWN: Final = (
 _Names = dict[int, tuple[NameCount, ...]]
 
 
+def _most_first(named: tuple[str, int]) -> tuple[int, str]:
+    return -named[1], named[0]
+
+
 def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
     """Count the agents and the models of loops; one query."""
     agents: defaultdict[int, Counter[str]] = defaultdict(Counter)
@@ -341,7 +345,9 @@ def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
 
     def named(counted: dict[int, Counter[str]]) -> _Names:
         return {
-            loop: tuple(NameCount(*one) for one in names.most_common(MAX_NAMES) if one[0])
+            loop: tuple(
+                NameCount(*one) for one in sorted(names.items(), key=_most_first)[:MAX_NAMES] if one[0]
+            )
             for loop, names in counted.items()
         }
 
