@@ -47,7 +47,7 @@ from detection.engine.similarity import literal_arguments, sketch
 from detection.engine.verdicts import Templates
 from detection.engine.waiting import LOOKS, is_poll, may_wait
 from detection.engine.windows import window_of
-from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, plain_effect
+from detection.engine.writes import CHANGES, counts_by_receipt, effect_of, names_nothing, plain_effect
 
 _CELL_RESULT = {PENDING: "pending", ERROR: "error", EMPTY: "empty"}
 # An identical call further back is not in a row with this one; a judgement for the time of a call.
@@ -157,7 +157,7 @@ def observe_call(
     run = state.run(bounded_name(call.run) if call.run and values["counting_scope"] == "run" else "")
     if round_hash:
         round_hash = round_of(run, round_hash, is_request=is_request)
-    first = _first_write(run, key, call, 0 if is_request else round_hash, policy)
+    first = _first_write(run, key, call, arguments, 0 if is_request else round_hash, policy)
     if first is not None:
         state.add_uncounted(call.seq, call_hash, tool, key)
         return _second_write(first, call)
@@ -461,7 +461,7 @@ def _duplicate(
 
 
 def _first_write(
-    run: RunState, key: str, call: ObservedCall, round_hash: int, policy: Policy
+    run: RunState, key: str, call: ObservedCall, arguments: object, round_hash: int, policy: Policy
 ) -> Record | None:
     """Return the identical write of the same answer that runs, if a call repeats one.
 
@@ -473,6 +473,8 @@ def _first_write(
     first = next((one for one in run.records[: -1 - _SLOW_LOOKBACK_CALLS : -1] if one.key == key), None)
     if first is None or first.decision in BLOCKING or not counts_by_receipt(first.effect, policy):
         return None
+    if first.status == ERROR or names_nothing(arguments):
+        return None  # It changed nothing, as far as is known, or cannot.
     if _ONLY_TELLS.issuperset(rungs(policy, "repeat")):
         return None
     gap = abs(call.at - first.at)

@@ -92,6 +92,14 @@ def counts_by_receipt(effect: str, policy: PolicySettings) -> bool:
     return effect in COUNTED and not policy.reads_plainly
 
 
+def names_nothing(arguments: object) -> bool:
+    """Return whether all arguments of a call are empty, such as the file of an edit: it is rejected and changes nothing.
+
+    A call without arguments needs none.
+    """
+    return isinstance(arguments, dict) and bool(arguments) and not any(arguments.values())
+
+
 def _named_action(arguments: Mapping[str, object]) -> Effect | None:
     """Return the intent of the action that a dispatching tool is given; None if it is unknown."""
     for name in _ACTION_FIELDS:

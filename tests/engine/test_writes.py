@@ -156,6 +156,7 @@ def of_one_answer(tool, arguments, times=6, *, round="a", gap=0.0, **values):
 
 WRITES = [
     ("place_order", {"sku": "B-1"}),
+    ("submit_order", {}),
     ("send_email", {"to": "bo@example.org", "text": "Done."}),
     ("bash", {"command": "curl -s -X POST https://x.example/v1/orders -d a=1"}),
 ]
@@ -182,6 +183,8 @@ def test_the_same_write_runs_once_in_an_answer(tool, arguments):
         ("browser_click", {"text": "Next"}),
         ("bash", {"command": "make test"}),
         ("frobnicate", {"x": 1}),
+        ("edit", {"file_path": ""}),
+        ("place_order", {"sku": None, "lines": []}),
     ],
 )
 def test_calls_that_are_no_writes_all_run(tool, arguments):
@@ -193,6 +196,16 @@ def test_different_writes_and_the_same_one_of_other_answers_run():
     for number in range(6):
         assert guard.call("place_order", {"sku": f"B-{number}"}, round="a", at=1000).decision == "allow"
     assert guard.call("place_order", {"sku": "B-0"}, round="b", at=1001).decision == "allow"
+
+
+@pytest.mark.parametrize(
+    ("content", "is_error", "decision"), [("opened", False, "block"), ("no sku", True, "allow")]
+)
+def test_a_write_that_failed_may_be_made_again_in_its_answer(content, is_error, decision):
+    guard = Guard("standard")
+    guard.call("place_order", {"sku": "B-1"}, call_id="a", round="a", at=1000)
+    guard.result("a", content, is_error, at=1001)
+    assert guard.call("place_order", {"sku": "B-1"}, call_id="b", round="a", at=1001).decision == decision
 
 
 def test_calls_of_one_host_that_come_in_separate_requests_are_of_one_answer_for_a_moment():
