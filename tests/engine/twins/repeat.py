@@ -106,7 +106,9 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     same, known, changes, last, paced = _since_last_change(run, streak)
     poll = run.current.kind_of_tool == "poll"
     if len(streak) == 1 and turns > 1:
-        if turns != _first_warning(policy) or poll:
+        # Without an early warning, the limit; 0 turns off both.
+        advised_at = _first_warning(policy) or (policy.get("repeat_warn_at") and policy.get("max_repeats"))
+        if turns != advised_at or poll:
             return None
         return Expected("repeat", turns, policy.get("max_repeats"), "equal", advisory=True)
     poll = poll and not (last is not None and last.status == "error" and not last.trouble)
