@@ -193,8 +193,12 @@ def _called(
     for earlier in past[-8:][::-1]:
         if earlier.key == key:
             one.weight = 0.2 if call.at - earlier.at >= pause else 1.0
-            if line == "git status" and call.tool == "bash" and one.weight < 1 and not policy.reads_plainly:
-                one.kind_of_tool = "poll"  # a look of a shell after a pause waits
+            waits_on = earlier.status == "pending" and earlier.kind_of_tool == "poll"
+            is_look = line == "git status" and call.tool == "bash" and not policy.reads_plainly
+            if is_look and (one.weight < 1 or waits_on):
+                one.kind_of_tool = (
+                    "poll"  # a look of a shell after a pause waits, and the next one for its result
+                )
             break
     past.append(one)
     return one

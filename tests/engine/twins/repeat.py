@@ -235,9 +235,14 @@ def _scattered(run: History, policy: Policy) -> Expected | None:
 
 
 def _failed_beside(run: History, policy: Policy, spoken: int) -> list[int]:
-    """How often each other call that is remembered has failed with its error since the user spoke."""
+    """How often each other call that is remembered has failed with its error since the user spoke; polls may fail."""
     failed = [
-        one for one in run.past if one.status == "error" and one.evidence and one.key != run.current.key
+        one
+        for one in run.past
+        if one.status == "error"
+        and one.evidence
+        and one.key != run.current.key
+        and one.kind_of_tool != "poll"
     ]
     counts = []
     for other in [one for one in run.past[-policy.memory_calls :] if one in failed]:
