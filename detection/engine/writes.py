@@ -93,7 +93,7 @@ def counts_by_receipt(effect: str, policy: PolicySettings) -> bool:
 
 
 def names_nothing(arguments: object) -> bool:
-    """Return whether all arguments of a call are empty, such as the file of an edit: it is rejected and changes nothing.
+    """Return whether all arguments of a call are empty, like the file of an edit: it changes nothing.
 
     A call without arguments needs none.
     """
