@@ -12,7 +12,7 @@ from django.contrib.messages import middleware as messages
 from django.contrib.sessions import middleware as sessions
 from django.http import HttpRequest
 
-from detection.console import account
+from detection.console.accounts import account
 
 
 class _ForPages:

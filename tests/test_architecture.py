@@ -103,7 +103,7 @@ def test_no_more_functions_carry_an_event_to_the_live_row(project, api):
         (row,) = walk(2)
     assert "s-1" in row["html"]
     assert_within("Event to live row", carriers)
-    for name in ("api/event_parsing.py event_record", "console/session_rows.py session_row"):
+    for name in ("api/event_parsing.py event_record", "console/sessions/session_rows.py session_row"):
         assert tuple(f"detection/{name}".split()) in carriers.functions
 
 

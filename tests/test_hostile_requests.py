@@ -10,7 +10,7 @@ from django.db import transaction
 from django.urls import URLPattern, get_resolver
 
 from detection.api.app import api as ninja_api
-from detection.console.alerts import TABS
+from detection.console.alerting.alert_pages import TABS
 from tests.admin.records import LOCAL_NETWORK, shared_records
 from tests.console.scenes import screens
 from tests.support.projects import make_key

@@ -13,9 +13,11 @@ from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.functional import SimpleLazyObject
 
-from detection.console import access, attention, preferences
+from detection.console import access
 from detection.console.access import ProjectRequest
-from detection.console.attention import Badge
+from detection.console.accounts import preferences
+from detection.console.now import attention
+from detection.console.now.attention import Badge
 from detection.models import Role
 from detection.selectors.containments import containments_of
 from detection.services.storage.disk_space import disk_monitor

@@ -110,7 +110,7 @@ def sign_in_needed(request: IdentifiedRequest) -> HttpResponse:
     if request.headers.get("Accept") == "application/json":
         return JsonResponse({"detail": "You are signed out. Sign in and try again."}, status=401)
     context = {"next": _page_of(request), "kept": keep(request), "username": "", "error": ""}
-    return render(request, "console/sign_in.html", context, status=401)
+    return render(request, "accounts/sign_in.html", context, status=401)
 
 
 def show(request: HttpRequest, kept: KeptForm, reason: str) -> HttpResponse:

@@ -18,8 +18,8 @@ from urllib.parse import quote_plus
 from django.http import QueryDict
 from django.utils import timezone
 
-from detection.console import preferences
 from detection.console.access import ProjectRequest
+from detection.console.accounts import preferences
 from detection.filtering import language, time_ranges
 from detection.filtering.language import FilterError, Term
 from detection.filtering.time_ranges import PRESETS, TimeRange

@@ -15,14 +15,15 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from detection.console import formatting, incident_text, permalinks
+from detection.console import formatting, permalinks
 from detection.console import listing as listings
 from detection.console.icons import ICONS
-from detection.console.integration_words import integration_words
+from detection.console.integrations.integration_words import integration_words
 from detection.console.listing import Listing
-from detection.console.loops import Trend
-from detection.console.session_map import Area, SessionMap
-from detection.console.statistics_links import Link
+from detection.console.loops import incident_text
+from detection.console.loops.loop_list import Trend
+from detection.console.sessions.session_map import Area, SessionMap
+from detection.console.statistics.statistics_links import Link
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.messages import as_sentence
@@ -160,13 +161,13 @@ def _time(value: datetime, mode: str, text: str) -> SafeString:
     return format_html('<time datetime="{}" data-mode="{}" title="{}">{}</time>', iso, mode, iso, text)
 
 
-@register.inclusion_tag("console/_strip.html")
+@register.inclusion_tag("sessions/_strip.html")
 def strip(stored: Sequence[Any]) -> dict[str, Strip]:
     """Write the strip of a list row from what the session stores."""
     return {"strip": small(cells_of(stored))}
 
 
-@register.inclusion_tag("console/_step.html")
+@register.inclusion_tag("integrations/_step.html")
 def step(
     name: str, href: str, words: str, icon_name: str = "", key: str = "", is_short: bool = False
 ) -> dict[str, object]:
@@ -218,7 +219,7 @@ def _at(seq: int, chosen_seq: int) -> SafeString | str:
     return SafeString(' class="at"') if seq == chosen_seq else ""
 
 
-@register.inclusion_tag("console/_session_map.html")
+@register.inclusion_tag("sessions/_map.html")
 def session_map(drawn: SessionMap, label: str, areas: Sequence[Area], view: Any = None) -> dict[str, object]:
     """Write a map of a run; `view` is the part that is shown in detail."""
     return {

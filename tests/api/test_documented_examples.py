@@ -65,7 +65,7 @@ def test_without_a_verdict_the_examples_run_a_call_unless_its_tool_fails_closed(
     assert closed is ("No verdict" in names["result"])
 
     monkeypatch.setenv("LOOPGUARD_KEY", "lg_x")
-    page = render_to_string("console/snippets/python.html", {"public_url": url})
+    page = render_to_string("integrations/snippets/python.html", {"public_url": url})
     names = {}
     snippet = html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1])
     exec(snippet.replace("delete_repository", TOOL if closed else "x"), names)
@@ -77,7 +77,7 @@ def test_without_a_verdict_the_examples_run_a_call_unless_its_tool_fails_closed(
 def test_the_python_snippet_of_the_connect_page_runs_a_call_only_when_it_is_allowed(
     live_server, key, decision, monkeypatch
 ):
-    page = render_to_string("console/snippets/python.html", {"public_url": live_server.url})
+    page = render_to_string("integrations/snippets/python.html", {"public_url": live_server.url})
     monkeypatch.setenv("LOOPGUARD_KEY", key)
     names: dict[Any, Any] = {}
     exec(html.unescape(re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1]), names)
@@ -87,7 +87,7 @@ def test_the_python_snippet_of_the_connect_page_runs_a_call_only_when_it_is_allo
 
 
 def test_the_snippet_of_the_connect_page_runs_a_call_three_times(live_server, key, monkeypatch, capsys):
-    page = render_to_string("console/snippets/client.html", {"public_url": live_server.url})
+    page = render_to_string("integrations/snippets/client.html", {"public_url": live_server.url})
     monkeypatch.setenv("LOOPGUARD_KEY", key)
     snippets = re.findall(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)
     names: dict[Any, Any] = {}

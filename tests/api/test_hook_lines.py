@@ -33,7 +33,7 @@ BODY = {
 @pytest.fixture
 def shell(tmp_path, key):
     """A shell of a user who has stored the key as the page says."""
-    page = html.unescape(render_to_string("console/snippets/key_file.html"))
+    page = html.unescape(render_to_string("integrations/snippets/key_file.html"))
     store = re.search(r"<pre[^>]*>(.*?)</pre>", page, re.DOTALL)[1].replace("lg_…", key)
 
     def run(line, body=""):

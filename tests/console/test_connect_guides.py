@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
-from detection.console.connect_guides import GUIDES
+from detection.console.integrations.guides import GUIDES
 from detection.integrations.hosts import HOSTS, read_hook
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard

@@ -13,7 +13,7 @@ from django.db import connection
 from django.test import Client
 from django.utils import timezone
 
-from detection.console import incident_text
+from detection.console.loops import incident_text
 from detection.engine import interventions
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride

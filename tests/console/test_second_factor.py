@@ -13,7 +13,7 @@ from django_otp.oath import totp
 from django_otp.plugins.otp_static.models import StaticToken
 from django_otp.plugins.otp_totp.models import TOTPDevice
 
-from detection.console import sign_in
+from detection.console.accounts import sign_in
 from detection.models import AuditEntry
 from tests.support.projects import make_member, make_project
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from detection.console import session_map
+from detection.console.sessions import session_map
 from detection.engine.scopes import PROJECT
 from detection.models import Approval, Event, Incident, Session
 from detection.selectors import session_runs

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from detection.console import differences, formatting
+from detection.console import formatting
+from detection.console.sessions import differences
 from detection.engine import durations
 
 ROOT = Path(__file__).parents[2]

@@ -38,7 +38,7 @@ def test_the_wheel_contains_code_templates_static_files_and_migrations_and_no_te
         names = set(archive.namelist())
         entry_points = archive.read(f"loopguard_server-{__version__}.dist-info/entry_points.txt").decode()
     assert "detection/migrations/0001_tables.py" in names
-    assert "loopguard_site/assets/templates/console/sign_in.html" in names
+    assert "loopguard_site/assets/templates/accounts/sign_in.html" in names
     assert "loopguard_site/assets/static/css/base.css" in names
     assert not [name for name in names if name.startswith(("tests/", "development/", "docs/"))]
     assert "loopguard-server = loopguard_site.command_line:main" in entry_points

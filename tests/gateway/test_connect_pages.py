@@ -10,7 +10,7 @@ import httpx
 import pytest
 from django.test import Client
 
-from detection.console.connect_base_urls import BASE_URL_GUIDES
+from detection.console.integrations.base_urls import BASE_URL_GUIDES
 from detection.models import ApiKey, GatewayBackend, GatewayToken, Session
 from tests.console.scenes import text
 from tests.support.model_answers import answered, call

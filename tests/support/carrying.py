@@ -17,7 +17,7 @@ from typing import Any
 
 from django.db.models import Model
 
-from detection.console.session_rows import SessionLine
+from detection.console.sessions.session_rows import SessionLine
 from detection.engine.calls import Step, Verdict
 from detection.gateway.conversation import Conversation, Turn
 from detection.gateway.protocols.answers import Answer, AnswerVerdict, Resolution

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from detection.console import incident_text
+from detection.console.loops import incident_text
 from detection.engine.scopes import PROJECT
 from detection.models import AlertEvent, Approval, Incident, Session
 from detection.services.approvals import decisions

@@ -28,7 +28,7 @@ from loopguard_client.langchain import GraphRunStopped, LoopGuardMiddleware, too
 from .failures import AdapterFailures, call_id
 
 MODEL_CALLS = 10
-CONNECT = Path(__file__).resolve().parents[4] / "templates/console/snippets/langchain.html"
+CONNECT = Path(__file__).resolve().parents[4] / "templates/integrations/snippets/langchain.html"
 
 
 class ScriptedModel(GenericFakeChatModel):

@@ -1,0 +1,1 @@
+"""Alert routes, what was sent and silences."""

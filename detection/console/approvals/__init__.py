@@ -1,0 +1,1 @@
+"""Calls on hold and their answers."""

@@ -1,0 +1,1 @@
+"""Backends of the gateway, its traffic and prices."""

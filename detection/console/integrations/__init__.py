@@ -1,0 +1,1 @@
+"""Connecting agents, imports and what arrives."""

@@ -1,0 +1,1 @@
+"""The list of loops, a loop and its runs."""

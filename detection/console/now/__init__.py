@@ -1,0 +1,1 @@
+"""What loops now, what needs attention and what is contained."""

@@ -1,0 +1,125 @@
+"""The first page: what loops now and what it costs, and what fell silent in a loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from django.http import HttpResponse
+from django.shortcuts import render
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_safe
+
+from detection.console.access import ProjectRequest, in_project
+from detection.console.approvals import held_groups
+from detection.console.loops import incident_text
+from detection.console.sessions.session_rows import STOP_WORDS
+from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACHES, WATCH_ONLY
+from detection.models import Incident, Session
+from detection.selectors import now as selector
+from detection.selectors.now import LoopingNow
+
+HELD_SHOWN = 5
+"""Groups of held calls, those with the first deadlines; the page of held calls has all. As of silent sessions."""
+_EFFECTS = {
+    CAN_STOP: ("It stops before its next call.", "{} stop before their next call."),
+    CAN_BLOCK: ("It continues without tools.", "{} continue without tools."),
+    WATCH_ONLY: (
+        "It only reports its calls: a stop is recorded and cannot be enforced.",
+        "{} only report their calls: a stop is recorded and cannot be enforced.",
+    ),
+}
+_VERBS = {CAN_STOP: "stop {}", CAN_BLOCK: "block {}", WATCH_ONLY: "request {} stops"}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A loop that runs now.
+
+    Attributes
+    ----------
+    marks
+        Reach and how many sessions have it, in words.
+    button, effect
+        What the button of the card says, and what it will do.
+    """
+
+    loop: LoopingNow
+    title: str
+    marks: list[tuple[str, str]]
+    button: str
+    effect: str
+
+    @property
+    def session(self) -> Session:
+        """The costliest session."""
+        return self.loop.sessions[0]
+
+
+@never_cache
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """Show it."""
+    project = request.project
+    moment = selector.moment(project.pk)
+    context = {
+        "moment": moment,
+        "max_sessions": selector.MAX_SESSIONS,
+        "cards": [_card(one) for one in moment.loops],
+        "held_cards": held_groups.cards((project.pk,), HELD_SHOWN),
+        "silent": [(one, _title(incident)) for one, incident in moment.silent],
+        "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
+        "last_title": _title(moment.last),
+    }
+    return render(request, "now/page.html", context)
+
+
+def _title(incident: Incident | None) -> str:
+    return incident_text.title(incident) if incident is not None else "A loop"
+
+
+def _card(one: LoopingNow) -> Card:
+    reaches = one.reaches
+    return Card(one, _title(one.incident), _marks(reaches), button_of(reaches), effect_of(reaches))
+
+
+def _marks(reaches: Counter[str]) -> list[tuple[str, str]]:
+    if len(reaches) == 1:
+        return [(reach, REACH_WORDS[reach]) for reach in reaches]
+    return [
+        (reach, f"{reaches[reach]:,} {REACH_WORDS[reach][:1].lower()}{REACH_WORDS[reach][1:]}")
+        for reach in REACHES
+        if reaches[reach]
+    ]
+
+
+def button_of(reaches: Counter[str]) -> str:
+    """Return what a button that stops sessions of these reaches says: the numbers and what becomes of them."""
+    if reaches.total() == 1:
+        return STOP_WORDS[next(iter(reaches))].button
+    words = ", ".join(_VERBS[reach].format(f"{reaches[reach]:,}") for reach in REACHES if reaches[reach])
+    return words[:1].upper() + words[1:]
+
+
+def effect_of(reaches: Counter[str]) -> str:
+    """Return what a stop of sessions of these reaches will do, a sentence for each reach."""
+    if reaches.total() == 1:
+        return _EFFECTS[next(iter(reaches))][0]
+    if len(reaches) == 1:
+        ((reach, count),) = reaches.items()
+        return _EFFECTS[reach][1].format("Both" if count == 2 else f"All {count:,}")
+    return " ".join(
+        _EFFECTS[reach][1].format(f"{reaches[reach]:,}")
+        if reaches[reach] > 1
+        else _EFFECTS[reach][0].replace("It ", "One ", 1)
+        for reach in REACHES
+        if reaches[reach]
+    )
+
+
+def _curve(values: list[float]) -> str:
+    """Return the points of the curve in a view box of 100 by 48, the newest right."""
+    top = max(values) or 1.0
+    step = 100 / (len(values) - 1)
+    return " ".join(f"{place * step:.1f},{46 - 44 * value / top:.1f}" for place, value in enumerate(values))

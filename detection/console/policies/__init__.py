@@ -1,0 +1,1 @@
+"""Settings, presets, exceptions, suggestions, messages and what-ifs."""

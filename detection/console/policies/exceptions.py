@@ -1,0 +1,175 @@
+"""Exceptions: the form on an incident, the exceptions that were saved, and their undo."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from detection.console import permalinks
+from detection.console.access import ProjectRequest, actor_of, in_project, next_page
+from detection.console.loops import incident_text
+from detection.console.policies.policy_pages import expiry_of, tree_context
+from detection.engine.scopes import Scope
+from detection.models import AuditEntry, Incident, IncidentActivity, Role
+from detection.models.incidents import LabelReason
+from detection.selectors import incidents as selector
+from detection.services.errors import NotFound, ServiceError
+from detection.services.exceptions import exceptions
+from detection.services.policies import overrides
+
+MAX_EXCEPTIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SavedException:
+    """A row of the list."""
+
+    activity: IncidentActivity
+    incident: Incident
+    title: str
+    url: str
+    expires_at: datetime | None
+    is_changed_since: bool
+    """Nothing of it is left to undo."""
+
+    @property
+    def words(self) -> str:
+        """What it changes, without the time that `expires_at` has."""
+        return self.activity.note.removesuffix(exceptions.until_words(self.expires_at))
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it has no effect any more."""
+        return self.expires_at is not None and self.expires_at < timezone.now()
+
+
+@in_project()
+@require_safe
+def page(request: ProjectRequest) -> HttpResponse:
+    """List the exceptions that were saved and not undone."""
+    found = selector.exceptions(request.project.pk).select_related("incident")[:MAX_EXCEPTIONS]
+    urls = _urls(request.project.slug, found)
+    changed = exceptions.changed_since(request.project.pk, found)
+    rows = [
+        SavedException(
+            one,
+            one.incident,
+            incident_text.title(one.incident),
+            urls.get(one.pk, ""),
+            _expiry_of(one),
+            is_changed_since=one.pk in changed,
+        )
+        for one in found
+    ]
+    return render(request, "policies/exceptions.html", {"rows": rows, **tree_context(request)})
+
+
+def form_of(incident: Incident) -> dict[str, Any]:
+    """Return the context of the exception form: options, narrowest scope first, and which fit the label's reason."""
+    options = exceptions.narrowest_first(incident, exceptions.options(incident))
+    by_scope: dict[str, list[Any]] = {}
+    for option in options:
+        by_scope.setdefault(option.where, []).append(option)
+    current = exceptions.current(incident)
+    is_changed = current is not None and bool(exceptions.changed_since(incident.project_id, [current]))
+    return {
+        "exception_options": by_scope,
+        "max_reach": exceptions.MAX_REACH,
+        "reach_days": exceptions.REACH_DAYS,
+        "has_session_option": any(option.change.session for option in options),
+        "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
+        "preselected_expiry": exceptions.expiry_of(incident.label_reason),
+        "exception_reason": exceptions.reason_of(incident),
+        "argument_names": exceptions.varying_arguments(incident),
+        "current_exception": current,
+        "exception_url": _url_of(incident, current),
+        "is_exception_changed_since": is_changed,
+        "may_create_exception": current is None or is_changed,
+        "label_reasons": [one for one in LabelReason.choices if one[0]],
+        "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
+    }
+
+
+def _expiry_of(saved: IncidentActivity) -> datetime | None:
+    expires_at = saved.before.get("expires_at")
+    return datetime.fromisoformat(expires_at) if expires_at else None
+
+
+def _urls(slug: str, saved: Iterable[IncidentActivity]) -> dict[int, str]:
+    """Return the addresses of the settings of exceptions: the override, the tool rule, the session, or the history."""
+    entries = {one.before.get("entry"): one.pk for one in saved}
+    rows = AuditEntry.objects.filter(pk__in=[pk for pk in entries if pk]).only("action", "subject")
+    return {entries[row.pk]: _url(slug, row) for row in rows}
+
+
+def _url(slug: str, entry: AuditEntry) -> str:
+    if entry.action == "policy.save":
+        return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': entry.subject})}"
+    if entry.action == "policy.tool_rule":
+        pattern = Scope.parse(entry.subject).pattern
+        return f"{reverse('console:tool_rule', args=[slug])}?{urlencode({'pattern': pattern})}"
+    if entry.action == "session.policy":
+        return permalinks.session_url(slug, entry.subject)
+    return reverse("console:policy_history", args=[slug])
+
+
+def _url_of(incident: Incident, current: IncidentActivity | None) -> str:
+    if current is None or incident.project is None:
+        return ""
+    return _urls(incident.project.slug, [current]).get(current.pk, "")
+
+
+def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:
+    """Return the options that still apply: one for a stopped session applies only after it is resumed."""
+    is_stopped = incident.session is None or incident.session.stopped_at is not None
+    return [one for one in options if not (is_stopped and one.change.session)] or options
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Save an exception from an incident; the page then offers to undo it."""
+    option = request.POST.get("option", "")
+    try:
+        entry = exceptions.create_exception(
+            request.project.pk,
+            public_id,
+            actor_of(request),
+            option,
+            arguments=request.POST.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None,
+            note=request.POST.get("note", "").strip()[: overrides.MAX_NOTE_CHARACTERS],
+            # An exception of a session ends with it.
+            expires_at=None if option.startswith("session:") else expiry_of(request),
+        )
+        what = entry.note.partition(" (")[0]
+        messages.success(request, f"Exception saved. {what}. It takes effect on the next call.")
+    except NotFound:
+        raise Http404 from None
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    return redirect("console:incident", request.project.slug, public_id)
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def undo_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
+    """Restore what the exception of an incident has set, where it was not changed since."""
+    try:
+        exceptions.undo_exception(request.project.pk, public_id, actor_of(request))
+        messages.success(request, "Exception undone. It takes effect on the next call.")
+    except NotFound:
+        raise Http404 from None
+    except ServiceError as error:
+        messages.error(request, error.detail)
+    incident = reverse("console:incident", args=[request.project.slug, public_id])
+    return HttpResponseRedirect(next_page(request, incident))

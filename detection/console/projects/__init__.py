@@ -1,0 +1,1 @@
+"""Projects, their members, keys, agents and the pages of *Settings*."""

@@ -1,0 +1,1 @@
+"""The list of sessions and a session: map, trace, calls."""

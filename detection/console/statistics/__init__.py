@@ -1,0 +1,1 @@
+"""Figures over time and by group."""
