@@ -7,11 +7,10 @@ current one first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-import orjson
-
+from detection.integrations.otlp.messages import SpanMessage, parsed
 from detection.integrations.people import is_program_text
 
 Attributes = Mapping[str, Any]
@@ -69,25 +68,7 @@ CACHE_WRITE_TOKENS: Final = (
     "llm.token_count.prompt_details.cache_write",
 )
 COST: Final = ("operation.cost", "gen_ai.usage.cost", "llm.cost.total")
-MAX_MESSAGES: Final = 1_000
-"""Maximum number of messages of one model call that are read, if each has its own attributes."""
-_INPUTS: Final = ("gen_ai.input.messages", "ai.prompt.messages")
-_FLAT_INPUTS: Final = (
-    ("llm.input_messages.{}.message.role", "llm.input_messages.{}.message.content"),
-    ("gen_ai.prompt.{}.role", "gen_ai.prompt.{}.content"),
-)
-_FLAT_OUTPUTS: Final = (
-    "llm.output_messages.{}.message.content",
-    "gen_ai.completion.{}.content",
-    "ai.response.text",
-)
-_FLAT_CALLS: Final = (
-    "llm.output_messages.0.message.tool_calls.",
-    "gen_ai.completion.0.tool_calls.",
-    "ai.response.toolCalls",
-)
 _FINISH_REASONS: Final = ("gen_ai.response.finish_reasons", "gen_ai.completion.0.finish_reason")
-_TEXT_TYPES: Final = (None, "text", "input_text", "output_text")
 
 
 def text(attributes: Attributes, names: Iterable[str]) -> str:
@@ -113,86 +94,24 @@ def number(attributes: Attributes, names: Iterable[str]) -> float:
     return 0
 
 
-def parsed(value: Any) -> Any:
-    """Return the value of a JSON text, anything else unchanged."""
-    if isinstance(value, str) and value[:1] in ("{", "["):
-        try:
-            return orjson.loads(value)
-        except orjson.JSONDecodeError:
-            return value
-    return value
-
-
-def last_prompt(attributes: Attributes) -> str:
+def last_prompt(messages: Sequence[SpanMessage]) -> str:
     """Return the text of a person that a model call ends with; empty if it ends with anything else."""
-    messages = parsed(first(attributes, _INPUTS))
-    if isinstance(messages, list) and messages:
-        ends = [one if isinstance(one, dict) else {} for one in messages[-2:]]
-        said = [(one.get("role"), message_text(one)) for one in ends]
-        return _prompt_of(said[-1], said[0])
-    for role, content in _FLAT_INPUTS:
-        last_index = next((at for at in range(MAX_MESSAGES) if role.format(at) not in attributes), 0) - 1
-        if last_index >= 0:
-            places = (last_index, max(0, last_index - 1))
-            last, before = (
-                (attributes.get(role.format(at)), _plain(attributes.get(content.format(at)))) for at in places
-            )
-            return _prompt_of(last, before)
-    return ""
-
-
-def _prompt_of(last: tuple[Any, str], before: tuple[Any, str]) -> str:
-    """Return the text of the last message, each given as role and text, if a person wrote it."""
-    (role, text), (role_before, text_before) = last, before
-    said = text_before if role_before == "assistant" else ""
-    return text if role == "user" and not is_program_text(text, said) else ""
-
-
-def answer(attributes: Attributes) -> str | None:
-    """Return the text of a model's answer, empty if it said nothing; None if it called tools or was not recorded."""
-    messages = parsed(attributes.get("gen_ai.output.messages"))
-    if isinstance(messages, list):
-        said = [one for one in messages if isinstance(one, dict)]
-        found = "\n".join(filter(None, map(message_text, said)))
-        is_silent = bool(said) and not any(map(_has_more_than_text, said)) and not _has_called(attributes)
-        return found or ("" if is_silent else None)
-    texts = [_plain(attributes[name.format(0)]) for name in _FLAT_OUTPUTS if name.format(0) in attributes]
-    found = next(filter(None, texts), "")
-    return found or ("" if texts and not _has_called(attributes) else None)
-
-
-def _has_more_than_text(message: Mapping[str, Any]) -> bool:
-    parts = message.get("parts", message.get("content"))
-    return isinstance(parts, list) and any(
-        isinstance(part, dict) and part.get("type") not in _TEXT_TYPES for part in parts
-    )
-
-
-def _has_called(attributes: Attributes) -> bool:
-    """Return whether the attributes of an answer without a text say that it called tools, or its finish reason does."""
-    reasons = [parsed(attributes.get(name)) for name in _FINISH_REASONS]
-    if any("tool" in str(reason) or "function" in str(reason) for reason in reasons if reason is not None):
-        return True
-    return any(name.startswith(_FLAT_CALLS) for name in attributes)
-
-
-def message_text(message: Mapping[str, Any]) -> str:
-    """Return the text of a message with parts, or with a content; empty for calls and results of tools."""
-    parts = message.get("parts", message.get("content"))
-    return _plain(parts)
-
-
-def _plain(value: Any) -> str:
-    value = parsed(value)
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
+    if not messages or messages[-1].role != "user":
         return ""
-    texts = []
-    for part in value:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict) and part.get("type") in _TEXT_TYPES:
-            found = part.get("content") or part.get("text")
-            texts.append(found if isinstance(found, str) else "")
-    return "\n".join(filter(None, texts))
+    before = messages[-2].text if len(messages) > 1 and messages[-2].role == "assistant" else ""
+    text = messages[-1].text
+    return "" if is_program_text(text, before) else text
+
+
+def answer(attributes: Attributes, messages: Sequence[SpanMessage]) -> str | None:
+    """Return the text of a model's answer, empty if it said nothing; None if it called tools or was not recorded."""
+    found = "\n".join(filter(None, (message.text for message in messages)))
+    has_more = any(message.calls or message.results or message.says_more for message in messages)
+    is_silent = bool(messages) and not has_more and not _ends_with_call(attributes)
+    return found or ("" if is_silent else None)
+
+
+def _ends_with_call(attributes: Attributes) -> bool:
+    """Return whether the finish reason of an answer without a text says that it called tools."""
+    reasons = [parsed(attributes.get(name)) for name in _FINISH_REASONS]
+    return any("tool" in str(reason) or "function" in str(reason) for reason in reasons if reason is not None)

@@ -2,11 +2,13 @@
 
 Spans arrive when they end, a child before its parent, in batches that are cut anywhere. A request is read by itself;
 what has to be known of earlier ones, the service looks up. Ids of events follow from ids of spans alone, so that a span
-that arrives again changes nothing, in whatever company.
+that arrives again changes nothing, in whatever company. Where only the client of a model is instrumented, calls and
+results are read from the messages, and their ids follow from the conversation: its spans repeat them.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +17,9 @@ from typing import Any, Final, cast
 
 from detection.integrations.events import ReportedEvent
 from detection.integrations.hosts import MAX_ARGUMENT_CHARACTERS, without_ends
-from detection.integrations.otlp.attributes import parsed, text
+from detection.integrations.otlp.attributes import text
 from detection.integrations.otlp.decoding import OtlpError, Span
+from detection.integrations.otlp.messages import ModelTurn, parsed, turn_of
 from detection.integrations.otlp.spans import (
     AgentRun,
     Fact,
@@ -37,6 +40,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EARLIEST: Final = 365 * 86_400 * 10**9
 """Nanoseconds until 1971, the first year of times in events: a clock that was never set begins in 1970."""
 _NO_SERVICE: Final = "unknown_service"
+_CLIENTS: Final = re.compile(
+    r"(?:opentelemetry\.instrumentation|openinference\.instrumentation|logfire)"
+    r"\.(?:openai|openai_v2|anthropic|bedrock|cohere|google_genai|google_generativeai|groq|litellm|mistralai|ollama"
+    r"|together|vertexai|watsonx)(?:\.v\d)?"
+)
+"""Scopes of instrumentations that see a model's client and no tools. Their spans may have a parent that comes later."""
 _Key = tuple[str, str]
 Placed = tuple[tuple[int, int], ReportedEvent]
 """An event and its place among those of a request: its time, and its rank among those of the same time."""
@@ -123,6 +132,23 @@ class _Reading:
         self._rounds: dict[_Key, tuple[str, int]] = {}
         self._first_calls: dict[_Key, int] = {}
         self._join_rounds(facts)
+        with_tools = {span.trace_id for span, fact in facts if isinstance(fact, ToolRun)}
+        self._turns = {
+            (span.trace_id, span.span_id): turn
+            for span, fact in facts
+            if isinstance(fact, ModelResponse)
+            and span.trace_id not in with_tools
+            and self._is_of_client_alone(span)
+            and (turn := turn_of(text(span.resource, ("service.name",)), span.attributes)) is not None
+        }
+
+    def _is_of_client_alone(self, span: Span) -> bool:
+        """Whether no other span tells what the model called: none of an agent or a framework is above."""
+        ancestors = self._ancestors(span)
+        if any((one.trace_id, one.span_id) in self._facts for one in ancestors):
+            return False
+        is_whole = not (ancestors[-1] if ancestors else span).parent_id
+        return is_whole or _CLIENTS.fullmatch(span.scope) is not None
 
     def _join_rounds(self, facts: Sequence[tuple[Span, Fact]]) -> None:
         """Find the response that each call belongs to: the last one of its trace and session that ended before."""
@@ -149,7 +175,9 @@ class _Reading:
         if self._is_repeated(fact, ancestors):
             return None
         own = session_of(span)
-        found = SpanEvents(bounded(own or self._only_session.get(span.trace_id, "")), *key)
+        turn = self._turns.get(key)
+        named = own or self._only_session.get(span.trace_id, "") or (turn.session if turn else "")
+        found = SpanEvents(bounded(named), *key)
         if not span.is_identified:
             found.rejected = "invalid_id"
             return found
@@ -245,12 +273,28 @@ class _Reading:
                 (end, 0),
                 about("message", "answer", end) | {"role": "assistant", "content": fact.answer} | names,
             )
+        turn = self._turns.get((span.trace_id, span.span_id))
+        if turn is not None:
+            yield from _events_of_turn(turn, start, end, span.span_id)
         if fact.usage:
             # After the first call of its round, so that the cost is known to be that of the call.
             first_call = self._first_calls.get((span.trace_id, span.span_id))
             place = (end, 0) if first_call is None else (first_call, 2)
+            if turn is not None and turn.calls:
+                place = (end, 2)
             usage = {"round": span.span_id, "usage": dict(fact.usage)}
             yield place, about("usage", "usage", end) | usage | names
+
+
+def _events_of_turn(turn: ModelTurn, start: int, end: int, round_name: str) -> Iterable[Placed]:
+    """Return the calls of a model's answer, and the results that its request brought; each has one id for good."""
+    for one in turn.before:
+        # Stored already if the answer came before; its own round is not known here.
+        yield (start, -1), _call(one.name, start, one.call.tool, one.call_id, one.call.arguments)
+    for one, content in turn.results:
+        yield (start, 0), _result(one.name, start, one.call_id, content, is_error=None)
+    for one in turn.calls:
+        yield (end, 1), _call(one.name, end, one.call.tool, one.call_id, one.call.arguments, round_name)
 
 
 def call_events(
@@ -281,29 +325,45 @@ def call_events(
     cwd
         The directory in which it ran; empty if that is not known.
     """
+    call = _call(name, started_at, tool, call_id, arguments, round_name)
+    if cwd:
+        call["cwd"] = cwd
+    # Of calls and results at one moment, a result comes first, unless it is that of a call which took no time.
+    yield (started_at, 1), call
+    rank = 0 if ended_at > started_at else 3
+    yield (ended_at, rank), _result(name, ended_at, call_id, content, is_error=is_error)
+
+
+def _call(name: str, at: int, tool: str, call_id: str, arguments: Any, round_name: str = "") -> ReportedEvent:
     if isinstance(arguments, str) and len(arguments) > MAX_ARGUMENT_CHARACTERS:
         arguments = parsed(arguments)
     arguments = without_ends(arguments)
-    call: ReportedEvent = {"type": "call", "id": f"{name}-call", "tool": tool, "call_id": call_id}
+    call: ReportedEvent = {
+        "type": "call",
+        "id": f"{name}-call",
+        "tool": tool or "unnamed",
+        "call_id": call_id,
+    }
     call["arguments"] = arguments if isinstance(arguments, (dict, str)) else compact(arguments)
+    if round_name:
+        call["round"] = round_name
+    if (moment := as_moment(at)) is not None:
+        call["occurred_at"] = moment
+    return call
+
+
+def _result(name: str, at: int, call_id: str, content: Any, *, is_error: bool | None) -> ReportedEvent:
     result: ReportedEvent = {
         "type": "result",
         "id": f"{name}-result",
         "call_id": call_id,
         "is_error": is_error,
     }
-    if round_name:
-        call["round"] = round_name
-    if cwd:
-        call["cwd"] = cwd
     if content is not None:
         result["content"] = content
-    for event, at in ((call, started_at), (result, ended_at)):
-        if (moment := as_moment(at)) is not None:
-            event["occurred_at"] = moment
-    # Of calls and results at one moment, a result comes first, unless it is that of a call which took no time.
-    yield (started_at, 1), call
-    yield (ended_at, 0 if ended_at > started_at else 3), result
+    if (moment := as_moment(at)) is not None:
+        result["occurred_at"] = moment
+    return result
 
 
 def with_bounded_names(event: ReportedEvent, agent: str) -> ReportedEvent:

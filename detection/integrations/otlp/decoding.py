@@ -51,12 +51,14 @@ class Span:
         As decoded.
     resource
         Attributes of what sent it.
+    scope
+        Name of the instrumentation that made it.
     """
 
-    __slots__ = ("__dict__", "_message", "resource")
+    __slots__ = ("__dict__", "_message", "resource", "scope")
 
-    def __init__(self, message: trace_pb2.Span, resource: Mapping[str, Any]) -> None:
-        self._message, self.resource = message, resource
+    def __init__(self, message: trace_pb2.Span, resource: Mapping[str, Any], scope: str = "") -> None:
+        self._message, self.resource, self.scope = message, resource, scope
 
     @property
     def trace_id(self) -> str:
@@ -149,7 +151,7 @@ def spans_of(body: bytes, encoding: Encoding) -> list[Span]:
         resource = values_of(group.resource.attributes)
         for scope in group.scope_spans:
             _check_number(len(spans) + len(scope.spans))
-            spans += [Span(message, resource) for message in scope.spans]
+            spans += [Span(message, resource, scope.scope.name) for message in scope.spans]
     return spans
 
 

@@ -1,6 +1,7 @@
 """Reads single spans of agents, in the four dialects that instrumentations use, into what happened.
 
-Not read: the history that every span of a model repeats, prompts of the system, definitions of tools, and reasoning.
+Not read: prompts of the system, definitions of tools, and reasoning. Of the history that every span of a model repeats,
+`conversations` takes what is new, where no other span tells it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from detection.integrations.otlp import attributes as names
 from detection.integrations.otlp.decoding import Span
+from detection.integrations.otlp.messages import input_messages, output_messages, parsed
 from detection.strict_json import compact
 
 HANDOFF: Final = "handoff"
@@ -140,13 +142,13 @@ def _arguments(given: Any) -> tuple[dict[str, object] | str | None, str]:
 
     LangChain's callbacks wrap arguments together with the step of the graph, which differs in every call.
     """
-    value = names.parsed(given)
+    value = parsed(given)
     if not isinstance(value, dict):
         return (value if value is None or isinstance(value, str) else compact(value)), ""
     if "input_str" in value or ("inputs" in value and ("metadata" in value or "tags" in value)):
         more = value.get("kwargs")
         call_id = more.get("tool_call_id") if isinstance(more, dict) else None
-        inner = names.parsed(value.get("inputs") or value.get("input_str"))
+        inner = parsed(value.get("inputs") or value.get("input_str"))
         arguments = inner if isinstance(inner, (dict, str)) else compact(inner)
         return arguments, call_id if isinstance(call_id, str) else ""
     # The text as the model wrote it, where it is one: the parser of events checks it.
@@ -155,7 +157,7 @@ def _arguments(given: Any) -> tuple[dict[str, object] | str | None, str]:
 
 def _result(result: Any) -> tuple[Any, str, bool]:
     """Return the content of a result, the id of its call, and whether it says that the tool failed."""
-    value = names.parsed(result)
+    value = parsed(result)
     for _ in range(4):
         if not isinstance(value, dict):
             break
@@ -167,7 +169,7 @@ def _result(result: Any) -> tuple[Any, str, bool]:
         inner = next(
             (value[key] for key in ("output", "data", "kwargs") if isinstance(value.get(key), dict)), None
         )
-        value = names.parsed(inner)
+        value = parsed(inner)
     return result, "", False
 
 
@@ -186,6 +188,5 @@ def _model_response(found: names.Attributes) -> ModelResponse:
         usage["cost_usd"] = float(cost)
     models = [names.text(found, (name,)) for name in names.MODEL]
     model = next((one for one in models if one not in _UNKNOWN_MODELS), "")
-    return ModelResponse(
-        model, names.text(found, names.BACKEND), usage, names.last_prompt(found), names.answer(found)
-    )
+    prompt, answer = names.last_prompt(input_messages(found)), names.answer(found, output_messages(found))
+    return ModelResponse(model, names.text(found, names.BACKEND), usage, prompt, answer)
