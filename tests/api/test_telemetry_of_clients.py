@@ -16,7 +16,7 @@ RECORDED = sorted(path.name.removesuffix(".pb.gz") for path in PAYLOADS.glob("*.
 
 
 def recorded(name):
-    """A program that asked five times for the same search and then gave up, as its instrumentation told it."""
+    """A program that asked five times for the same search and then gave up, as its instrumentation reported it."""
     return ExportTraceServiceRequest.FromString(gzip.decompress((PAYLOADS / f"{name}.pb.gz").read_bytes()))
 
 
@@ -166,7 +166,7 @@ def test_a_call_that_has_a_span_of_its_own_counts_once(api):
     assert len(calls()) == 1
 
 
-def test_an_agents_answer_is_told_by_the_spans_of_its_tools(api):
+def test_below_an_agent_its_tools_have_spans_of_their_own(api):
     request = asked(0, ("a1", "x"), parent=b"p" * 8, scope="opentelemetry.instrumentation.openai.v1")
     about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": "finder"}
     tool_span(request, trace=b"a" * 16, span=b"p" * 8, **about)

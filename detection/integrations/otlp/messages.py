@@ -1,6 +1,6 @@
 """Reads the messages that a span of a model repeats, whichever way they are written, and what is new in them.
 
-Instrumentations of model clients know nothing of tools. What an agent called is in the answer, and what came of it in
+Instrumentations of model clients know nothing of tools. What an agent called is in the answer, and the results are in
 the messages of the next request.
 """
 
@@ -108,7 +108,7 @@ class ModelTurn:
     session
         A name that follows from how the conversation begins, up to its first call.
     before
-        The calls whose results the request brings; an earlier answer may have told them already.
+        The calls whose results the request brings; an earlier answer may have had them already.
     results
         Contents of the results, by the calls in `before`.
     calls
