@@ -45,6 +45,8 @@ SECTION_OF = {
     **dict.fromkeys(("session", "session_by_name"), "sessions"),
     **dict.fromkeys(
         (
+            "change_setting",
+            "verify_setting",
             "tool_rule",
             "policy_history",
             "message_templates",

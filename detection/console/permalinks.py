@@ -28,6 +28,12 @@ def call_url(project: str, name: str, seq: int) -> str:
     return f"{reverse('console:session_call', args=[project])}?{urlencode({'name': name, 'call': seq})}"
 
 
+def call_page_url(project: str, name: str, seq: int) -> str:
+    """Return the session's page with one call selected."""
+    page = session_url(project, name)
+    return f"{page}{'&' if '?' in page else '?'}call={seq}"
+
+
 def incident_url(project: str, public_id: str) -> str:
     """Return an incident's page."""
     return f"/p/{project}/incidents/{public_id}"

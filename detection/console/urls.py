@@ -27,7 +27,14 @@ from detection.console.integrations import (
 )
 from detection.console.loops import incident, incidents, loop_list, loop_page
 from detection.console.now import attention, containments, now_page
-from detection.console.policies import exceptions, message_templates, policy_pages, suggestions, what_if
+from detection.console.policies import (
+    change_here,
+    exceptions,
+    message_templates,
+    policy_pages,
+    suggestions,
+    what_if,
+)
 from detection.console.projects import (
     agents,
     audit,
@@ -106,6 +113,8 @@ urlpatterns = [
     path(_PROJECT + "approvals/ruling/label", decisions.label_ruling, name="label_ruling"),
     path(_PROJECT + "approvals/remembered/delete", decisions.delete_remembered, name="delete_remembered"),
     path(_PROJECT + "policies", policy_pages.page, name="policies"),
+    path(_PROJECT + "policies/change", change_here.page, name="change_setting"),
+    path(_PROJECT + "policies/verify", change_here.verify, name="verify_setting"),
     path(_PROJECT + "policies/tool-rule", policy_pages.tool_rule, name="tool_rule"),
     path(_PROJECT + "policies/what-if", what_if.page, name="what_ifs"),
     path(_PROJECT + "policies/what-if/create", what_if.create, name="create_what_if"),

@@ -45,6 +45,7 @@ __all__ = [
     "Top",
     "environment_override",
     "environment_variables",
+    "layers",
     "relevant_fields",
     "resolve",
     "stored_values",
@@ -248,17 +249,8 @@ def _memory_calls(values: Mapping[str, Any]) -> int:
 
 
 def _for_tool(policy: Policy, tool: str) -> Policy:
-    names = [outer(tool)]
-    if not policy.reads_plainly and tool != names[0]:
-        # What is said about a tool that dispatches holds for what it dispatches, unless that has a rule of its own.
-        names += [tool, inner(tool)]
-    traits = shipped_traits(names[-1])
-    rules = [rule for rule in policy._rules if fnmatchcase(names[0], rule.pattern)]
-    rules += [
-        rule
-        for rule in policy._rules
-        if rule not in rules and any(fnmatchcase(name, rule.pattern) for name in names[1:])
-    ]
+    rules, shipped = _rules_of(policy, tool)
+    traits = shipped_traits(shipped)
     for rule in rules:
         traits = traits.with_rule(
             rule.tool_class, rule.ignore_arguments, rule.volatile_result_fields, exempt=rule.exempt
@@ -266,13 +258,58 @@ def _for_tool(policy: Policy, tool: str) -> Policy:
     values, sources = policy.values, policy.sources
     own = [(rule.scope, rule.values) for rule in rules if rule.values]
     if own:
-        rank = own[0][0].rank
-        below = [one for one in policy._overrides if one[0].rank < rank]
-        above = [one for one in policy._overrides if one[0].rank > rank]
-        merged = resolve([*below, *own, *above])
+        merged = resolve(_with_rules(policy, own))
         values = {**merged.values, **{name: values[name] for name in _SESSION_WIDE}}
         sources = {**merged.sources, **{name: sources[name] for name in _SESSION_WIDE}}
     return Policy(values, sources, policy._overrides, policy._rules, traits)
+
+
+def _rules_of(policy: Policy, tool: str) -> tuple[list[ToolRule], str]:
+    """Return the rules of a tool, lowest first, and the name whose shipped traits it has."""
+    names = [outer(tool)]
+    if not policy.reads_plainly and tool != names[0]:
+        # What is said about a tool that dispatches holds for what it dispatches, unless that has a rule of its own.
+        names += [tool, inner(tool)]
+    rules = [rule for rule in policy._rules if fnmatchcase(names[0], rule.pattern)]
+    rules += [
+        rule
+        for rule in policy._rules
+        if rule not in rules and any(fnmatchcase(name, rule.pattern) for name in names[1:])
+    ]
+    return rules, names[-1]
+
+
+def _with_rules(policy: Policy, rules: Sequence[ScopedValues]) -> list[ScopedValues]:
+    """Return the overrides of a policy with those of tool rules, widest first."""
+    rank = Scope("tool", pattern="*").rank
+    below = [one for one in policy._overrides if one[0].rank < rank]
+    above = [one for one in policy._overrides if one[0].rank > rank]
+    return [*below, *rules, *above]
+
+
+def layers(policy: Policy, name: str, tool: str = "") -> tuple[KeptSetting, ...]:
+    """Return every value that a setting has for calls of a tool, weakest first; the last one applies.
+
+    Parameters
+    ----------
+    policy : Policy
+        Of a session or of names, before a tool is considered.
+    name : str
+        The setting; KeyError for an unknown one.
+    tool : str
+        Empty: before a tool is considered.
+
+    Returns
+    -------
+    tuple of KeptSetting
+        At first the value of the preset that applies. Costs as much as resolving the policy of a tool.
+    """
+    chosen = policy.for_tool(tool) if tool else policy
+    preset = DEFAULT_PRESET if name == "preset" else chosen.values["preset"]
+    first = KeptSetting(name, {**DEFAULTS, **PRESETS[preset]}[name], f"preset:{preset}")
+    rules = _rules_of(policy, tool)[0] if tool and name not in _SESSION_WIDE else []
+    scoped = _with_rules(policy, [(rule.scope, rule.values) for rule in rules])
+    return first, *(KeptSetting(name, own[name], str(scope)) for scope, own in scoped if name in own)
 
 
 def resolve(overrides: Iterable[ScopedValues], rules: Sequence[ToolRule] = ()) -> Policy:

@@ -21,6 +21,8 @@ from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 from detection.selectors.session_rows import SessionRow
 
 MAX_CHANGES = 500
+CALLED_SESSIONS = 50
+"""The newest sessions in which a call of some names is looked for."""
 
 
 ALL_SESSIONS = list_query(SESSIONS)
@@ -133,6 +135,32 @@ def get_session(project_id: int, external_id: str) -> Session | None:
         .filter(project_id=project_id, external_id=external_id)
         .first()
     )
+
+
+def first_call_since(
+    project_id: int, since: datetime, *, agent: str, backend: str, model: str, tool: str, session: str
+) -> Event | None:
+    """Return the first call after a time among the newest sessions with these names; empty names stand for any.
+
+    Two queries, over at most `CALLED_SESSIONS` sessions.
+    """
+    names = {"agent": agent, "backend": backend, "model": model, "external_id": session}
+    sessions = Session.objects.filter(
+        project_id=project_id,
+        last_event_at__gte=since,
+        **{name: value for name, value in names.items() if value},
+    ).order_by("-last_event_at")
+    ids = [*sessions.values_list("pk", flat=True)[:CALLED_SESSIONS]]
+    calls = Event.objects.filter(
+        project_id=project_id,
+        session_id__in=ids,
+        type=EventType.CALL,
+        received_at__gt=since,
+        call_number__gt=0,
+    )
+    if tool:
+        calls = calls.filter(tool=tool)
+    return calls.select_related("session").order_by("received_at").first() if ids else None
 
 
 @dataclass(frozen=True, slots=True)

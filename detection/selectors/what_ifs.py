@@ -105,6 +105,8 @@ def as_document(row: WhatIf, *, with_items: bool = True) -> dict[str, object]:
             "spent_usd": found.get("spent_usd", {"before": 0.0, "after": 0.0}),
             "decisions": found["decisions"],
             "endings": found.get("endings", {"before": {}, "after": {}}),
+            "stops": found["stops"],
+            "days": found["days"],
             "recorded": found["recorded"],
             "coverage": {
                 "share": round(covered.share, 4),

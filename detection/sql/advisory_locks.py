@@ -26,6 +26,7 @@ class AdvisoryLock(IntEnum):
     WHAT_IF = 0x4C47_000A
     ERASURE = 0x4C47_000B
     INDEXING = 0x4C47_000C
+    QUICK_REPLAY = 0x4C47_000D
 
 
 _KEY: Final = "%s # hashtext(coalesce(current_schema(), ''))"

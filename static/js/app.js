@@ -7,6 +7,7 @@ import { copyText } from "./copy.js";
 import { bindForms } from "./forms.js";
 import { bindPalette, openPalette } from "./palette.js";
 import { bindNotifications } from "./notifications.js";
+import { bindDialogs } from "./dialog.js";
 import { bindWhatIf } from "./what_if.js";
 
 bindKeys();
@@ -14,6 +15,7 @@ keepTimes();
 bindSelection();
 bindNotifications();
 bindPalette();
+bindDialogs();
 bindWhatIf();
 
 document.addEventListener("click", (event) => {

@@ -260,6 +260,8 @@ def screens(world: World) -> dict[str, str]:
         "loop": f"{base}/loops/{loop_of(world.incident).public_id}",
         "policies": f"{base}/policies",
         "policies of a model": f"{base}/policies?scope=model:openai/gpt-5",
+        "change here": f"{base}/policies/change?setting=max_repeats&scope=model:openai/gpt-5",
+        "verify": f"{base}/policies/verify?setting=max_repeats&model=gpt-5&backend=openai",
         "tool rule": f"{base}/policies/tool-rule?pattern=get_*",
         "new tool rule": f"{base}/policies/tool-rule",
         "policy history": f"{base}/policies/history",

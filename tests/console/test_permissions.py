@@ -40,6 +40,8 @@ RIGHTS = {
     "create_exception": (None, ADMINISTER),
     "undo_exception": (None, ADMINISTER),
     "policies": (READ, ADMINISTER),
+    "change_setting": (READ, OPERATE),
+    "verify_setting": (READ, None),
     "tool_rule": (READ, ADMINISTER),
     "exceptions": (READ, None),
     "policy_history": (READ, ADMINISTER),

@@ -332,6 +332,7 @@ def _changes(w):
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),
+        "policies.overrides.set_value": (lambda: None, lambda _: overrides.set_value(w.pk, Scope("backend", backend="x"), "max_repeats", 9, ANA)),
         "policies.overrides.delete_override": (
             lambda: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA),
             lambda _: overrides.delete_override(w.pk, Scope("backend", backend="x"), ANA),

@@ -148,6 +148,14 @@ class WhatIfCoverageSchema(Schema):
     failed_events: int = Field(description="Events that the replay could not evaluate.")
 
 
+class WhatIfStopsSchema(Schema):
+    """Loops that one of the two policies blocks, holds or stops and the other does not."""
+
+    count: int = Field(description="Number of loops.")
+    cost_usd: float = Field(description="Their cost in US dollars, without those labelled false alarms.")
+    false_stops: int = Field(description="How many of them are labelled `false_alarm`.")
+
+
 class WhatIfResultSchema(Schema):
     """The results so far."""
 
@@ -165,6 +173,14 @@ class WhatIfResultSchema(Schema):
     decisions: dict[str, dict[str, int]] = Field(description="Calls by decision, `before` and `after`.")
     endings: dict[str, dict[str, int]] = Field(
         description="Blocked calls that are to `finish`, `reuse` an answer or `delay`, `before` and `after`."
+    )
+    stops: dict[str, WhatIfStopsSchema] = Field(
+        description="Loops that only the current policy blocks, holds or stops (`lost`), "
+        "and only the changed one (`gained`)."
+    )
+    days: dict[str, list[int]] = Field(
+        description="Loops that each policy blocks, holds or stops by the day on which they were found (UTC): "
+        "before and after."
     )
     recorded: WhatIfRecordedSchema = Field(description="Agreement with the record.")
     coverage: WhatIfCoverageSchema = Field(description="Which calls were replayed.")

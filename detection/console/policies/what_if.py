@@ -347,8 +347,7 @@ def _listed(request: ProjectRequest, items: list[dict[str, Any]]) -> list[Replay
         if item["incident"]:
             url = reverse("console:incident", args=[slug, item["incident"]])
         else:
-            session = permalinks.session_url(slug, item["session"])
-            url = f"{session}{'&' if '?' in session else '?'}call={item['first_seq']}"
+            url = permalinks.call_page_url(slug, item["session"], item["first_seq"])
         chips = incident_text.DECISION_CHIPS
         after = chips[item["decision_after"]] if "decision_after" in item else ""
         title = _title(item["kind"], item["tool"])

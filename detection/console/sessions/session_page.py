@@ -19,7 +19,7 @@ from detection import clock
 from detection.console import formatting, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.loops import incident_text
-from detection.console.policies import setting_changes
+from detection.console.policies import change_here, setting_changes
 from detection.console.policies.policy_pages import reaction_values
 from detection.console.sessions import differences, session_family, session_navigator, trace
 from detection.console.sessions.session_navigator import MAX_DETAILED_CALLS, Navigator
@@ -313,7 +313,23 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         if shown.result
         else "",
         "skew": _skew(shown),
+        "decided": _decided(session, shown),
     }
+
+
+def _decided(session: Session, shown: CallRow) -> list[change_here.DecidedSetting]:
+    """Return the settings that decided about a call, with what applies now."""
+    if shown.verdict is None or not shown.verdict.policy:
+        return []
+    names = shown.agent or session.agent, shown.backend or session.backend, shown.model or session.model
+    slug, name = session.project.slug, session.external_id
+    return change_here.decided_settings(
+        slug,
+        shown.verdict.policy,
+        policies.effective(session.project, *names, shown.tool, session),
+        change_here.CallNames(*names, shown.tool, name),
+        permalinks.call_page_url(slug, name, shown.seq),
+    )
 
 
 def _skew(shown: CallRow) -> str:

@@ -140,6 +140,41 @@ def save_override(
 
 
 @transaction.atomic
+def set_value(
+    project_id: int | None,
+    scope: Scope,
+    name: str,
+    value: Any,
+    actor: Actor,
+    note: str = "",
+    expires_at: datetime | None = None,
+    *,
+    version: str | None = None,
+) -> None:
+    """Set one setting of the override or tool rule of a scope; its other settings and facts stay.
+
+    Parameters
+    ----------
+    value
+        None inherits it again; what then contains nothing is deleted.
+    expires_at
+        When what is permanently stored at the scope takes effect again.
+
+    Raises
+    ------
+    Invalid, ChangedMeanwhile
+        See `save_override`.
+    """
+    _lock(project_id)
+    values, facts = _parts(settings_of(document_of(_in_effect(project_id, scope))))
+    values[name] = value
+    if scope.kind == "tool" and value is None and not facts and len(values) == 1:
+        delete_override(project_id, scope, actor, note, version=version)
+    else:
+        save_override(project_id, scope, values, actor, note, expires_at, version=version, **facts)
+
+
+@transaction.atomic
 def delete_override(
     project_id: int | None, scope: Scope, actor: Actor, note: str = "", *, version: str | None = None
 ) -> None:

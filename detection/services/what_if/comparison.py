@@ -6,11 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, cast
 
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
+from detection.engine.memory import BLOCKING
+from detection.models.incidents import IncidentLabel
 from detection.services.ingestion.ingest import COST_DECIMALS
 from detection.services.what_if.replay import Detected
 
@@ -82,6 +84,18 @@ class SessionOutcome:
     policy_changed_at: datetime | None
 
 
+class Stops(TypedDict):
+    """Loops that one of two policies blocks, holds or stops and the other does not."""
+
+    count: int
+    cost_usd: float
+    false_stops: int
+
+
+def _no_stops() -> Stops:
+    return {"count": 0, "cost_usd": 0.0, "false_stops": 0}
+
+
 @dataclass(slots=True)
 class Findings:
     """The result of a what-if so far, as it is stored.
@@ -103,6 +117,11 @@ class Findings:
         Sessions and calls that could not be replayed, by reason.
     recorded
         How far the replay under the current policy reproduces what is recorded.
+    stops
+        Loops that only the current policy blocks, holds or stops (`lost`), and only the changed one (`gained`): how
+        many, what they cost, and how many of them a person labelled "not a loop".
+    days
+        Such loops of each policy by the day on which they were found (``2026-11-20``, UTC): before and after.
     """
 
     incidents: Counter[str] = field(default_factory=Counter)
@@ -122,6 +141,8 @@ class Findings:
     recorded: dict[str, Any] = field(
         default_factory=lambda: {"incidents": 0, "reproduced": 0, "not_found": {}, "not_recorded": {}}
     )
+    stops: dict[str, Stops] = field(default_factory=lambda: {"lost": _no_stops(), "gained": _no_stops()})
+    days: dict[str, list[int]] = field(default_factory=dict)
 
     @classmethod
     def load(cls, document: Mapping[str, Any]) -> Findings:
@@ -142,6 +163,8 @@ class Findings:
             replayed=Counter(document["replayed"]),
             missing={name: Counter(counts) for name, counts in document["missing"].items()},
             recorded=document["recorded"],
+            stops=document["stops"],
+            days=document["days"],
         )
 
     def dump(self) -> dict[str, Any]:
@@ -158,6 +181,7 @@ class Findings:
         after = before if outcome.after is outcome.before else _labelled(outcome.after, outcome.recorded)
         self.incidents.update(before=_recent(before, since), after=_recent(after, since))
         self._add_recorded(outcome, before, since)
+        self._add_days(before, after, since)
         if after is before:
             for one in before:
                 if one.opened_at >= since:
@@ -169,6 +193,7 @@ class Findings:
         for place, (one, other) in enumerate(found):
             if one.opened_at < since:
                 continue
+            self._add_stop(one, other)
             if other is None:
                 self._count("lost", outcome.name, one)
                 self._spend(one.loop_cost, 0.0)
@@ -180,6 +205,26 @@ class Findings:
             if other is None and one.opened_at >= since:
                 self._count("gained", outcome.name, one)
                 self._spend(0.0, one.loop_cost)
+                self._add_stop(None, one)
+
+    def _add_days(self, before: Iterable[Detected], after: Iterable[Detected], since: datetime) -> None:
+        for place, found in enumerate((before, after)):
+            for one in found:
+                if one.opened_at >= since and one.decision in BLOCKING:
+                    self.days.setdefault(f"{one.opened_at:%Y-%m-%d}", [0, 0])[place] += 1
+
+    def _add_stop(self, before: Detected | None, after: Detected | None) -> None:
+        """Count a loop that one of the policies blocks, holds or stops and the other does not."""
+        was, is_now = (
+            one if one is not None and one.decision in BLOCKING else None for one in (before, after)
+        )
+        if (was is None) == (is_now is None):
+            return
+        one = cast("Detected", was or is_now)
+        stops = self.stops["lost" if was else "gained"]
+        stops["count"] += 1
+        stops["cost_usd"] = round(stops["cost_usd"] + one.loop_cost, COST_DECIMALS)
+        stops["false_stops"] += one.label == IncidentLabel.FALSE_ALARM
 
     def _spend(self, before: float, after: float) -> None:
         _sum(self.spent_usd, before=before, after=after)

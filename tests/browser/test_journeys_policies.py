@@ -1,0 +1,65 @@
+"""Journeys about settings, as a person walks them: only clicks on what the screens offer, at most four each."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from detection.engine.scopes import Scope
+from detection.models import Override
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
+from tests.browser.pages import complaints, noise_of, sign_in
+from tests.console.scenes import loop, make_world
+
+MODEL = Scope.of(backend="openai", model="gpt-5")
+
+
+@pytest.fixture
+def world(site):
+    world = make_world()
+    overrides.save_override(world.project.pk, MODEL, {"max_repeats": 10}, SYSTEM, "a test")
+    loop(world.project, "s-2", calls=12)
+    return world
+
+
+def test_which_setting_blocked_it_and_change_it_there(site, world, page):
+    """Journey p: the session with the call selected, Change here, Save."""
+    noise = noise_of(page)
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/sessions/s-2")
+    page.locator("li a[data-seq]", has_text="blocked").first.click()
+    page.get_by_role("link", name="Change here: Limit for identical calls").click()
+    dialog = page.get_by_role("dialog", name="Limit for identical calls")
+    expect(dialog).to_contain_text("because model openai / gpt-5 says so")
+    value = dialog.get_by_label("New value")
+    expect(value).to_be_focused()
+    value.fill("6")
+    expect(dialog.get_by_role("status")).to_contain_text("1 loop would get a stricter reaction.")
+    expect(dialog.get_by_role("status")).to_contain_text("Replayed all 2 sessions of the last 7 days.")
+    expect(dialog).to_contain_text("Does not weaken detection, so no reason is needed.")
+    assert complaints(page) == []
+    dialog.get_by_role("button", name="Save 6").click()
+    line = page.locator(".settings li", has_text="Limit for identical calls")
+    expect(line).to_contain_text("6")
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 6}
+    # The same line leads to what verifies it.
+    line.get_by_role("link", name="Verify").click()
+    verifies = page.get_by_role("dialog", name="Limit for identical calls")
+    expect(verifies).to_contain_text("No matching call since")
+    verifies.get_by_role("link", name="Close").click()
+    expect(verifies).to_be_hidden()
+    assert noise == []
+
+
+def test_what_a_weaker_value_would_have_lost_is_red_and_needs_a_reason(site, world, page):
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/policies/change?setting=max_repeats&scope={MODEL}")
+    page.get_by_label("New value").fill("40")
+    expect(page.locator("#change-effect .act")).to_contain_text("You would no longer block or stop 1 loop")
+    page.get_by_role("button", name="Save 40").click()
+    expect(page.get_by_role("alert")).to_contain_text("Give a reason")
+    expect(page.get_by_label("New value")).to_have_value("40")
+    page.get_by_label(re.compile("Reason")).fill("a slow search")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator(".toast")).to_contain_text("is now 40 for model openai / gpt-5")
