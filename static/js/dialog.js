@@ -31,6 +31,6 @@ export function bindDialogs() {
       dialog.close();
     }
   });
-  // Nothing in a closed dialog goes on asking the server.
+  // A closed dialog sends no further requests.
   document.getElementById("dialog")?.addEventListener("close", ({ target }) => target.replaceChildren());
 }
