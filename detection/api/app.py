@@ -27,6 +27,7 @@ from detection.api.routes import (
     hooks,
     imports,
     incidents,
+    install_codes,
     integrations,
     loops,
     message_templates,
@@ -51,8 +52,9 @@ from detection.api.typed_bodies import StrictParser
 
 DESCRIPTION = """
 Agents send events, or ask the guard before a call runs. People and programs read sessions and incidents and change
-settings. Every request needs a key of the project: `Authorization: Bearer lg_…`. Errors are problem documents with a
-stable `code`. Times are ISO 8601 with an offset, durations are in seconds, and ids are opaque.
+settings. Every request needs a key of the project: `Authorization: Bearer lg_…`; only the exchange of an install code
+does not. Errors are problem documents with a stable `code`. Times are ISO 8601 with an offset, durations are in seconds,
+and ids are opaque.
 """
 # Bodies that routes read themselves, so Ninja does not add their schemas.
 _MORE_SCHEMAS: tuple[type[Schema], ...] = (
@@ -71,6 +73,7 @@ _ERRORS = {
     "404": "Not found in this project.",
     "405": "The path does not support this method.",
     "409": "The current state does not allow this.",
+    "410": "The code was used or has expired.",
     "412": "The object has changed since the version in `If-Match`, or exists despite `If-None-Match`.",
     "413": "The body, the batch or an event is too large.",
     "415": "The content type, character set or encoding is not supported.",
@@ -190,6 +193,7 @@ api.add_router("", gateway_traffic.router)
 api.add_router("", statistics.router)
 api.add_router("", rates.router)
 api.add_router("", integrations.router)
+api.add_router("", install_codes.router)
 api.add_router("", imports.router)
 api.add_router("", erasures.router)
 api.add_router("", what_if.router)

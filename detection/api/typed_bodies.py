@@ -72,8 +72,22 @@ def optional_body(request: HttpRequest, schema: type[Body]) -> Body:
         return schema()
     request_bodies.media_type(request)
     body = request_bodies.read_body(request)
-    if not body:
-        return schema()
+    return _checked(body, schema) if body else schema()
+
+
+def required_body(request: HttpRequest, schema: type[Body]) -> Body:
+    """Return the body of a route that needs no key, and so reads it itself.
+
+    Raises
+    ------
+    Problem, ValidationError
+        It is not valid.
+    """
+    request_bodies.media_type(request)
+    return _checked(request_bodies.read_body(request), schema)
+
+
+def _checked(body: bytes, schema: type[Body]) -> Body:
     try:
         return schema.model_validate(strict_document(body))
     except PydanticError as error:

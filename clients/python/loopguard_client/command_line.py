@@ -10,12 +10,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loopguard_client import imports, mcp
+from loopguard_client import imports, install_codes, mcp
 from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, hook_file, write_private
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
 from loopguard_client.hooks.hosts import Host, hook_script
-from loopguard_client.hooks.opencode import ALL_HOSTS
+from loopguard_client.hooks.opencode import ALL_HOSTS, PluginHost
 from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, keep, removal
 from loopguard_client.transport import NoAnswer, Transport
 
@@ -45,6 +45,15 @@ def _parser() -> argparse.ArgumentParser:
     login = commands.add_parser("login", help="store address and API key of the server for this account")
     login.add_argument("url", metavar="URL", help="address of the server, such as http://127.0.0.1:8300")
     login.set_defaults(run=_login)
+
+    connect = commands.add_parser(
+        "connect",
+        help="connect this account with the command that the console shows",
+        description="Turns a code of the console into a key, stores it, and installs the hooks that it is for.",
+    )
+    connect.add_argument("url", metavar="URL", help="address of the server")
+    connect.add_argument("code", metavar="CODE", help="the code, which is valid once and for ten minutes")
+    connect.set_defaults(run=_connect)
 
     hooks = commands.add_parser("hooks", help="guard a coding agent through its hooks")
     actions = hooks.add_subparsers(required=True, metavar="ACTION")
@@ -120,16 +129,41 @@ def _mcp(chosen: argparse.Namespace) -> int:
     return mcp.run(guard, chosen.server, session=chosen.session)
 
 
+def _connect(chosen: argparse.Namespace) -> int:
+    made = install_codes.exchange(chosen.url, chosen.code)
+    print(f"The code became the key {made.name!r}.")
+    if made.integration == install_codes.IMPORTS:
+        return _import_found(imports.FOLDERS, lambda: made.credentials, is_agreed=False)
+    if made.integration == install_codes.OPENTELEMETRY:
+        file = install_codes.write_exporter_settings(made.credentials)
+        print(f"Settings of the exporter written to {file}.")
+        print(f"Start the agent with them: set -a; . {file}; set +a")
+        return 0
+    print(f"Key stored in {made.credentials.store()}.")
+    host = ALL_HOSTS.get(made.integration)
+    if host is not None:
+        return _install_hooks(host, installation(host, made.credentials.url))
+    print("Programs of this account with the client find address and key there.")
+    return 0
+
+
 def _import(chosen: argparse.Namespace) -> int:
     folders = [one for one in imports.FOLDERS if chosen.only in (None, one.kind)]
+    return _import_found(folders, lambda: _credentials(chosen.url, store=False)[0], is_agreed=chosen.yes)
+
+
+def _import_found(
+    folders: Sequence[imports.SessionFolder], known: Callable[[], Credentials], *, is_agreed: bool
+) -> int:
+    """List the session files of agents, ask, and upload them."""
     found = {folder: files for folder in folders if (files := folder.files())}
     if not found:
         raise Problem("No session files were found: " + ", ".join(str(one.path) for one in folders) + ".")
     for folder, files in found.items():
         number = f"{len(files):,} file{'s' if len(files) > 1 else ''}"
         print(f"{folder.kind}: {number}, {imports.size_of(files) / 1e6:,.1f} MB in {folder.path}")
-    credentials, _ = _credentials(chosen.url, store=False)
-    if not chosen.yes:
+    credentials = known()
+    if not is_agreed:
         if not sys.stdin.isatty():
             raise Problem("Nothing was imported. Add --yes to import without being asked.")
         if input(f"Upload them to {credentials.url}? [y/N] ").strip().lower() not in ("y", "yes"):
@@ -193,6 +227,12 @@ def _install(chosen: argparse.Namespace) -> int:
         return _show(change)
     if stored:
         print(f"Key stored in {stored}.")
+    if chosen.project:
+        print("The hooks name files of this account: keep the settings out of the repository.")
+    return _install_hooks(host, change)
+
+
+def _install_hooks(host: Host | PluginHost, change: Change) -> int:
     if isinstance(host, Host):
         write_private(hook_file(), hook_script())
     if change.is_needed:
@@ -202,8 +242,6 @@ def _install(chosen: argparse.Namespace) -> int:
         f"LoopGuard's hooks are already installed in {change.file}.",
         f"Hooks installed in {change.file}.",
     )
-    if chosen.project:
-        print("The hooks name files of this account: keep the settings out of the repository.")
     if host.next_step:
         print(host.next_step)
         return 0

@@ -63,6 +63,8 @@ class Credentials:
     def store(self) -> Path:
         """Write both files, readable by this account only; return the one with the key.
 
+        Headers that somebody has added to it, such as tags, stay.
+
         Raises
         ------
         OSError
@@ -70,8 +72,12 @@ class Credentials:
         """
         folder().mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(folder() / "client.json", json.dumps({"url": self.url}) + "\n")
-        lines = ("# For curl -K. Keep it private.", f'header = "Authorization: Bearer {self.key}"', JSON_LINE)
-        write_private(curl_file(), "\n".join((*lines, "")))
+        key_line = f'header = "Authorization: Bearer {self.key}"'
+        text, changed = "", 0
+        with contextlib.suppress(OSError, ValueError):
+            text, changed = _KEY_LINE.subn(lambda _: key_line, curl_file().read_text(encoding="utf-8"))
+        lines = ("# For curl -K. Keep it private.", key_line, JSON_LINE, "")
+        write_private(curl_file(), text if changed else "\n".join(lines))
         return curl_file()
 
 

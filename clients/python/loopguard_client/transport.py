@@ -66,8 +66,8 @@ class Transport:
     ----------
     url : str
         Base address of the server, with or without ``/api/v1``.
-    key : str
-        API key.
+    key : str or None
+        API key; None for the one request that needs none.
     user_agent : str
         Name and version of the client.
 
@@ -77,11 +77,11 @@ class Transport:
         The address is not an HTTP address, or the key cannot be sent.
     """
 
-    def __init__(self, url: str, key: str, user_agent: str) -> None:
+    def __init__(self, url: str, key: str | None, user_agent: str) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise ValueError(f"The address of LoopGuard must be an HTTP address, not {url!r}.")
-        if not key or not key.isascii() or not key.isprintable() or " " in key:
+        if key is not None and (not key or not key.isascii() or not key.isprintable() or " " in key):
             raise ValueError("The LoopGuard API key is empty or contains invalid characters.")
         self.is_secure = parts.scheme == "https"
         self.host, self.port = parts.hostname, parts.port or (443 if self.is_secure else 80)
@@ -89,7 +89,7 @@ class Transport:
         self.prefix = path if path.endswith(PREFIX) else path + PREFIX
         self.url = f"{parts.scheme}://{parts.netloc}{path.removesuffix(PREFIX)}"
         self._headers = {
-            "Authorization": f"Bearer {key}",
+            **({} if key is None else {"Authorization": f"Bearer {key}"}),
             "Content-Type": "application/json",
             "Accept": "application/json",
             "User-Agent": user_agent,
