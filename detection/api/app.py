@@ -46,6 +46,7 @@ from detection.api.routes import (
 from detection.api.schemas.agents import EventBatchSchema, EventSchema, GuardRequestSchema
 from detection.api.schemas.common import ProblemSchema
 from detection.api.schemas.incidents import NoteRequestSchema
+from detection.api.schemas.install_codes import InstallCodeSchema
 from detection.api.schemas.sessions import StopRequestSchema
 from detection.api.schemas.settings import OverrideRequestSchema
 from detection.api.typed_bodies import StrictParser
@@ -62,6 +63,7 @@ _MORE_SCHEMAS: tuple[type[Schema], ...] = (
     EventBatchSchema,
     GuardRequestSchema,
     StopRequestSchema,
+    InstallCodeSchema,
     NoteRequestSchema,
     OverrideRequestSchema,
     ProblemSchema,

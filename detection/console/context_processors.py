@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,8 +19,10 @@ from detection.console.access import ProjectRequest
 from detection.console.accounts import preferences
 from detection.console.now import attention
 from detection.console.now.attention import Badge
+from detection.console.recent_cache import RecentCache
 from detection.models import Role
 from detection.selectors.containments import containments_of
+from detection.selectors.setup import SetUp, set_up_of
 from detection.services.storage.disk_space import disk_monitor
 
 NAVIGATION = (
@@ -39,6 +42,10 @@ COUNTED = {
     "loops": "Open loops",
 }
 """What the numbers of the entries count."""
+
+_STEPS_SECONDS = 10.0
+"""How long the first steps are not looked up again; a page of Connect always does. A judgement."""
+_steps_cache: RecentCache[tuple[float, SetUp]] = RecentCache(256)
 
 SECTION_OF = {
     **dict.fromkeys(("loop", "incidents", "incident"), "loops"),
@@ -113,12 +120,24 @@ def console(request: HttpRequest) -> dict[str, Any]:
         "held": SimpleLazyObject(
             lambda: attention.held_calls_of_page(cast("ProjectRequest", request), badges["approvals"].count)
         ),
+        "first_steps": SimpleLazyObject(partial(_first_steps, chosen, project.pk)),
         "navigation": SimpleLazyObject(partial(_navigation, project, page, badges)),
         "projects": SimpleLazyObject(partial(_projects, request, project.pk)),
         "storage_is_full": disk_monitor.is_full(),
         "contained": SimpleLazyObject(lambda: containments_of(project).rules),
     }
     return context
+
+
+def _first_steps(chosen: preferences.Preferences, project_id: int) -> SetUp | None:
+    """Return the first steps while they are shown: none once all are done; looked up every ten seconds."""
+    if chosen.setup == "hidden":
+        return None
+    known = _steps_cache.get((project_id,))
+    if known is None or (known[0] < time.monotonic() and known[1].done < known[1].total):
+        known = (time.monotonic() + _STEPS_SECONDS, set_up_of(project_id))
+        _steps_cache.put((project_id,), known)
+    return known[1] if known[1].done < known[1].total else None
 
 
 def _announcing(request: HttpRequest) -> dict[str, Any] | None:

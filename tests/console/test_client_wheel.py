@@ -43,8 +43,8 @@ def test_a_server_without_a_wheel_offers_none(client, settings):
 def test_the_connect_page_names_the_command(client, wheel, settings):
     project = make_project()
     client.force_login(make_member(project, Role.VIEWER))
-    page = html.unescape(client.get(f"/p/{project.slug}/connect").content.decode())
+    page = html.unescape(client.get(f"/p/{project.slug}/connect/guides/python").content.decode())
     assert f"pip install {settings.PUBLIC_URL}/client/{NAME}" in page
     settings.CLIENT_WHEEL = None
-    page = client.get(f"/p/{project.slug}/connect").content.decode()
+    page = client.get(f"/p/{project.slug}/connect/guides/python").content.decode()
     assert "pip install ./clients/python" in page

@@ -1,5 +1,6 @@
 """The guides of Connect: their commands run as they are shown, with the client and a shell, against a real server."""
 
+import ast
 import html
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from django.test import Client
 
 from detection.console.integrations.guides import GUIDES
 from detection.integrations.hosts import HOSTS, read_hook
+from detection.integrations.reach import REACH_WORDS, reach_of
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.hooks import handle_hook
@@ -48,7 +50,34 @@ def test_a_guide_tells_that_its_agent_is_heard_or_only_observed(reader, project)
     assert "Only watched" in reader("codex")
     call = EventRecord(type="call", session="d", tool="search", call_id="c", arguments="{}")
     guard(principal, GuardRequest(session="d", calls=(call,)))
-    assert "chip ok" in reader("python")
+    assert "Receiving" in reader("python")
+
+
+def test_each_tile_has_the_mark_that_its_sessions_get(reader, project):
+    page = re.sub(r"\s+", " ", html.unescape(reader("codex")))
+    for guide in GUIDES.values():
+        tile = page[page.index(f'class="tile" href="/p/guides/connect/guides/{guide.name}"') :][:700]
+        assert REACH_WORDS[reach_of(guide.integrations[0])] in tile
+    assert {GUIDES[name].reach for name in ("claude-code", "langgraph", "ai-sdk")} == {"can_stop"}
+    assert {GUIDES[name].reach for name in ("codex", "copilot", "mcp")} == {"can_block"}
+    assert {GUIDES[name].reach for name in ("opentelemetry", "imports")} == {"watch_only"}
+
+
+@pytest.mark.parametrize("name", [name for name, guide in GUIDES.items() if guide.kind == "adapter"])
+def test_an_adapter_has_what_its_snippet_imports(name):
+    guide = GUIDES[name]
+    tree = ast.parse((CLIENT / "loopguard_client" / f"{guide.module}.py").read_text())
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    imports = ast.parse(f"from loopguard_client import Guard\n{guide.attach}").body[1]
+    assert {alias.name for alias in imports.names} <= defined
+
+
+@pytest.mark.parametrize("name", [name for name, guide in GUIDES.items() if guide.kind == "package"])
+def test_a_package_exports_what_its_snippet_imports(name):
+    guide = GUIDES[name]
+    imported = re.match(r"import \{ (\w+) \}", guide.attach)[1]
+    source = (CLIENT.parent / "javascript" / "src" / f"{guide.module}.ts").read_text()
+    assert re.search(rf"export (async )?function {imported}\b", source)
 
 
 def test_an_unknown_guide_does_not_exist(project):

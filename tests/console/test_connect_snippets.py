@@ -13,6 +13,7 @@ import pytest
 from django.core.management import call_command
 from django.test import Client
 
+from detection.console.integrations.guides import GUIDES
 from detection.integrations.hosts import HOSTS
 from detection.models import ApiKey, Incident, Session
 from detection.services.ingestion.attempts import recorder
@@ -51,20 +52,33 @@ class Connect:
         self.base = f"/p/{self.project.slug}/connect"
         self._programs, self._home = programs, home
 
-    def snippets(self, path=""):
-        page = self.client.post(self.base + path, {"action": "create_key"}).content.decode()
+    def snippets(self, path, *, key=True):
+        form = {"action": "create_key"} if key else {}
+        page = self.client.post(self.base + path, form).content.decode()
         found = re.findall(r'<pre[^>]*id="snippet-([a-z-]+)"[^>]*>(.*?)</pre>', page, re.DOTALL)
         snippets = {name: html.unescape(one) for name, one in found}
         assert "lg_…" not in "".join(snippets.values())
         return snippets
 
     def paste(self, snippet, *program):
-        done = subprocess.run(
+        done = self._run(snippet, *program)
+        assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def fails(self, snippet):
+        done = self._run(snippet)
+        assert done.returncode == 1, f"{snippet}\n{done.stdout}\n{done.stderr}"
+        return done.stderr
+
+    def _run(self, snippet, *program):
+        return subprocess.run(
             [*(program or ("sh", "-e"))], input=snippet, text=True, capture_output=True, timeout=120, check=False,
             cwd=self._home, env={"HOME": str(self._home), "PATH": f"{self._programs}:/usr/bin:/bin", "PIP_NO_INDEX": "1"},
         )  # fmt: skip
-        assert done.returncode == 0, f"{snippet}\n{done.stdout}\n{done.stderr}"
-        return done.stdout
+
+    def files(self):
+        found = (one for one in self._home.rglob("*") if one.is_file() and ".cache" not in one.parts)
+        return sorted(f"~/{one.relative_to(self._home)}" for one in found)
 
     def python(self):
         return str(self._programs / "python")
@@ -72,7 +86,7 @@ class Connect:
 
 @needs_curl
 def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
-    snippets = connect.snippets()
+    snippets = connect.snippets("/guides/api")
     key = ApiKey.objects.get(name="Connect")
     assert sorted(key.scopes) == ["guard", "ingest"]
     verdicts = [json.loads(line) for line in connect.paste(snippets.pop("curl")).splitlines()]
@@ -83,16 +97,83 @@ def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
     recorder.flush()
     attempts = text(connect.client.get(f"{connect.base}/attempts"))
     assert all(said in attempts for said in ("answered “allow”", "answered “block”", "2 accepted"))
-    connect.paste(snippets.pop("install"))
-    printed = connect.paste(snippets.pop("client"), connect.python(), "-").splitlines()
-    assert printed[0] == "0 results"
-    assert "search_web" in printed[-1]
-    # The usage that the client reports before a call is what the loop costs.
-    assert float(Incident.objects.latest("pk").cost_usd) == 0.012
     printed = connect.paste(snippets.pop("python"), sys.executable, "-").splitlines()
     assert [line.startswith("(True") for line in printed] == [True, True, True, False]
-    assert snippets.keys() == {"import"}
-    assert Session.objects.filter(project=connect.project).count() == 5
+    assert not snippets
+    assert Session.objects.filter(project=connect.project).count() == 4
+
+
+@needs_curl
+@pytest.mark.parametrize("host", HOSTS)
+def test_the_one_command_connects_a_coding_agent_and_changes_what_it_lists(connect, host):
+    page = connect.client.post(f"{connect.base}/guides/{host}", {"action": "create_code"})
+    command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page.content.decode(), re.DOTALL)[1])
+    assert "lg_" not in command
+    assert "Waiting for the command" in text(page)
+    before = {*connect.files()}
+    said = connect.paste(command)
+    key = ApiKey.objects.get()
+    assert (key.scopes, key.name.partition(" on ")[0]) == (["guard"], HOSTS[host].title)
+    changed = {str(file) for file in {*connect.files()} - before}
+    listed = " ".join(GUIDES[host].changes)
+    for file in changed:
+        assert any(place in listed for place in (file, f"{'/'.join(file.split('/')[:3])}", "file loopguard.js")), file
+    assert "~/.loopguard/curl" in changed
+    assert (connect._home / ".loopguard" / "curl").stat().st_mode & 0o777 == 0o600
+    assert key.public_id not in said
+    arrived = text(connect.client.get(f"{connect.base}/attempts?guide={host}"))
+    assert "Installed on" in arrived
+    assert "Waiting for a first call" in arrived
+    assert "was used" in connect.fails(command.split("&& ")[1])
+    connect.paste(GUIDES[host].removal.replace("pip uninstall", "pip uninstall -y"))
+    assert not {*connect.files()} - before - {one for one in connect.files() if "before-loopguard" in one}
+
+
+@needs_curl
+def test_what_arrives_is_shown_from_the_command_to_the_blocked_call(connect):
+    page = connect.client.post(f"{connect.base}/guides/claude-code", {"action": "create_code"}).content.decode()
+    command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1])
+    connect.paste(command)
+    settings = json.loads((connect._home / ".claude" / "settings.json").read_text())
+    hook = settings["hooks"]["PreToolUse"][0]["hooks"][0]["command"]
+    for number in range(4):
+        body = {
+            "hook_event_name": "PreToolUse", "session_id": "first-run", "tool_name": "Read",
+            "tool_input": {"path": "config.yml"}, "tool_use_id": f"c{number}",
+        }  # fmt: skip
+        connect.paste(f"printf %s {shlex.quote(json.dumps(body))} | sh -c {shlex.quote(hook)}")
+    arrived = text(connect.client.get(f"{connect.base}/attempts?guide=claude-code"))
+    assert "First call received: Read" in arrived
+    assert "Blocked the 4th identical call" in arrived
+    bad = {"Authorization": f"Bearer lg_{ApiKey.objects.get().public_id}_wrong"}
+    Client().post("/api/v1/hooks/claude-code", {}, content_type="application/json", headers=bad)
+    recorder.flush()
+    arrived = text(connect.client.get(f"{connect.base}/attempts?guide=claude-code"))
+    assert "Rejected: hooks" in arrived
+    assert "unknown_key" in arrived
+
+
+def test_the_commands_for_traces_and_past_runs_write_only_what_they_list(connect, tmp_path):
+    def run(name, answer=""):
+        page = connect.client.post(f"{connect.base}/guides/{name}", {"action": "create_code"}).content.decode()
+        command = re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1]
+        return connect.paste(html.unescape(command))
+
+    run("opentelemetry")
+    assert connect.files() == ["~/.loopguard/opentelemetry.env"]
+    assert ApiKey.objects.get().scopes == ["ingest"]
+    exported = connect.paste(
+        'set -a; . ~/.loopguard/opentelemetry.env; set +a; printf %s "$OTEL_EXPORTER_OTLP_HEADERS"'
+    )
+    assert exported.startswith("Authorization=Bearer%20lg_")
+    (tmp_path / ".claude" / "projects").mkdir(parents=True)
+    (tmp_path / ".claude" / "projects" / "past.jsonl").write_text("{}")
+    before = connect.files()
+    page = connect.client.post(f"{connect.base}/guides/imports", {"action": "create_code"}).content.decode()
+    command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1])
+    assert "Nothing was imported" in connect.fails(command)  # it asks, and nobody answers
+    assert connect.files() == before
+    assert ApiKey.objects.latest("pk").expires_at is not None
 
 
 def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeypatch):
@@ -103,7 +184,7 @@ def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeyp
     folder = tmp_path / ".claude" / "projects"
     folder.mkdir(parents=True)
     (folder / "past.jsonl").write_text(json.dumps(line))
-    program, _, words = connect.snippets()["import"].partition(" import_transcripts ")
+    program, _, words = connect.snippets("/guides/imports", key=False)["import"].partition(" import_transcripts ")
     assert program.endswith("python3 manage.py")
     kind, place, *options = shlex.split(words)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -134,9 +215,13 @@ def test_the_commands_of_mcp_and_python_run_as_they_are_pasted(connect):
     assert json.loads(snippets["mcp-settings"])["mcpServers"]["files"]["args"][:2] == ["mcp", "--"]
     snippets = connect.snippets("/guides/python")
     connect.paste(snippets["install"])
-    assert "0 results" in connect.paste(snippets["client"], connect.python(), "-")
+    printed = connect.paste(snippets["client"], connect.python(), "-").splitlines()
+    assert printed[0] == "0 results"
+    assert "search_web" in printed[-1]
+    # The usage that the client reports before a call is what the loop costs.
+    assert float(Incident.objects.latest("pk").cost_usd) == 0.012
     # A model and its provider's key are needed to run it; the adapter has tests of its own.
-    compile(snippets["langchain"], "langchain", "exec")
+    compile(connect.snippets("/guides/langchain")["adapter"], "langchain", "exec")
 
 
 @needs_curl
@@ -161,12 +246,9 @@ def test_the_demo_completes_no_step_and_the_first_event_of_an_agent_does(connect
 
     asks(demo)
     connect.client.post(f"{connect.base}/sample")
-    page = connect.client.get(connect.base)
-    assert "Waiting for an agent's first event" in text(page)
-    assert 'class="n done"' not in page.content.decode()
+    assert "Set up 0 of 6" in text(connect.client.get(connect.base))
+    assert "Waiting for a first call" in text(connect.client.get(f"{connect.base}/attempts?guide=api"))
     call["session"] = "mine"
     asks({"Authorization": f"Bearer {make_key(connect.project)}"})
-    refreshed = connect.client.get(f"{connect.base}/attempts?first=yes")
-    assert "hx-get" not in refreshed.content.decode()
-    assert "Open its session" in text(refreshed)
-    assert connect.client.get(connect.base).content.decode().count('class="n done"') == 3
+    assert "First call received: t" in text(connect.client.get(f"{connect.base}/attempts?guide=api"))
+    assert "Set up 2 of 6" in text(connect.client.get(connect.base))

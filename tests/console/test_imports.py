@@ -169,7 +169,7 @@ def test_before_a_large_body_is_read_the_front_asks_for_admission(operator, proj
 
 def test_connect_shows_the_command_of_an_import_with_prices_and_data_folder(operator, project, settings):
     settings.PROGRAM = "LOOPGUARD_DATA=/srv/data python3 manage.py"
-    shown = text(operator.get(f"/p/{project.slug}/connect"))
+    shown = text(operator.get(f"/p/{project.slug}/connect/guides/imports"))
     command = (
         "import_transcripts claude-code ~/.claude/projects --usd-per-million-tokens 3 15 --project support"
     )
@@ -236,7 +236,7 @@ def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator,
     shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
     assert "The guard would have reacted" in shown
     assert "the session ended in the loop" in shown
-    assert "Waiting for an agent's first event" in text(operator.get(f"/p/{project.slug}/connect"))
+    assert "Set up 0 of 6" in text(operator.get(f"/p/{project.slug}/connect"))
     assert "Stop…" not in text(operator.get(f"/p/{project.slug}/sessions/{incident.session_name}"))
 
 

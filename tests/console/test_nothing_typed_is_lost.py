@@ -132,7 +132,7 @@ def test_a_form_that_arrives_again_is_handled_once_and_answered_alike(world, bro
     ("form", "leads_to", "rows"),
     [
         (("keys", {"name": "ci", "scopes": "ingest"}), "keys", ApiKey),
-        (("connect", {"action": "create_key"}), "connect", ApiKey),
+        (("connect/guides/api", {"action": "create_key"}), "connect/guides/api", ApiKey),
         (("connect/base-url/openai", {"action": "create_key"}), "connect/base-url/openai", ApiKey),
         (("members", {"action": "invite", "role": "viewer", "days": "7"}), "members", Invitation),
         (

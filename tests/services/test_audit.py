@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +33,7 @@ from detection.models import (
     SignIn,
 )
 from detection.selectors import held_groups
-from detection.services import agent_messages, audit, keys, saved_views, tags
+from detection.services import agent_messages, audit, install_codes, keys, saved_views, tags
 from detection.services.accounts import passwords, second_factor, sign_ins
 from detection.services.alerting import alert_routes, destinations, notifications, silences
 from detection.services.approvals import decisions, group_decisions, judge_consultation
@@ -329,6 +330,9 @@ def _changes(w):
             w.left, lambda _: loop_triage.unassign_former_members(w.pk, ANA)
         ),
         "incidents.loop_triage.bulk": (w.loop, lambda p: loop_triage.bulk(w.pk, [p], "done", ANA)),
+        "install_codes.create_code": (w.person, lambda p: install_codes.create_code(
+            w.project, replace(ANA, user_id=p.pk), integration="codex", title="Codex", scope="guard"
+        )),
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),

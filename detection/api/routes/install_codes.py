@@ -20,7 +20,7 @@ router = Router(tags=["integrations"])
     "/install-codes/exchange",
     auth=None,
     response={201: InstalledKeySchema},
-    summary="Exchange an install code",
+    summary="Create a key with an install code",
     openapi_extra=described(InstallCodeSchema, required=True),
 )
 def exchange_install_code(request: ApiRequest) -> HttpResponse:

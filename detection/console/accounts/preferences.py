@@ -28,17 +28,20 @@ CHOICES = {
     ),
     "shortcuts": (("on", "On"), ("off", "Off")),
     "notifications": (("on", "On"), ("off", "Off")),
+    "setup": (("shown", "Shown"), ("hidden", "Hidden")),
 }
 TITLES = {
     "theme": "Theme",
     "time": "Times",
     "shortcuts": "Single-key shortcuts",
     "notifications": "Notifications",
+    "setup": "First steps",
 }
 HELP = {
     "time": "Hover over a time to see it in UTC.",
     "shortcuts": "Keys like j, k and r. Press ? on any page for the list.",
     "notifications": "The browser notifies you of held calls while LoopGuard is open in another tab or window.",
+    "setup": "The list “Set up” in the navigation, until all six steps are done.",
 }
 
 
@@ -50,6 +53,7 @@ class Preferences:
     time: str = "relative"
     shortcuts: str = "on"
     notifications: str = "off"
+    setup: str = "shown"
 
 
 def of(request: HttpRequest) -> Preferences:

@@ -14,6 +14,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.single_submission import shows_secret
+from detection.integrations.reach import Reach, reach_of
 from detection.models import BackendKind, KeyScope, Role
 from detection.selectors.gateway import gateway_url, heard_through_gateway, list_backends, litellm_url
 from detection.services import keys
@@ -37,8 +38,8 @@ class BaseUrlGuide:
 
     Attributes
     ----------
-    name, title
-        Name in URLs, and title for people.
+    name, title, letters
+        Name in URLs, title for people, and what its tile shows instead of a logo.
     kind
         Kind of the backends that it uses; empty for LiteLLM, which needs none.
     base_url
@@ -53,37 +54,44 @@ class BaseUrlGuide:
 
     name: str
     title: str
+    letters: str
     kind: str
     base_url: str
     summary: str
     prevents: tuple[str, ...]
     check: str
 
+    @property
+    def reach(self) -> Reach:
+        """What can be done to its sessions."""
+        return reach_of("gateway" if self.kind else "litellm")
+
 
 _GUIDES: Final = (
     BaseUrlGuide(
         "openai",
         "OpenAI base URL",
+        "OU",
         BackendKind.OPENAI.value,
         "https://api.openai.com/v1",
         "For the OpenAI SDK, Codex and any program that uses the chat completions or responses API.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session "
-        "under Live.",
+        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session.",
     ),
     BaseUrlGuide(
         "anthropic",
         "Anthropic base URL",
+        "AU",
         BackendKind.ANTHROPIC.value,
         "https://api.anthropic.com",
         "For the Anthropic SDK, Claude Code and any program that uses Anthropic's messages API.",
         (*_VERDICTS, _FAILURE),
-        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session "
-        "under Live.",
+        "Send one request: it appears under Traffic within seconds, and the first tool call starts a session.",
     ),
     BaseUrlGuide(
         "litellm",
         "LiteLLM",
+        "Li",
         "",
         "",
         "For every agent behind LiteLLM's proxy, which passes requests and responses to LoopGuard as a guardrail.",
@@ -96,7 +104,7 @@ _GUIDES: Final = (
             "A held call waits for its approval until the guardrail's timeout.",
             "While LoopGuard is unreachable, unreachable_fallback decides whether responses pass.",
         ),
-        "Send one request with a tool call through the proxy: its session is listed under Live.",
+        "Send one request with a tool call through the proxy: its session is listed.",
     ),
 )
 BASE_URL_GUIDES: Final = {guide.name: guide for guide in _GUIDES}
