@@ -54,8 +54,8 @@ from detection.api.typed_bodies import StrictParser
 DESCRIPTION = """
 Agents send events, or ask the guard before a call runs. People and programs read sessions and incidents and change
 settings. Every request needs a key of the project: `Authorization: Bearer lg_…`; only the exchange of an install code
-does not. Errors are problem documents with a stable `code`. Times are ISO 8601 with an offset, durations are in seconds,
-and ids are opaque.
+does not. Errors are problem documents with a stable `code`. Times are ISO 8601 with an offset, durations are in
+seconds, and ids are opaque.
 """
 # Bodies that routes read themselves, so Ninja does not add their schemas.
 _MORE_SCHEMAS: tuple[type[Schema], ...] = (

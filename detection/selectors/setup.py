@@ -23,7 +23,7 @@ _DONE: Final = {
     "connected": "detection_apikey WHERE project_id = %(project)s AND NOT is_demo AND last_used_at IS NOT NULL",
     "called": f"{_OWN_SESSIONS} AND call_count > 0",
     "stopped": f"{_OWN_SESSIONS} AND blocked_count > 0",
-    "told": "detection_alertroute WHERE project_id = %(project)s AND is_enabled",
+    "has_route": "detection_alertroute WHERE project_id = %(project)s AND is_enabled",
     "budgeted": (
         "detection_override WHERE project_id = %(project)s AND (values @> '{\"session_budget_enabled\": true}'"
         " OR values @> '{\"budget_enabled\": true}' OR values @> '{\"family_budget_enabled\": true}')"
@@ -47,7 +47,7 @@ class SetUp:
     connected: bool
     called: bool
     stopped: bool
-    told: bool
+    has_route: bool
     budgeted: bool
     invited: bool
 
@@ -66,9 +66,8 @@ def set_up_of(project_id: int) -> SetUp:
     """Return the steps of a project; one statement that reads a row for each step that was taken."""
     with connection.cursor() as cursor:
         cursor.execute(_QUERY, {"project": project_id})
-        *taken, invited, inviting = cursor.fetchone()
-    connected, called, *others = taken
-    return SetUp(connected or called, called, *others, invited or inviting)
+        connected, called, stopped, has_route, budgeted, invited, inviting = cursor.fetchone()
+    return SetUp(connected or called, called, stopped, has_route, budgeted, invited or inviting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +88,7 @@ def arrivals(project_id: int, *, key_id: str = "", integrations: Collection[str]
     """
     since = timezone.now() - ARRIVED_WITHIN
     sessions = Session.objects.filter(project_id=project_id, is_demo=False, last_event_at__gte=since)
-    sessions = (
-        sessions.filter(api_key=key_id) if key_id else sessions.filter(integration__in=[*integrations])
-    )
+    sessions = sessions.filter(api_key=key_id) if key_id else sessions.filter(integration__in=[*integrations])
     first = sessions.filter(call_count__gt=0).order_by("started_at", "id").first()
     blocked = sessions.filter(blocked_count__gt=0).order_by("started_at", "id").first()
     attempts = Attempt.objects.filter(Q(status__gte=400) | Q(rejected__gt=0), at__gte=since)

@@ -22,7 +22,7 @@ from detection.services.errors import Conflict, Invalid, ServiceError
 LIFETIME: Final = timedelta(minutes=10)
 """Enough to change to a terminal and paste; a judgement."""
 REMEMBERED_SECONDS: Final = 86_400.0
-"""How long a code that was used or has expired is told from one that never was, and the page shows what became of it."""
+"""How long a used or expired code differs from one that never was, and the page shows what became of it."""
 MAX_MACHINE_CHARACTERS: Final = 40
 SCOPES: Final = (KeyScope.GUARD.value, KeyScope.INGEST.value)
 """What a code can become: a key that reads or changes nothing."""
@@ -132,7 +132,9 @@ def create_code(
         Another scope, or the actor is no person.
     """
     if scope not in SCOPES or actor.user_id is None:
-        raise Invalid("A code becomes a key of a person that can only guard or only send events.", field="scope")
+        raise Invalid(
+            "A code becomes a key of a person that can only guard or only send events.", field="scope"
+        )
     raw = "".join(secrets.choice(_ALPHABET) for _ in range(_CHARACTERS))
     code = "-".join(raw[start : start + 6] for start in range(0, _CHARACTERS, 6))
     made = Installation(timezone.now() + LIFETIME)
@@ -146,9 +148,7 @@ def create_code(
             brief_records.delete(earlier["code"])
         digest = _digest(code)
         brief_records.store(digest, asdict(offer), REMEMBERED_SECONDS)
-        brief_records.store(
-            place, {"code": digest, "expires_at": offer.expires_at}, REMEMBERED_SECONDS
-        )
+        brief_records.store(place, {"code": digest, "expires_at": offer.expires_at}, REMEMBERED_SECONDS)
         audit.record(
             actor,
             "key.code",

@@ -107,7 +107,9 @@ def test_every_snippet_of_the_page_runs_as_it_is_pasted(connect):
 @pytest.mark.parametrize("host", HOSTS)
 def test_the_one_command_connects_a_coding_agent_and_changes_what_it_lists(connect, host):
     page = connect.client.post(f"{connect.base}/guides/{host}", {"action": "create_code"})
-    command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page.content.decode(), re.DOTALL)[1])
+    command = html.unescape(
+        re.search(r'<pre id="connect-command">(.*?)</pre>', page.content.decode(), re.DOTALL)[1]
+    )
     assert "lg_" not in command
     assert "Waiting for the command" in text(page)
     before = {*connect.files()}
@@ -117,7 +119,9 @@ def test_the_one_command_connects_a_coding_agent_and_changes_what_it_lists(conne
     changed = {str(file) for file in {*connect.files()} - before}
     listed = " ".join(GUIDES[host].changes)
     for file in changed:
-        assert any(place in listed for place in (file, f"{'/'.join(file.split('/')[:3])}", "file loopguard.js")), file
+        assert any(
+            place in listed for place in (file, f"{'/'.join(file.split('/')[:3])}", "file loopguard.js")
+        ), file
     assert "~/.loopguard/curl" in changed
     assert (connect._home / ".loopguard" / "curl").stat().st_mode & 0o777 == 0o600
     assert key.public_id not in said
@@ -131,7 +135,9 @@ def test_the_one_command_connects_a_coding_agent_and_changes_what_it_lists(conne
 
 @needs_curl
 def test_what_arrives_is_shown_from_the_command_to_the_blocked_call(connect):
-    page = connect.client.post(f"{connect.base}/guides/claude-code", {"action": "create_code"}).content.decode()
+    page = connect.client.post(
+        f"{connect.base}/guides/claude-code", {"action": "create_code"}
+    ).content.decode()
     command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1])
     connect.paste(command)
     settings = json.loads((connect._home / ".claude" / "settings.json").read_text())
@@ -149,13 +155,15 @@ def test_what_arrives_is_shown_from_the_command_to_the_blocked_call(connect):
     Client().post("/api/v1/hooks/claude-code", {}, content_type="application/json", headers=bad)
     recorder.flush()
     arrived = text(connect.client.get(f"{connect.base}/attempts?guide=claude-code"))
-    assert "Rejected: hooks" in arrived
+    assert "401 unknown_key" in arrived
     assert "unknown_key" in arrived
 
 
 def test_the_commands_for_traces_and_past_runs_write_only_what_they_list(connect, tmp_path):
     def run(name, answer=""):
-        page = connect.client.post(f"{connect.base}/guides/{name}", {"action": "create_code"}).content.decode()
+        page = connect.client.post(
+            f"{connect.base}/guides/{name}", {"action": "create_code"}
+        ).content.decode()
         command = re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1]
         return connect.paste(html.unescape(command))
 
@@ -184,7 +192,9 @@ def test_the_import_of_past_runs_runs_as_it_is_pasted(connect, tmp_path, monkeyp
     folder = tmp_path / ".claude" / "projects"
     folder.mkdir(parents=True)
     (folder / "past.jsonl").write_text(json.dumps(line))
-    program, _, words = connect.snippets("/guides/imports", key=False)["import"].partition(" import_transcripts ")
+    program, _, words = connect.snippets("/guides/imports", key=False)["import"].partition(
+        " import_transcripts "
+    )
     assert program.endswith("python3 manage.py")
     kind, place, *options = shlex.split(words)
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -41,7 +41,9 @@ def exchange(url: str, code: str) -> Connected:
     answer = transport.send_here("POST", "/install-codes/exchange", body, seconds=EXCHANGE_SECONDS)
     document = answer.document
     if answer.status != 201:
-        raise ValueError(f"{document.get('detail') or f'{url} answered {answer.status}.'} Nothing was changed.")
+        raise ValueError(
+            f"{document.get('detail') or f'{url} answered {answer.status}.'} Nothing was changed."
+        )
     return Connected(
         Credentials(transport.url, str(document["key"])), str(document["name"]), str(document["integration"])
     )

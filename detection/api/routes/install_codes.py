@@ -49,4 +49,3 @@ def exchange_install_code(request: ApiRequest) -> HttpResponse:
         },
         status=201,
     )
-

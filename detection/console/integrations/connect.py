@@ -134,7 +134,9 @@ def _set_budget(request: ProjectRequest) -> HttpResponse:
     try:
         note = f"Budget of ${chosen} for one session"
         save_override(project.pk, PROJECT, {**(row.values if row else {}), **limits}, actor_of(request), note)
-        messages.success(request, f"A session that has cost ${chosen} now asks a person before its next call.")
+        messages.success(
+            request, f"A session that has cost ${chosen} now asks a person before its next call."
+        )
     except ServiceError as error:
         messages.error(request, error.detail)
     return redirect("console:connect", project.slug)

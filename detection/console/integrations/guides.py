@@ -110,7 +110,9 @@ class Guide:
         """What the command changes on the machine, apart from what `pip` installs."""
         key = "~/.loopguard/curl gets the key, readable by this account only. Another key there is replaced."
         if self.name == "imports":
-            return ("Nothing is written. It lists the session files of this account, asks, and uploads them.",)
+            return (
+                "Nothing is written. It lists the session files of this account, asks, and uploads them.",
+            )
         if self.name == "opentelemetry":
             return (
                 "~/.loopguard/opentelemetry.env gets address and key as variables, readable by this account only.",
@@ -191,7 +193,7 @@ def _adapter(name: str, title: str, letters: str, module: str, imported: str, at
         _OF_CLIENTS,
         "Let the agent make the same call four times: the fourth returns a message instead of a result.",
         module=module,
-        attach=f"from loopguard_client.{module} import {imported}\n\nguard = Guard(agent=\"my-agent\")\n{attach}",
+        attach=f'from loopguard_client.{module} import {imported}\n\nguard = Guard(agent="my-agent")\n{attach}',
     )
 
 
@@ -269,7 +271,9 @@ _PYTHON: Final = (
         "agent = Agent(model, capabilities=[LoopGuard(guard)])",
     ),
     _adapter("crewai", "CrewAI", "Cr", "crewai", "guard_crews", "guard_crews(guard)  # once per process"),
-    _adapter("agno", "Agno", "Ag", "agno", "tool_hook", "agent = Agent(model=model, tool_hooks=[tool_hook(guard)])"),
+    _adapter(
+        "agno", "Agno", "Ag", "agno", "tool_hook", "agent = Agent(model=model, tool_hooks=[tool_hook(guard)])"
+    ),
     _adapter(
         "llama-index",
         "LlamaIndex",
@@ -287,7 +291,9 @@ _PYTHON: Final = (
         "agent = Agent(chat_generator=model, tools=tools, hooks=hooks(guard))",
     ),
     _adapter("smolagents", "smolagents", "Sm", "smolagents", "guard_agent", "guard_agent(agent, guard)"),
-    _adapter("ag2", "AG2", "A2", "ag2", "middleware", 'agent = Agent("my-agent", middleware=[middleware(guard)])'),
+    _adapter(
+        "ag2", "AG2", "A2", "ag2", "middleware", 'agent = Agent("my-agent", middleware=[middleware(guard)])'
+    ),
     _adapter(
         "autogen",
         "AutoGen",
@@ -297,7 +303,12 @@ _PYTHON: Final = (
         'agent = AssistantAgent("my_agent", model, workbench=GuardedWorkbench(guard, workbench))',
     ),
     _adapter(
-        "semantic-kernel", "Semantic Kernel", "SK", "semantic_kernel", "guard_kernel", "guard_kernel(kernel, guard)"
+        "semantic-kernel",
+        "Semantic Kernel",
+        "SK",
+        "semantic_kernel",
+        "guard_kernel",
+        "guard_kernel(kernel, guard)",
     ),
     _adapter(
         "agent-framework",
@@ -344,7 +355,12 @@ _JAVASCRIPT: Final = (
         "guardAgents(guard, Agent); // once per process",
     ),
     _package(
-        "mastra", "Mastra", "Ma", "mastra", "loopguard", "const agent = new Agent({ name, model, tools, ...loopguard(guard) });"
+        "mastra",
+        "Mastra",
+        "Ma",
+        "mastra",
+        "loopguard",
+        "const agent = new Agent({ name, model, tools, ...loopguard(guard) });",
     ),
     _package(
         "claude-agent-sdk",

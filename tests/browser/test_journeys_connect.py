@@ -1,0 +1,87 @@
+"""What people do at the edges of the console, from its screens alone: connect, get messages, invite, erase."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+
+import pytest
+from django.contrib.auth import get_user_model
+from playwright.sync_api import expect
+
+from detection.models import ApiKey
+from tests.browser.pages import complaints, noise_of, sign_in
+from tests.support.projects import make_member, make_project
+
+
+@pytest.fixture
+def project(transactional_db, settings):
+    settings.ALERT_ALLOWED_NETWORKS = ("127.0.0.0/8",)
+    project = make_project("support")
+    make_member(project, username="ana")
+    return project
+
+
+class Walk:
+    """A person in a browser, whose clicks are counted."""
+
+    def __init__(self, page, site):
+        self.page, self.site, self.clicks = page, site, 0
+        self.noise = noise_of(page)
+        sign_in(page, site, get_user_model().objects.get(username="ana"))
+
+    def begin(self, path="now"):
+        self.page.goto(f"{self.site.url}/p/support/{path}")
+        self.clicks = 0
+
+    def click(self, role, name, **options):
+        self.page.get_by_role(role, name=name, **options).first.click()
+        self.clicks += 1
+
+
+@pytest.fixture
+def walk(page, site, project):
+    return Walk(page, site)
+
+
+def posted(url, document, key=""):
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    request = urllib.request.Request(url, json.dumps(document).encode(), headers)
+    with urllib.request.urlopen(request, timeout=10) as response:
+        return json.load(response)
+
+
+def test_an_agent_is_connected_and_its_first_blocked_call_appears(walk, page, site):
+    walk.begin()
+    walk.click("link", "Set up")
+    walk.click("link", "Claude Code")
+    walk.click("button", "Get the command")
+    command = page.locator("#connect-command").inner_text()
+    walk.click("button", "Copy")
+    assert walk.clicks == 4
+    expect(page.get_by_text("Waiting for the command")).to_be_visible()
+    assert complaints(page) == []
+    code = command.rpartition(" ")[2]
+    made = posted(f"{site.url}/api/v1/install-codes/exchange", {"code": code, "machine": "build-07"})
+    expect(page.get_by_text("Installed on build-07")).to_be_visible()
+    for number in range(4):
+        body = {
+            "hook_event_name": "PreToolUse", "session_id": "first-run", "tool_name": "Read",
+            "tool_input": {"path": "config.yml"}, "tool_use_id": f"c{number}",
+        }  # fmt: skip
+        posted(f"{site.url}/api/v1/hooks/claude-code", body, made["key"])
+    expect(page.get_by_text("Blocked the 4th identical call")).to_be_visible()
+    assert ApiKey.objects.get().scopes == ["guard"]
+    assert complaints(page) == []
+    assert walk.noise == []
+
+
+def test_the_first_steps_stay_in_the_navigation_until_they_are_hidden(walk, page):
+    walk.begin("connect")
+    expect(page.get_by_role("link", name="Set up 0 of 6")).to_be_visible()
+    walk.click("button", "$5")
+    expect(page.locator(".toast")).to_contain_text("$5")
+    expect(page.get_by_text("Set up 1 of 6").first).to_be_attached()
+    walk.click("button", "Hide it in the navigation")
+    expect(page.get_by_role("link", name="Set up")).to_have_count(0)
+    assert walk.noise == []
