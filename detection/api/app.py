@@ -75,7 +75,6 @@ _ERRORS = {
     "404": "Not found in this project.",
     "405": "The path does not support this method.",
     "409": "The current state does not allow this.",
-    "410": "The code was used or has expired.",
     "412": "The object has changed since the version in `If-Match`, or exists despite `If-None-Match`.",
     "413": "The body, the batch or an event is too large.",
     "415": "The content type, character set or encoding is not supported.",

@@ -21,7 +21,10 @@ router = Router(tags=["integrations"])
     auth=None,
     response={201: InstalledKeySchema},
     summary="Create a key with an install code",
-    openapi_extra=described(InstallCodeSchema, required=True),
+    openapi_extra={
+        **described(InstallCodeSchema, required=True),
+        "responses": {410: {"description": "The code was used or has expired."}},
+    },
 )
 def exchange_install_code(request: ApiRequest) -> HttpResponse:
     """Turn a code from Connect into a key, once and within ten minutes. Needs no key; failed tries are throttled."""
