@@ -45,7 +45,7 @@ def copilot_events(entries: Iterable[Any]) -> Iterator[ReportedEvent]:
         if kind == "user.message":
             yield from prompt_events(common, text_of(data, "content"))
         elif kind == "session.usage_record":
-            usage = usage_of(object_of(data, "usage"), "inputTokens", ("outputTokens",), "cacheReadTokens")
+            usage = usage_of(object_of(data, "usage"), ("inputTokens",), ("outputTokens",), "cacheReadTokens")
         elif kind == "assistant.message":
             calls = objects_of(data, "toolRequests")
             names: ReportedEvent = {"round": text_of(data, "messageId"), "model": text_of(data, "model")}

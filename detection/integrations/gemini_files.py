@@ -67,7 +67,7 @@ def _events(common: ReportedEvent, entry: Mapping[str, Any]) -> Iterator[Reporte
     yield from response_events(
         common | {"round": text_of(entry, "id")},
         [(text_of(call, "id"), text_of(call, "name"), call.get("args")) for call in calls],
-        usage_of(object_of(entry, "tokens"), "input", ("output", "thoughts"), "cached"),
+        usage_of(object_of(entry, "tokens"), ("input",), ("output", "thoughts"), "cached"),
     )
     for call in calls:
         status = text_of(call, "status")

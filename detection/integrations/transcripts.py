@@ -46,9 +46,13 @@ def is_claude_code_entry(entry: Any) -> bool:
     """Return whether the JSON value of a line is one of a session file of Claude Code."""
     if not isinstance(entry, dict):
         return False
-    is_message = entry.get("type") in ("user", "assistant") and isinstance(entry.get("message"), dict)
-    is_other = isinstance(entry.get("type"), str) and isinstance(
-        entry.get("sessionId") or entry.get("summary"), str
+    message = entry.get("message")
+    # The lines of Qwen Code have the same names, and messages of parts.
+    has_parts = isinstance(message, dict) and "parts" in message
+    is_message = entry.get("type") in ("user", "assistant") and isinstance(message, dict) and not has_parts
+    has_name = isinstance(entry.get("sessionId") or entry.get("summary"), str)
+    is_other = (
+        isinstance(entry.get("type"), str) and has_name and not has_parts and "systemPayload" not in entry
     )
     return is_message or is_other
 

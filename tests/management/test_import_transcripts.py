@@ -3,6 +3,8 @@
 import gzip
 import json
 import os
+import sqlite3
+from contextlib import closing
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,7 +18,7 @@ from detection.models import (
     Session,
     TranscriptImport,
 )
-from tests.support.transcripts import claude_code, codex, copilot, gemini_cli
+from tests.support.transcripts import claude_code, cline, codex, copilot, gemini_cli, opencode, pi, qwen_code
 
 pytestmark = pytest.mark.django_db
 
@@ -231,12 +233,27 @@ def test_sessions_of_codex_are_what_happened(tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("kind", "lines", "model", "cwd"),
-    [("gemini-cli", gemini_cli, "gemini-x", ""), ("copilot", copilot, "gpt-x", "/src")],
+    [
+        ("gemini-cli", gemini_cli, "gemini-x", ""),
+        ("copilot", copilot, "gpt-x", "/src"),
+        ("pi", pi, "gpt-x", "/src"),
+        ("qwen-code", qwen_code, "qwen-x", "/src"),
+        ("cline", cline, "gpt-x", ""),
+        ("opencode", None, "gpt-x", "/src"),
+        ("kilo", None, "gpt-x", "/src"),
+    ],
 )
-def test_sessions_of_gemini_and_copilot_are_what_happened(tmp_path, kind, lines, model, cwd, capsys):
+def test_sessions_of_each_agent_are_what_happened(tmp_path, kind, lines, model, cwd, capsys):
     (tmp_path / "chats").mkdir()
-    written(tmp_path / "chats" / "a.jsonl", lines(["make test"] * 8, "stuck"))
-    written(tmp_path / "chats" / "b.jsonl", lines([f"cat {n}" for n in range(8)], "healthy"))
+    runs = {"stuck": ["make test"] * 8, "healthy": [f"cat {n}" for n in range(8)]}
+    for name, calls in runs.items():
+        if lines is not None:
+            written(
+                tmp_path / "chats" / f"{name}.messages.json{'' if kind == 'cline' else 'l'}",
+                lines(calls, name),
+            )
+    if lines is None:
+        opencode(tmp_path / "opencode.db", runs)
     said = run(kind, tmp_path, "--usd-per-million-tokens", "3", "15", capsys=capsys)
     looping, healthy = (Session.objects.get(external_id=name) for name in ("stuck", "healthy"))
     assert (looping.call_count, looping.token_count, looping.model) == (8, 8 * 1050, model)
@@ -256,7 +273,10 @@ def test_a_denied_call_of_copilot_has_an_error_as_its_result(tmp_path, capsys):
     assert [(one.is_error, one.content) for one in results][1] == (True, "Denied by preToolUse hook")
 
 
-AGENTS = {"claude-code": claude_code, "codex": codex, "gemini-cli": gemini_cli, "copilot": copilot}
+AGENTS = {
+    "claude-code": claude_code, "codex": codex, "gemini-cli": gemini_cli, "copilot": copilot, "pi": pi,
+    "qwen-code": qwen_code, "cline": cline,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -268,3 +288,49 @@ def test_files_of_another_agent_are_an_error(tmp_path, kind, lines, capsys):
         call_command("import_transcripts", kind, str(file))
     assert f"no line is one of a session of {kind}" in "".join(capsys.readouterr())
     assert not Session.objects.exists()
+
+
+def test_a_database_with_other_tables_and_a_damaged_one_are_errors(tmp_path, capsys):
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as made, made:
+        made.execute("CREATE TABLE notes (text)")
+    whole = opencode(tmp_path / "whole.db", {"stuck": ["make test"] * 400}).read_bytes()
+    (tmp_path / "cut.db").write_bytes(whole[: len(whole) // 2])
+    for name in ("other.db", "cut.db"):
+        with pytest.raises(CommandError, match="1 files could not be read"):
+            call_command("import_transcripts", "opencode", str(tmp_path / name))
+        assert "is no database of opencode, or damaged" in "".join(capsys.readouterr())
+
+
+def test_a_view_in_a_database_cannot_do_anything_but_be_read(tmp_path, capsys):
+    """A file that someone else made runs no code: functions with effects are off in its schema."""
+    file = opencode(tmp_path / "a.db", {"stuck": ["make test"]})
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("ALTER TABLE part RENAME TO old_part")
+        made.execute(
+            "CREATE VIEW part AS SELECT id, message_id, session_id, load_extension('x') AS data FROM old_part"
+        )
+    with pytest.raises(CommandError, match="1 files could not be read"):
+        call_command("import_transcripts", "opencode", str(file))
+    assert "unsafe use of load_extension" in "".join(capsys.readouterr())
+
+
+def test_what_opencode_has_not_yet_moved_into_its_database_is_read_too(tmp_path, capsys):
+    file = opencode(tmp_path / "a.db", {"first": ["make test"]})
+    writer = sqlite3.connect(file)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("UPDATE session SET directory = '/elsewhere'")
+    writer.commit()
+    run("opencode", file, capsys=capsys)
+    writer.close()
+    assert Event.objects.get(type="call").cwd == "/elsewhere"
+
+
+def test_a_sub_agent_of_opencode_is_a_session_below_that_of_its_agent(tmp_path, capsys):
+    file = opencode(tmp_path / "a.db", {"top": ["make test"], "sub": ["ls"]})
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("UPDATE session SET parent_id = 'top' WHERE id = 'sub'")
+    run("opencode", file, capsys=capsys)
+    sub = Session.objects.get(external_id="sub")
+    assert sub.parent_external_id == "top"
+    assert not sub.events.filter(type="message").exists()

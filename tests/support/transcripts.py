@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 from zlib import crc32
 
@@ -142,3 +145,116 @@ def openai(calls: list[str], prompt: str = "Find it") -> list[dict[str, Any]]:
 def lines(values: Any) -> bytes:
     """Return values as JSON lines."""
     return b"".join(json.dumps(value).encode() + b"\n" for value in values)
+
+
+def _at(number: int, more: int = 0) -> str:
+    seconds = number * 5 + more
+    return f"2026-03-01T12:{seconds // 60:02}:{seconds % 60:02}.000Z"
+
+
+def _milliseconds(number: int, more: int = 0) -> int:
+    return 1_772_366_400_000 + (number * 5 + more) * 1_000
+
+
+def pi(calls: list[str], session: str = "01a2-1") -> Iterator[dict[str, Any]]:
+    """Yield a session of pi in which each of `calls` is one model response with its result."""
+    usage = {"input": 200, "output": 50, "cacheRead": 800, "cacheWrite": 0, "cost": {"total": 0}}
+    yield {"type": "session", "version": 3, "id": session, "timestamp": _at(0), "cwd": "/src"}
+
+    def entry(number: int, **message: Any) -> dict[str, Any]:
+        about = {"type": "message", "id": f"e{number}", "parentId": f"e{number - 1}"}
+        return about | {"timestamp": _at(number // 2, number % 2), "message": message}
+
+    yield entry(0, role="system", content="", sections={"preamble": "You are pi."})
+    yield entry(1, role="user", content=[{"type": "text", "text": "Fix the tests"}])
+    for number, command in enumerate(calls, 1):
+        call = {"type": "toolCall", "id": f"c{number}", "name": "bash", "arguments": {"command": command}}
+        names = {"provider": "openai", "model": "gpt-x", "responseId": f"r{number}"}
+        yield entry(2 * number, role="assistant", content=[call], usage=usage, **names)
+        text = [{"type": "text", "text": said_by(command)}]
+        answer = {"toolCallId": f"c{number}", "toolName": "bash", "content": text, "isError": False}
+        yield entry(2 * number + 1, role="toolResult", **answer)
+
+
+def qwen_code(calls: list[str], session: str = "afb2-1") -> Iterator[dict[str, Any]]:
+    """Yield a session of Qwen Code in which each of `calls` is one model response with its result."""
+
+    def entry(kind: str, number: int, **more: Any) -> dict[str, Any]:
+        about = {"uuid": f"{kind}{number}", "parentUuid": None, "sessionId": session, "cwd": "/src"}
+        return about | {"timestamp": _at(number), "type": kind, "version": "0.24.4"} | more
+
+    said = {"role": "user", "parts": [{"text": "Fix the tests"}]}
+    yield entry("user", 0, provenance="real_user", message=said)
+    counts = {"promptTokenCount": 1000, "candidatesTokenCount": 30, "thoughtsTokenCount": 20}
+    for number, command in enumerate(calls, 1):
+        event = {"event.name": "qwen-code.api_response", "total_token_count": 1050}
+        yield entry("system", number, subtype="ui_telemetry", systemPayload={"uiEvent": event})
+        call = {"id": f"c{number}", "name": "run_shell_command", "args": {"command": command}}
+        message = {"role": "model", "parts": [{"functionCall": call}]}
+        yield entry("assistant", number, model="qwen-x", message=message, usageMetadata=counts)
+        text = f"Output: {said_by(command)}\nProcess Group PGID: {7000 + number}"
+        answer = {"id": f"c{number}", "name": "run_shell_command", "response": {"output": text}}
+        shown = {"type": "shell_result", "exitCode": 0, "output": said_by(command)}
+        result = {"callId": f"c{number}", "status": "success", "resultDisplay": shown}
+        parts = {"role": "user", "parts": [{"functionResponse": answer}]}
+        yield entry("tool_result", number, provenance="tool_result", message=parts, toolCallResult=result)
+
+
+def cline(calls: list[str], session: str = "1772-1") -> Iterator[dict[str, Any]]:
+    """Yield the document of a session of Cline in which each of `calls` is one model response with its result."""
+    prompt = [{"type": "text", "text": '<user_input mode="act">Fix the tests</user_input>'}]
+    messages: list[dict[str, Any]] = [{"id": "u0", "role": "user", "content": prompt, "ts": _milliseconds(0)}]
+    metrics = {"inputTokens": 1000, "outputTokens": 50, "cacheReadTokens": 800, "cacheWriteTokens": 0}
+    for number, command in enumerate(calls, 1):
+        call = {"type": "tool_use", "id": f"c{number}", "name": "run_commands", "input": {"command": command}}
+        about = {
+            "modelInfo": {"id": "gpt-x", "provider": "openai"},
+            "metrics": metrics,
+            "ts": _milliseconds(number),
+        }
+        messages.append({"id": f"m{number}", "role": "assistant", "content": [call]} | about)
+        done = [{"query": command, "result": said_by(command), "success": True}]
+        answer = {"type": "tool_result", "tool_use_id": f"c{number}", "name": "run_commands", "content": done}
+        messages.append(
+            {"id": f"a{number}", "role": "user", "content": [answer], "ts": _milliseconds(number, 1)}
+        )
+    yield {"version": 1, "agent": "lead", "sessionId": session, "messages": messages}
+
+
+def opencode(file: Path, sessions: dict[str, list[str]]) -> Path:
+    """Write a database of OpenCode or Kilo with sessions in which each of the calls is one model response."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(file)) as made, made:
+        made.executescript(
+            "CREATE TABLE credential (id text, secret text); INSERT INTO credential VALUES ('c', 'sk-secret');"
+            "CREATE TABLE session (id text PRIMARY KEY, parent_id text, directory text NOT NULL);"
+            "CREATE TABLE message (id text PRIMARY KEY, session_id text, time_created integer, data text);"
+            "CREATE TABLE part (id text PRIMARY KEY, message_id text, session_id text, data text);"
+        )
+        for session, calls in sessions.items():
+            made.execute("INSERT INTO session VALUES (?, NULL, '/src')", [session])
+            _add_message(made, session, 0, {"role": "user"}, {"type": "text", "text": "Fix the tests"})
+            for number, command in enumerate(calls, 1):
+                tokens = {"input": 200, "output": 30, "reasoning": 20, "cache": {"read": 800, "write": 0}}
+                about = {
+                    "role": "assistant",
+                    "modelID": "gpt-x",
+                    "providerID": "openai",
+                    "tokens": tokens,
+                    "cost": 0,
+                }
+                state = {"status": "completed", "input": {"command": command}, "output": said_by(command)}
+                state |= {"metadata": {"exit": 0}, "time": {"end": _milliseconds(number, 1)}}
+                part = {"type": "tool", "tool": "bash", "callID": f"c{number}", "state": state}
+                _add_message(made, session, number, about, part)
+    return file
+
+
+def _add_message(made: sqlite3.Connection, session: str, number: int, data: Any, *parts: Any) -> None:
+    data = data | {"time": {"created": _milliseconds(number)}}
+    name = f"{session}-{number:04}"
+    made.execute("INSERT INTO message VALUES (?, ?, ?, ?)", [name, session, number, json.dumps(data)])
+    for place, part in enumerate(parts):
+        made.execute(
+            "INSERT INTO part VALUES (?, ?, ?, ?)", [f"{name}-{place}", name, session, json.dumps(part)]
+        )

@@ -14,7 +14,19 @@ from detection.selectors.row_fields import PUBLIC_ID, Shown
 
 Price = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 ImportKind = Literal[
-    "claude-code", "codex", "gemini-cli", "copilot", "openai", "anthropic", "responses", "trace"
+    "claude-code",
+    "codex",
+    "gemini-cli",
+    "copilot",
+    "pi",
+    "qwen-code",
+    "cline",
+    "opencode",
+    "kilo",
+    "openai",
+    "anthropic",
+    "responses",
+    "trace",
 ]
 
 

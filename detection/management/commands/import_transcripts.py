@@ -17,7 +17,7 @@ from detection.selectors.prices import load_prices
 from detection.services.audit import Actor
 from detection.services.ingestion import run_import, transcript_files, transcript_imports
 from detection.services.ingestion.run_import import ImportSummary, priced
-from detection.services.ingestion.transcript_files import ENDINGS, KINDS
+from detection.services.ingestion.transcript_files import ENDINGS, ENDINGS_OF, KINDS
 
 MAX_LISTED: Final = 100
 """Unreadable files that the page of the import names."""
@@ -32,7 +32,7 @@ class Command(BaseCommand):
         """Declare the options."""
         parser.add_argument("kind", choices=KINDS, help="format of the transcripts")
         parser.add_argument(
-            "path", type=Path, help="a file, or a folder that is searched for .jsonl, .json and .zip files"
+            "path", type=Path, help="a file, or a folder that is searched for such files and .zip archives"
         )
         parser.add_argument("--project", metavar="SLUG", help="needed only if there are several projects")
         parser.add_argument(
@@ -68,7 +68,8 @@ class Command(BaseCommand):
                 log.setLevel(level)
 
     def _import(self, project: Project, path: Path, options: dict[str, Any]) -> None:
-        files, kind, prices_given = _files(path), options["kind"], options["usd_per_million_tokens"]
+        kind, prices_given = options["kind"], options["usd_per_million_tokens"]
+        files = _files(path, kind)
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
         labels = principal.redactor.labels(_labels(options["tag"], options["metadata"]))
         prices, skipped = load_prices(project.pk), list[str]()
@@ -155,10 +156,12 @@ def _passed_over(totals: Counter[str]) -> list[str]:
     return [f"{totals['live']:,} sessions were recorded live and are not changed."] if totals["live"] else []
 
 
-def _files(path: Path) -> list[Path]:
+def _files(path: Path, kind: str) -> list[Path]:
     if path.is_file():
         return [path]
-    files = sorted(one for one in path.rglob("*") if one.is_file() and one.name.endswith((*ENDINGS, ".zip")))
+    endings = ENDINGS_OF.get(kind, ENDINGS)
+    files = sorted(one for one in path.rglob("*") if one.is_file() and one.name.endswith((*endings, ".zip")))
     if not files:
-        raise CommandError(f"{path} has no .jsonl or .json file.")
+        names = " or ".join(endings) if kind in ENDINGS_OF else ".jsonl or .json"
+        raise CommandError(f"{path} has no {names} file.")
     return files

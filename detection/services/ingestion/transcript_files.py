@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -19,10 +20,20 @@ from typing import Any, BinaryIO, Final, cast
 
 import orjson
 
+from detection.integrations.cline_files import cline_events, is_cline_entry
 from detection.integrations.codex_files import codex_events, is_codex_entry
 from detection.integrations.copilot_files import copilot_events, is_copilot_entry
 from detection.integrations.events import ReportedEvent
 from detection.integrations.gemini_files import gemini_events, is_gemini_entry
+from detection.integrations.opencode_files import (
+    HEADER,
+    is_opencode_entry,
+    kilo_events,
+    lines_of_database,
+    opencode_events,
+)
+from detection.integrations.pi_files import is_pi_entry, pi_events
+from detection.integrations.qwen_files import is_qwen_entry, qwen_events
 from detection.integrations.session_names import bounded, session_name
 from detection.integrations.traces import Line, events_of, responses
 from detection.integrations.transcripts import (
@@ -35,15 +46,23 @@ from detection.integrations.transcripts import (
     message_events,
 )
 
-SESSION_FILES: Final = {
+_Reader = Callable[[Iterator[Any]], Iterator[ReportedEvent]]
+SESSION_FILES: Final[dict[str, tuple[_Reader, Callable[[Any], bool]]]] = {
+    "qwen-code": (qwen_events, is_qwen_entry),
     "claude-code": (claude_code_events, is_claude_code_entry),
     "codex": (codex_events, is_codex_entry),
     "gemini-cli": (gemini_events, is_gemini_entry),
     "copilot": (copilot_events, is_copilot_entry),
+    "pi": (pi_events, is_pi_entry),
+    "cline": (cline_events, is_cline_entry),
+    "opencode": (opencode_events, is_opencode_entry),
+    "kilo": (kilo_events, is_opencode_entry),
 }
-"""Session files of coding agents, one JSON value a line: what reads them, and what tells one of their lines."""
+"""Session files of coding agents: what reads their JSON values, and what tells one of these."""
 KINDS: Final = (*SESSION_FILES, *MESSAGE_SHAPES, "trace")
 ENDINGS: Final = (".jsonl", ".json", ".jsonl.gz", ".json.gz")
+ENDINGS_OF: Final = {"cline": (".messages.json",), "opencode": (".db",), "kilo": (".db",)}
+"""Of kinds whose folders have other files beside the runs."""
 MAX_DOCUMENT_BYTES: Final = 32 * 1024**2
 """Maximum size of a text that is parsed at once: a line, or a document that is not one JSON value per line."""
 MAX_VALUES: Final = 2_000_000
@@ -141,8 +160,12 @@ def files_of(path: Path, name: str, allowed: Allowance, place: str = "") -> Iter
         If the file cannot be read.
     """
     with _Upload(path, allowed.keep_going) as raw:
-        if raw.read(4) in _ZIP:
+        start = raw.read(len(HEADER))
+        if start[:4] in _ZIP:
             yield from _members(raw, name, allowed)
+        elif start == HEADER:
+            stream = cast("BinaryIO", io.BufferedReader(_Lines(lines_of_database(path, allowed.keep_going))))
+            yield TranscriptFile(name, place or name, stream, raw.tell, allowed, bool(place))
         else:
             raw.seek(0)
             stream = _unpacked(io.BufferedReader(raw))
@@ -165,6 +188,25 @@ class _Upload(io.FileIO):
             raise TranscriptError("The directory of the archive is too large.")
         self._keep_going()
         return super().read(size) or b""
+
+
+class _Lines(io.RawIOBase):
+    """A stream of what an iterator yields."""
+
+    def __init__(self, lines: Iterator[bytes]) -> None:
+        super().__init__()
+        self._lines, self._rest = lines, memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        if not self._rest:
+            self._rest = memoryview(next(self._lines, b""))
+        size = min(len(buffer), len(self._rest))
+        buffer[:size] = self._rest[:size]
+        self._rest = self._rest[size:]
+        return size
 
 
 def _members(raw: _Upload, name: str, allowed: Allowance) -> Iterator[TranscriptFile]:
@@ -222,6 +264,8 @@ def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent
                     yield bounded(event["session"]), event
         else:
             yield from _runs(file, MESSAGE_SHAPES[MESSAGE_SHAPES.index(cast("MessageShape", kind))])
+    except sqlite3.Error as error:
+        raise TranscriptError(f"{file.name} is no database of {kind}, or damaged ({error}).") from None
     except _DAMAGE:
         raise file.error("the compressed data are damaged or end too early.") from None
 
@@ -234,7 +278,13 @@ def guess_kind(file: TranscriptFile) -> str:
     TranscriptError, OSError
         If the beginning cannot be read.
     """
-    first = _parsed(file, next(_lines(file), b"null"), default=None)
+    line = next(_lines(file), b"null")
+    first = _parsed(file, line, default=file)
+    if first is file:
+        try:
+            first = _document(file, line)
+        except TranscriptError:
+            return ""
     if isinstance(first, dict) and "session" in first and "tool" in first:
         return "trace"
     agent = next((kind for kind, (_, belongs) in SESSION_FILES.items() if belongs(first)), "")
@@ -288,10 +338,15 @@ def _parsed(file: TranscriptFile, text: bytes, default: Any = _REQUIRED) -> Any:
 
 
 def _entries(file: TranscriptFile) -> Iterator[Any]:
-    is_first = True
-    for line in _lines(file):
-        entry = _parsed(file, line) if is_first else _parsed(file, line, file)
-        is_first = False
+    """Yield the JSON values of the lines, or the document that a file is whose first line is none."""
+    lines = _lines(file)
+    first = next(lines, b"")
+    if not first:
+        return
+    entry = _parsed(file, first, file)
+    yield _document(file, first) if entry is file else entry
+    for line in lines:
+        entry = _parsed(file, line, file)
         if entry is not file:
             yield entry
             continue
@@ -362,17 +417,22 @@ def _lists(file: TranscriptFile) -> Iterator[Any]:
         return
     run = _parsed(file, first, file)
     if run is file:
-        rest = file.stream.read(MAX_DOCUMENT_BYTES - len(first) + 1)
-        _spend(file, len(rest))
-        if len(first) + len(rest) > MAX_DOCUMENT_BYTES:
-            raise TranscriptError(
-                f"{file.name}: a document can have at most {MAX_DOCUMENT_BYTES // 1024**2} MB. Write one run per line."
-            )
-        file.lines = 1
-        yield from _runs_of_document(_parsed(file, first + rest))
+        yield from _runs_of_document(_document(file, first))
         return
     yield from _runs_of_document(run)
     yield from map(partial(_parsed, file), lines)
+
+
+def _document(file: TranscriptFile, first: bytes) -> Any:
+    """Return the JSON value of a whole file, of which the first line is read."""
+    rest = file.stream.read(MAX_DOCUMENT_BYTES - len(first) + 1)
+    _spend(file, len(rest))
+    if len(first) + len(rest) > MAX_DOCUMENT_BYTES:
+        raise TranscriptError(
+            f"{file.name}: a document can have at most {MAX_DOCUMENT_BYTES // 1024**2} MB. Write one run per line."
+        )
+    file.lines = 1
+    return _parsed(file, first + rest)
 
 
 def _runs_of_document(document: Any) -> list[Any]:
