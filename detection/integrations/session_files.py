@@ -50,7 +50,7 @@ def cost_of(data: Mapping[str, Any], key: str) -> float | None:
 
 def moment_of(data: Mapping[str, Any], key: str) -> str | None:
     """Return a time that is written as milliseconds since 1970 in ISO 8601; None if there is none."""
-    value = data.get(key)
+    value: Any = data.get(key)
     is_moment = (
         isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < _MAX_MILLISECONDS
     )
