@@ -138,7 +138,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Loops, of a week": "loops?q=&range=7d",
         "Loops, text that is nowhere": "loops?q=%22no+such+text%22",
         "Loop": f"loops/{loop}",
-        "Approvals": "approvals",
+        "Held calls": "held",
         **{f"Statistics, {span}": f"statistics?range={span}" for span in ("24h", "30d", "365d")},
         "Statistics, a year of an agent": "statistics?range=365d&q=agent:coder",
         "Statistics, 30d by tool": "statistics?range=30d&by=tool",

@@ -29,7 +29,6 @@ NAVIGATION = (
     ("now", "Now", "live", "n"),
     ("loops", "Loops", "loops", "l"),
     ("sessions", "Sessions", "sessions", "s"),
-    ("approvals", "Held", "approvals", "h"),
     ("statistics", "Insights", "statistics", "i"),
     ("policies", "Policies", "policies", "p"),
     ("settings", "Settings", "preferences", "e"),
@@ -38,7 +37,6 @@ NAVIGATION = (
 
 COUNTED = {
     "now": "Sessions looping now",
-    "approvals": "Held calls that wait for an answer",
     "loops": "Open loops",
 }
 """What the numbers of the entries count."""
@@ -49,7 +47,7 @@ _steps_cache: RecentCache[tuple[float, SetUp]] = RecentCache(256)
 
 SECTION_OF = {
     **dict.fromkeys(("loop", "incidents", "incident"), "loops"),
-    **dict.fromkeys(("session", "session_by_name"), "sessions"),
+    **dict.fromkeys(("session", "session_by_name", "held"), "sessions"),
     **dict.fromkeys(
         (
             "change_setting",
@@ -81,7 +79,7 @@ SECTION_OF = {
 
 @dataclass(frozen=True, slots=True)
 class NavigationItem:
-    """One line of the navigation; `later` counts the loops that are put off but firing."""
+    """One line of the navigation."""
 
     name: str
     words: str
@@ -90,7 +88,6 @@ class NavigationItem:
     url: str
     is_current: bool
     badge: Badge | None
-    later: Badge | None = None
 
     @property
     def counted(self) -> str:
@@ -164,8 +161,7 @@ def _navigation(project: Any, page: str, badges: Mapping[str, Badge]) -> list[Na
             key,
             reverse(f"console:{name}", args=[project.slug]),
             name == section,
-            badges.get(name),
-            badges.get("later_loops") if name == "loops" else None,
+            badges.get(name) if name in COUNTED else None,
         )
         for name, words, icon, key in NAVIGATION
     ]

@@ -59,7 +59,7 @@ _MORE_SCREENS: Final = (
 )
 _ACTIONS: Final = (
     ("connect", "Connect an agent", Role.VIEWER),
-    ("approvals", "Answer held calls", Role.OPERATOR),
+    ("held", "Answer held calls", Role.OPERATOR),
     ("keys", "Create a key", Role.ADMIN),
     ("members", "Invite a member", Role.ADMIN),
     ("new_alert_route", "Add an alert route", Role.ADMIN),

@@ -32,7 +32,6 @@ function show({ badges, held, held_count: heldCount, closed }) {
     write(badge.querySelector("[data-badge-text]"), text);
     badge.classList.toggle("hot", isHot);
     if (badge.closest(".tabbar")) badge.hidden = !isHot;
-    else if (badge.matches(".later")) badge.hidden = text === "0";
   }
   showCount(heldCount);
   const wanted = new Map(held.map((one) => [one.id, one]));
@@ -120,7 +119,7 @@ function settle(isLoading = false) {
   panel.hidden = all.length === 0;
   if (panel.hidden) sessionStorage.removeItem(OPEN);
   panel.classList.toggle("is-open", isOpen());
-  const isShown = document.body.dataset.page !== "approvals" || calls.querySelector("[data-elsewhere]");
+  const isShown = document.body.dataset.page !== "held" || calls.querySelector("[data-elsewhere]");
   if (all.length && isShown) document.documentElement.dataset.attention = isOpen() ? "open" : "bar";
   else delete document.documentElement.dataset.attention;
   foldButton.setAttribute("aria-expanded", String(isOpen()));
@@ -139,8 +138,7 @@ function tick() {
   if (now) writeClocks(now, () => soon());
   const [card] = cards();
   if (!card) return;
-  const [time, tool, agent] = ["time", "b", "[data-agent]"].map((part) => card.querySelector(part).textContent);
-  write(first, `${time}: ${tool} of ${agent}`);
+  write(first, `first: ${card.querySelector("time").textContent}`);
 }
 
 function open(isIt) {

@@ -147,7 +147,7 @@ def test_a_requested_approval_is_notified_with_deadline_and_unattended_reaction(
         f"waits for your approval until {deadline:%H:%M:%S} UTC. Without a decision, a stop of the run is requested"
         in text
     )
-    assert f"https://guard.example/p/support/approvals#{approval['id']}" in text
+    assert f"https://guard.example/p/support/held#{approval['id']}" in text
     assert told["approval"]["id"] == approval["id"]
     assert datetime.fromisoformat(told["approval"]["deadline"]) == deadline
     assert (told["approval"]["state"], told["approval"]["unattended"]) == ("open", "stop")

@@ -61,7 +61,7 @@ def script(site, project):
 
 def open_approvals(page, site):
     sign_in(page, site, get_user_model().objects.get(username="ana"))
-    page.goto(f"{site.url}/p/support/approvals")
+    page.goto(f"{site.url}/p/support/held")
 
 
 def test_a_click_answers_the_agent_that_waits(page, site, script):
@@ -74,12 +74,12 @@ def test_a_click_answers_the_agent_that_waits(page, site, script):
     script.join(10)
     assert script.answer["decision"] == "allow"
     expect(page.get_by_role("status").filter(has_text="allowed the call once")).to_be_visible()
-    expect(page.get_by_text("No approvals waiting")).to_be_visible()
+    expect(page.get_by_text("No call waits")).to_be_visible()
 
 
 def test_an_approval_appears_on_the_open_page(page, site, project):
     open_approvals(page, site)
-    expect(page.get_by_text("No approvals waiting")).to_be_visible()
+    expect(page.get_by_text("No call waits")).to_be_visible()
     started = Script(site, make_key(project))
     started.start()
     expect(page.locator(".approval")).to_contain_text("search_web", timeout=15_000)

@@ -32,7 +32,7 @@ def hold(project, *sessions, tool="run_sql"):
             ask(project, session, number, tool=tool, agent="finance")
 
 
-def open_page(page, site, path="approvals"):
+def open_page(page, site, path="held"):
     sign_in(page, site, get_user_model().objects.get(username="ana"))
     page.goto(f"{site.url}/p/support/{path}")
 
@@ -52,7 +52,7 @@ def test_thirty_holds_are_answered_with_one_click_and_undone(page, site, project
     toast = page.locator(".toast")
     expect(toast).to_contain_text("You skipped 30 held calls.")
     assert states() == ["decided"] * 30
-    expect(page.get_by_text("No approvals waiting")).to_be_visible()
+    expect(page.get_by_text("No call waits")).to_be_visible()
     received = Approval.objects.first()
     decisions.hand_out(project.pk, received.public_id)
     page.keyboard.press("u")

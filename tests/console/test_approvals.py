@@ -53,7 +53,7 @@ def as_member(client, project):
 
 
 def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(as_member, held):
-    page = as_member(Role.OPERATOR).get("/p/support/approvals").content.decode()
+    page = as_member(Role.OPERATOR).get("/p/support/held").content.decode()
     assert "the call is skipped and the run continues" in page
     assert "data-seconds-left=" in page
     assert page.count("&lt;script&gt;") >= 3
@@ -62,7 +62,7 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR, Role.ADMIN])
 def test_a_waiting_call_says_how_detection_is_turned_off_for_good(role, as_member, held):
-    page = as_member(role).get("/p/support/approvals").content.decode()
+    page = as_member(role).get("/p/support/held").content.decode()
     note = re.search(r'<p class="help permanent">(.*?)</p>', page, re.DOTALL)
     assert (note is not None) == (role != Role.VIEWER)
     if note:
@@ -74,12 +74,12 @@ def test_a_waiting_call_says_how_detection_is_turned_off_for_good(role, as_membe
 
 
 def test_the_page_explains_how_calls_are_held_until_one_was(as_member, project, request):
-    person, page = as_member(Role.OPERATOR), f"/p/{project.slug}/approvals"
+    person, page = as_member(Role.OPERATOR), f"/p/{project.slug}/held"
     assert "Reaction to repeats" in person.get(page).content.decode()
     held = request.getfixturevalue("held")
-    person.post(f"{page}/decision", {"id": held.public_id, "choice": "allow_once"})
+    person.post(f"/p/{project.slug}/approvals/decision", {"id": held.public_id, "choice": "allow_once"})
     shown = person.get(page).content.decode()
-    assert "No approvals waiting" in shown
+    assert "No call waits" in shown
     assert "Reaction to repeats" not in shown
 
 
@@ -87,7 +87,7 @@ def test_a_call_that_a_containment_holds_offers_only_what_can_be_decided(as_memb
     contain(project.pk, Wanted("tool", "deploy", "hold"), SYSTEM)
     call = EventRecord(type="call", session="s-1", call_id="c-1", tool="deploy", arguments="{}")
     guard(keys.authenticate(make_key(project)), GuardRequest(session="s-1", agent="ci", calls=(call,)))
-    for path in ("approvals", "now"):
+    for path in ("held", "now"):
         page = as_member(Role.OPERATOR).get(f"/p/support/{path}").content.decode()
         offered = set(re.findall(r'name="choice"\s+value="(\w+)"', page))
         assert offered == {"skip", "allow_once", "stop"}, path
@@ -97,7 +97,7 @@ def test_a_call_that_a_containment_holds_offers_only_what_can_be_decided(as_memb
 def test_an_operator_answers_and_a_viewer_does_not(as_member, held):
     form = {"id": held.public_id, "choice": "raise", "raise_by": "3"}
     viewer = as_member(Role.VIEWER)
-    assert "Deciding requires the operator role" in viewer.get("/p/support/approvals").content.decode()
+    assert "Deciding requires the operator role" in viewer.get("/p/support/held").content.decode()
     assert viewer.post("/p/support/approvals/decision", form).status_code == 403
     told = as_member(Role.OPERATOR).post("/p/support/approvals/decision", form, follow=True).content.decode()
     assert "raised the limit by 3" in told
@@ -152,7 +152,7 @@ def test_a_held_call_is_answered_on_the_pages_of_the_person_too(as_member, proje
 
 def test_other_projects_do_not_exist(client, project, held):
     client.force_login(make_member(make_project("rivals"), Role.ADMIN))
-    assert client.get("/p/support/approvals").status_code == 404
+    assert client.get("/p/support/held").status_code == 404
     assert (
         client.post("/p/support/approvals/decision", {"id": held.public_id, "choice": "skip"}).status_code
         == 404

@@ -163,7 +163,7 @@ def decide(request: ProjectRequest) -> HttpResponse:
     if request.headers.get("Accept") == "application/json":
         return JsonResponse({"detail": visible(text)}, status=status)
     (messages.success if status == 200 else messages.error)(request, text)
-    return HttpResponseRedirect(next_page(request, reverse("console:approvals", args=[request.project.slug])))
+    return HttpResponseRedirect(next_page(request, reverse("console:held", args=[request.project.slug])))
 
 
 @in_project(Role.OPERATOR)
@@ -177,7 +177,7 @@ def delete_remembered(request: ProjectRequest) -> HttpResponse:
         messages.success(request, "Remembered decision deleted. The next such call waits for a decision.")
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect("console:approvals", request.project.slug)
+    return redirect("console:held", request.project.slug)
 
 
 @in_project(Role.OPERATOR)
@@ -194,7 +194,7 @@ def label_ruling(request: ProjectRequest) -> HttpResponse:
         messages.error(request, error.detail)
     public_id = request.POST.get("incident", "")[:64]
     if get_incident(request.project.pk, public_id) is None:
-        return redirect("console:approvals", request.project.slug)
+        return redirect("console:held", request.project.slug)
     return redirect("console:incident", request.project.slug, public_id)
 
 

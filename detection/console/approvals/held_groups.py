@@ -195,4 +195,4 @@ def undo(request: ProjectRequest) -> HttpResponse:
 
 
 def _back(request: ProjectRequest) -> HttpResponseRedirect:
-    return HttpResponseRedirect(next_page(request, reverse("console:approvals", args=[request.project.slug])))
+    return HttpResponseRedirect(next_page(request, reverse("console:held", args=[request.project.slug])))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import HttpResponse, HttpResponsePermanentRedirect, HttpResponseRedirect
 from django.shortcuts import render
+from django.urls import reverse
 from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
@@ -14,6 +15,13 @@ from detection.selectors import approvals as selector
 from detection.selectors.lists import APPROVALS
 
 PAGE_ROWS = 25
+
+
+@in_project()
+@require_safe
+def earlier_address(request: ProjectRequest) -> HttpResponse:
+    """Lead from where held calls had an entry of their own to Now, which has those that wait."""
+    return HttpResponsePermanentRedirect(reverse("console:now", args=[request.project.slug]))
 
 
 @in_project()

@@ -207,7 +207,7 @@ def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
         "summary": visible(approval.summary),
         "session": visible(approval.session.external_id),
         "seconds_left": held.one.seconds_left,
-        "url": f"{reverse('console:approvals', args=[held.membership.project.slug])}#{held.id}",
+        "url": f"{reverse('console:held', args=[held.membership.project.slug])}#{held.id}",
         "html": render_to_string("approvals/_held.html", {"held_call": held}, request),
     }
 

@@ -260,7 +260,7 @@ def _url(project: str, event: AlertEvent) -> str:
         # A session's name may contain characters that a path cannot.
         return f"{base}/session?{urlencode({'name': event.facts['session']})}"
     if event.type in (*_APPROVAL_TYPES, AlertEventType.JUDGE_DISABLED):
-        return f"{base}/approvals#{event.facts['approval']['id']}"
+        return f"{base}/held#{event.facts['approval']['id']}"
     if "containment" in event.facts:
         return f"{base}/contain"
     return f"{base}/incidents/{event.facts['id']}"
