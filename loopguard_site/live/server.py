@@ -68,5 +68,8 @@ def raise_file_limit() -> int:
     """Let the process open as many files as it may, and return how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (OSError, ValueError):  # macOS has another limit below an unlimited one
+            return soft
     return hard if hard != resource.RLIM_INFINITY else MAX_WAITING * SHARE_OF_WAITING

@@ -14,7 +14,7 @@ from typing import Any
 
 from .errors import SupervisorError
 
-_OF_SERVERS = ("postgres", "daemon", "nobody")
+_OF_SERVERS = ("postgres", "_postgres", "daemon", "nobody")
 _OF_PROCESSES = ("loopguard", "nobody", "daemon")
 _TRIAL_TIMEOUT_SECONDS = 30.0
 
@@ -39,8 +39,8 @@ class Account:
     def become(self) -> None:
         """Make this process run as the account, for good."""
         os.setgroups([])
-        os.setresgid(self.gid, self.gid, self.gid)
-        os.setresuid(self.uid, self.uid, self.uid)
+        os.setgid(self.gid)  # of root, both set the saved numbers as well
+        os.setuid(self.uid)
 
     def can_reach(self, path: Path) -> bool:
         """Tell whether this account can enter every folder of the path and read or enter its last part.

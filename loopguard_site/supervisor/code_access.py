@@ -2,7 +2,7 @@
 
 An environment below `/root` is the most common case. The processes then see a file system of their own: in the place of
 each closed folder they have an empty one, with nothing in it but the folders of the code. Outside of these processes,
-nothing changes.
+nothing changes. Only Linux has this; elsewhere the folders have to be open.
 """
 
 import ctypes
@@ -85,7 +85,7 @@ def code_access(account: Account) -> CodeAccess:
     closed = {folder: _closed_above(folder, account) for folder in code}
     hidden = {folder: above for folder, above in closed.items() if above is not None and above != folder}
     access = CodeAccess(account, tuple(dict.fromkeys(hidden.values())), tuple(hidden))
-    if hidden and _can_run(access):
+    if hidden and sys.platform == "linux" and _can_run(access):
         return access
     blocked = [folder for folder, above in closed.items() if above == folder]  # no mount helps
     unread = next(iter((*blocked, *hidden.values())), f"all files of {ROOT}")

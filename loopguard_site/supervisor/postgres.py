@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+import psutil
 import psycopg
 from psycopg import sql
 
@@ -33,7 +34,7 @@ _FIRST_NUMBER = re.compile(r"(\d+)")
 USER = "loopguard"
 _PORT = 5432  # only names the socket file; no TCP port is opened
 _SOCKET_LOCK = f".s.PGSQL.{_PORT}.lock"
-_SOCKET_PATH_LIMIT_BYTES = 107
+_SOCKET_PATH_LIMIT_BYTES = 103  # of macOS; Linux has 107
 _STOP_TIMEOUT_SECONDS = 60.0
 _KILL_TIMEOUT_SECONDS = 5.0
 _INITDB_TIMEOUT_SECONDS = 600.0
@@ -232,32 +233,20 @@ class EmbeddedPostgres:
             children.send(pid, signal.SIGCONT)  # a frozen one meets the signal only then
             children.wait_until_gone(pid, _STOP_TIMEOUT_SECONDS)
         # What is frozen still holds the shared memory. The start recovers what was committed.
-        for left in [int(process.name) for process in Path("/proc").glob("[0-9]*")]:
+        for left in psutil.pids():
             if self._is_our_server(left):
                 children.send(left, signal.SIGKILL)
                 children.wait_until_gone(left, _KILL_TIMEOUT_SECONDS)
         pid_file.unlink(missing_ok=True)
 
     def _is_our_server(self, pid: int) -> bool:
-        if not children.is_alive(pid):
+        try:
+            process = psutil.Process(pid)
+            # The workers of a server name themselves; it is the folder that tells whose they are.
+            is_postgres = process.name().startswith("postgres")
+            return is_postgres and children.is_alive(pid) and Path(process.cwd()).samefile(self._cluster)
+        except (psutil.Error, OSError):
             return False
-        process = Path("/proc", str(pid))
-        if process.exists():
-            try:
-                return (
-                    process.joinpath("cwd").samefile(self._cluster)
-                    and b"postgres" in process.joinpath("cmdline").read_bytes().split(b"\0", 1)[0]
-                )
-            except OSError:
-                return False
-        done = subprocess.run(
-            ["/bin/ps", "-o", "args=", "-p", str(pid)],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        return "postgres" in done.stdout and str(self._cluster) in done.stdout
 
     def _choose_socket_folder(self, home: Path) -> None:
         name = f".s.PGSQL.{_PORT}"

@@ -32,6 +32,8 @@ class Run:
         clean = {
             k: v for k, v in os.environ.items() if k not in _NOT_INHERITED and not k.startswith("LOOPGUARD_")
         }
+        if way := os.environ.get("LOOPGUARD_UNDERTAKER"):  # the suite as it is on other systems than Linux
+            clean["LOOPGUARD_UNDERTAKER"] = way
         # A second process of `web` would take a second to start; test_up.py runs the default.
         self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_WEB_PROCESSES": "1"}
         self._started: list[subprocess.Popen[bytes]] = []

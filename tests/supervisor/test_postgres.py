@@ -316,8 +316,8 @@ def test_programs_out_of_reach_are_copied_once_with_their_libraries(server_folde
     assert closed.stat().st_mode & 0o777 == 0o700
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal is Linux's")
-def test_a_killed_parent_takes_the_server_with_it(server_folder):
+@pytest.mark.parametrize("way", ["0", "1"], ids=["kernel", "undertaker"])
+def test_a_killed_parent_takes_the_server_with_it(server_folder, way):
     script = (
         "import sys, time, pathlib\n"
         "from loopguard_site.supervisor.postgres import EmbeddedPostgres\n"
@@ -326,7 +326,13 @@ def test_a_killed_parent_takes_the_server_with_it(server_folder):
         "print(server.child.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    parent = subprocess.Popen([sys.executable, "-c", script], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen(
+        [sys.executable, "-c", script],
+        cwd=ROOT,
+        env={**os.environ, "LOOPGUARD_UNDERTAKER": way},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     with contextlib.closing(parent.stdout) as said:
         pid = int(said.readline())
     assert children.is_alive(pid)

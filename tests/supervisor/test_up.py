@@ -9,13 +9,14 @@ import time
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from loopguard_site.supervisor import addresses, children
 from loopguard_site.supervisor.welcome import curl_line
 from tests.support.programs import needs_curl
 
-from .running import ROOT
+from .running import ROOT, descendants
 
 
 def wait_for(check, seconds=60):
@@ -102,11 +103,27 @@ def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_pro
     assert not (run.data / "running.json").exists()
 
 
+@pytest.mark.parametrize("way", ["kernel", "undertaker"])
+def test_a_killed_supervisor_takes_everything_with_it(run, way):
+    """Linux ends the children itself; on macOS a small process does, which a pipe tells that its owner has died."""
+    run.environment["LOOPGUARD_UNDERTAKER"] = "1" if way == "undertaker" else "0"
+    up, _ = run.start()
+    pids = [*run.pids(), *descendants(up.pid)[1:]]
+    assert any("undertaker" in " ".join(psutil.Process(pid).cmdline()) for pid in pids) == (
+        way == "undertaker"
+    )
+    children.send(up.pid, signal.SIGKILL)
+    up.wait(10)
+    for pid in pids:
+        assert children.wait_until_gone(pid, 60), pid
+    assert run.start()[1]["url"]
+
+
 def test_an_interrupted_start_leaves_nothing_running(run):
     up = run.launch()
     pid_file = run.data / "postgres" / "cluster" / "postmaster.pid"
     deadline = time.monotonic() + 60
-    while not pid_file.exists():
+    while not (pid_file.exists() and "\n" in pid_file.read_text()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
     server = int(pid_file.read_text().split("\n", 1)[0])
