@@ -23,6 +23,7 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_WEB_PROCESSES": "only for `up`",
     "LOOPGUARD_WORKER_THREADS": "only for `up`",
     "LOOPGUARD_TEST_CLOCK": "only for tests",
+    "LOOPGUARD_UNDERTAKER": "only for tests of `up`",
     "NO_COLOR": "only for `up`",
     "XDG_DATA_HOME": "only for `up`",
 }
