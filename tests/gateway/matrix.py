@@ -8,6 +8,7 @@ import os
 import select
 import subprocess
 import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -51,8 +52,19 @@ PROGRAMS = {
     "instructor": ("one_shot",),
 }
 """Programs that write in the place of a person, write their history as text, or send none."""
+PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
 SAMPLED_FORM = "chat_stream_helper"
 """CI runs the tests of this form, and one test of every form."""
+
+
+def documented(name):
+    """Return the runs and the requests of a stuck agent, as the table in the documentation has them."""
+    table = (
+        PAGE.read_text(encoding="utf-8").partition("<!-- gateway -->")[2].partition("<!-- end gateway -->")[0]
+    )
+    row = next(line for line in table.splitlines() if f"<!-- {name} -->" in line)
+    runs, requests = (int(cell) for cell in row.split("|")[3:5])
+    return runs, requests
 
 
 def case(sdk, form, *others):

@@ -20,7 +20,7 @@ from tests.support.model_answers import answered, call
 from tests.support.model_server import of_json
 
 from .conftest import World
-from .matrix import COMMANDS, FORMS, JOB_SECONDS, every_form
+from .matrix import COMMANDS, FORMS, JOB_SECONDS, documented, every_form
 
 if not COMMANDS:
     pytest.skip("run by `python3 manage.py test gateway-matrix`", allow_module_level=True)
@@ -48,10 +48,10 @@ STUCK = ["allow", "allow", "warn", "block", "block", "block"]
 
 
 @every_form
-def test_a_repeated_call_is_stopped(world: World, run, script):
+def test_a_repeated_call_is_stopped(world: World, run, script, sdk):
     script(lambda turn: [call()])
     done = run()
-    assert done["runs"] == 3
+    assert (done["runs"], len(world.model.asked)) == documented(sdk)
     assert done["text"]
     assert decisions_made() == STUCK
     assert Incident.objects.get().kind == "repeat"

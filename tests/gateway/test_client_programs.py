@@ -8,7 +8,7 @@ import pytest
 from tests.support.model_answers import answered, call
 
 from .conftest import World
-from .matrix import COMMANDS, every_program
+from .matrix import COMMANDS, documented, every_program
 
 if not COMMANDS:
     pytest.skip("run by `python3 manage.py test gateway-matrix`", allow_module_level=True)
@@ -17,10 +17,6 @@ SHELL = "THOUGHT: look\n\n```mswea_bash_command\ngrep -r option{} .\n```"
 DONE = "THOUGHT: done\n\n```mswea_bash_command\necho COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT\n```"
 CODE = "Thought: look\n<code>\nprint(search('reset password{}'))\n</code>"
 END = "Thought: done\n<code>\nfinal_answer('Done.')\n</code>"
-REQUESTS = 9
-"""Three runs, three attempts of the fourth call, and what the program asks until the run has ended."""
-AT_THE_END = {"smolagents": 3}
-"""What a program asks in a conversation of its own when its steps are used up."""
 
 
 def stuck(sdk, form):
@@ -42,8 +38,7 @@ def test_a_repeated_call_runs_three_times(world: World, sdk, form, sdk_of):
 
     world.model.script = script
     done = sdk_of(sdk).run(form=form, base_url=world.base_url(), key=world.key, session="")
-    assert done["runs"] == 3
-    assert len(world.model.asked) <= REQUESTS + AT_THE_END.get(sdk, 0)
+    assert (done["runs"], len(world.model.asked)) == documented(f"{sdk}/{form}")
 
 
 @every_program
