@@ -101,7 +101,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
     incident = program.get("incidents", params={"limit": 1}).json()["items"][0]["id"]
     largest: dict[str, int | str] = {"limit": 1, "sort": "-incidents"}
     loop = program.get("loops", params=largest).json()["items"][0]["id"]
-    alerts = ("destinations", "routes", "silences", "notifications")
+    alerts = ("routes", "sent", "silences")
     tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")
     states = ("running", "looping", "held", "stopped", "idle", "ended")
     return {
@@ -143,7 +143,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
         "Statistics, a year of an agent": "statistics?range=365d&q=agent:coder",
         "Statistics, 30d by tool": "statistics?range=30d&by=tool",
         **{f"Alerts, {tab}": f"alerts?tab={tab}" for tab in alerts},
-        "Alerts, failed notifications": "alerts?tab=notifications&q=is:failed",
+        "Alerts, failed notifications": "alerts?tab=sent&q=is:failed",
         "Connect": "connect",
         "Ingest": "ingest",
         "Audit": "audit",

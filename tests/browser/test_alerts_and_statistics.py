@@ -22,7 +22,7 @@ from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana")
 SHOTS = os.environ.get("LOOPGUARD_SCREENSHOTS")
-TABS = ("destinations", "routes", "silences", "notifications")
+TABS = ("routes", "sent", "silences")
 
 
 @pytest.fixture
@@ -96,13 +96,13 @@ def test_alerts_have_no_serious_accessibility_problems_on_any_tab(page, site):
 
 
 def test_a_message_opens_from_the_log_and_pages_fit_a_phone(page, site):
-    page.goto(f"{site.url}/p/support/alerts?tab=notifications")
+    page.goto(f"{site.url}/p/support/alerts?tab=sent")
     page.get_by_role("link", name="Loop detected: search_web").click()
     expect(page.get_by_role("heading", name="Alerts", exact=True)).to_be_visible()
     look(page, "alerts-message")
     assert complaints(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
-    for path in ("alerts", "alerts?tab=notifications", "statistics"):
+    for path in ("alerts", "alerts?tab=sent", "statistics"):
         page.goto(f"{site.url}/p/support/{path}")
         look(page, f"phone-{path.partition('?')[2] or path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

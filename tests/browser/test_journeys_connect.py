@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 import urllib.request
 
 import pytest
 from django.contrib.auth import get_user_model
 from playwright.sync_api import expect
 
-from detection.models import ApiKey
+from detection.models import AlertRoute, ApiKey
 from tests.browser.pages import complaints, noise_of, sign_in
+from tests.support.http_receiver import receiving
 from tests.support.projects import make_member, make_project
 
 
@@ -84,4 +86,22 @@ def test_the_first_steps_stay_in_the_navigation_until_they_are_hidden(walk, page
     expect(page.get_by_text("Set up 1 of 6").first).to_be_attached()
     walk.click("button", "Hide it in the navigation")
     expect(page.get_by_role("link", name="Set up")).to_have_count(0)
+    assert walk.noise == []
+
+
+def test_an_alert_route_is_made_with_a_test(walk, page):
+    with receiving() as receiver:
+        walk.begin()
+        walk.click("link", "Set up")
+        walk.click("link", "Webhook")
+        page.get_by_label("Address").fill(receiver.url)
+        walk.click("button", "Send a test")
+        expect(page.get_by_text("delivered in")).to_be_visible()
+        expect(page.locator("#new-secret")).to_have_text(re.compile("^whsec_"))
+        assert complaints(page) == []
+        walk.click("button", "Save route")
+        assert walk.clicks == 4
+        expect(page.get_by_text("Route saved.")).to_be_visible()
+    assert AlertRoute.objects.get().destinations.get().name == "Webhook"
+    assert complaints(page) == []
     assert walk.noise == []

@@ -74,9 +74,67 @@ def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(worl
     )
     assert "no-store" in told["Cache-Control"]
     assert AlertDestination.objects.count() == 0
-    # The address of the page, copied, leads to its list.
-    (url,) = re.findall(r'class="panel pad"\s+method="post"\s+action="([^"]+)"', told.content.decode())
-    assert world.client.get(url)["Location"] == f"{world.base}/alerts?tab=destinations"
+
+
+@pytest.mark.parametrize(
+    ("pasted", "kind", "shown"),
+    [
+        ("https://hooks.slack.com/services/T0AAAAAAA/B0BBBBBBB/abcdefghijklmnopqrstuvwx", "apprise", "slack://… (Slack)"),
+        (
+            "https://discord.com/api/webhooks/123456789012345678/abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_",
+            "apprise",
+            "discord://… (Discord)",
+        ),
+        (
+            "https://prod-04.westus.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual/paths/invoke"
+            "?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=KODuebWbDGYFr0z0eu6Rj8aUKz7W4a1x",
+            "apprise",
+            "workflow://… (Power Automate / Workflows (for MSTeams))",
+        ),
+        ("ntfys://loops-of-support", "apprise", "ntfys://… (ntfy)"),
+    ],
+)  # fmt: skip
+def test_a_pasted_address_is_recognised(world, pasted, kind, shown):
+    answer = world.client.post(
+        url(world, "alerts_act"), {"action": "create", "name": "pasted", "address": pasted}, follow=True
+    )
+    row = AlertDestination.objects.get()
+    assert (row.kind, row.shown_address) == (kind, shown)
+    assert "abcdefghij" not in answer.content.decode()
+
+
+def test_a_new_destination_is_tested_and_leads_to_its_route(world, receiver):
+    form = {"action": "create_destination", "service": "webhook", "address": receiver.url}
+    told = world.client.post(url(world, "new_alert_route"), form)
+    assert re.search(r"Test to Webhook .*: delivered in \d+ ms", text(told))
+    assert re.search(r"whsec_[A-Za-z0-9+/=]{40,}", text(told))
+    row = AlertDestination.objects.get()
+    chosen = re.search(rf'value="{row.public_id}"\s+checked', told.content.decode())
+    assert chosen
+    receiver.replies = [Reply(500, body=b"no")]
+    failed = world.client.post(url(world, "new_alert_route"), form | {"name": "second"})
+    assert "not delivered" in text(failed)
+    rejected = world.client.post(url(world, "new_alert_route"), form | {"address": "mail:x"})
+    assert 'value="mail:x"' in rejected.content.decode()
+    assert "d-address-error" in rejected.content.decode()
+
+
+def test_a_test_goes_through_a_route(world, receiver, hook):
+    route = make_route(world.project, hook, name="all")
+    told = world.client.post(
+        url(world, "alerts_act"), {"action": "test_route", "id": route.public_id}, follow=True
+    )
+    assert f"Test to {hook.name}: delivered in" in text(told)
+    assert hook.notifications.get().is_test
+
+
+def test_addresses_of_before_lead_to_the_tabs_of_today(world):
+    for before, today in (("destinations", "routes"), ("notifications", "sent")):
+        moved = world.client.get(f"{url(world, 'alerts')}?tab={before}&q=is%3Afailed")
+        assert (moved.status_code, moved["Location"]) == (
+            301,
+            f"{url(world, 'alerts')}?tab={today}&q=is%3Afailed",
+        )
 
 
 def test_an_address_that_does_not_resolve_names_both_mistakes_at_once(world):
@@ -273,7 +331,7 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
     incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
     outbox.record_incident_event(incident, "opened", actor=NASTY, note=NASTY)
     delivery.run(5)
-    listed = world.client.get(url(world, "alerts") + "?tab=notifications").content.decode()
+    listed = world.client.get(url(world, "alerts") + "?tab=sent").content.decode()
     shown = world.client.get(
         url(world, "notification", hook.notifications.first().public_id)
     ).content.decode()
@@ -283,9 +341,7 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
     assert "Delivered" in listed
 
 
-@pytest.mark.parametrize(
-    "query", ["?tab=notifications&cursor=nonsense", "?tab=notifications&q=is:x", "?tab=x"]
-)
+@pytest.mark.parametrize("query", ["?tab=sent&cursor=nonsense", "?tab=sent&q=is:x", "?tab=x"])
 def test_odd_addresses_do_not_break_the_page(world, query):
     assert world.client.get(url(world, "alerts") + query).status_code in (200, 404)
 
@@ -334,7 +390,7 @@ def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals
     page = text(world.client.get(url(world, "session", "s-close")))
     assert "Close to a limit" in page
     assert "8 of 9 calls" in page
-    assert "8 of 9 calls" in text(world.client.get(url(world, "approvals")))
+    assert "8 of 9 calls" in text(world.client.get(url(world, "held")))
     assert "Close to a limit" not in world.client.get(url(world, "session", "s-1")).content.decode()
 
 

@@ -106,7 +106,7 @@ def shown(world, api, session):
         f"sessions/{session}",
         f"sessions/{session}?tab=calls",
         "incidents",
-        "approvals",
+        "held",
     ]
     pages += ["loops", "statistics", "attention"]
     pages += [f"incidents/{row.public_id}" for row in Incident.objects.filter(session_name=session)]

@@ -140,7 +140,7 @@ def test_a_form_that_arrives_again_is_handled_once_and_answered_alike(world, bro
                 "alerts/act",
                 {"action": "create", "name": "ops", "kind": "webhook", "address": "https://8.8.8.8/x"},
             ),
-            "alerts?tab=destinations",
+            "alerts?tab=routes",
             AlertDestination,
         ),
     ],
@@ -333,7 +333,7 @@ def test_what_was_changed_meanwhile_is_not_deleted(world):
             (price, f"{world.base}/gateway/prices", f"{world.base}/gateway/prices/delete"),
             (backend, f"{world.base}/gateway", f"{world.base}/gateway/act"),
             (route, f"{world.base}/alerts?tab=routes", f"{world.base}/alerts/act"),
-            (target, f"{world.base}/alerts?tab=destinations", f"{world.base}/alerts/act"),
+            (target, f"{world.base}/alerts?tab=routes", f"{world.base}/alerts/act"),
         )
     ]
     change()

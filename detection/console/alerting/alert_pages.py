@@ -1,4 +1,4 @@
-"""The Alerts page: destinations, routes, silences and the log of notifications."""
+"""The Alerts page: where alerts go and by which routes, what was sent, and silences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 from django.contrib import messages
-from django.http import Http404, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import Http404, HttpResponse, HttpResponsePermanentRedirect, HttpResponseRedirect, QueryDict
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -17,26 +17,24 @@ from django.views.decorators.http import require_POST, require_safe
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.alerting.alert_services import ALERT_SERVICES, SERVICES
 from detection.console.alerting.route_sentences import route_sentence
 from detection.console.listing import Listing
 from detection.console.loops import loop_text
 from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
-from detection.models import AlertSilence, DestinationKind, NotificationState, Role
+from detection.models import AlertDestination, AlertSilence, Notification, NotificationState, Role
 from detection.selectors import alerts as selector
 from detection.selectors import loops
 from detection.selectors.lists import NOTIFICATIONS
 from detection.selectors.pages import BadCursor
 from detection.services.alerting import alert_routes, destinations, notifications, silences
-from detection.services.errors import Invalid, ServiceError
+from detection.services.errors import Invalid, ServiceError, found
 from detection.services.versions import ChangedMeanwhile
 
-TABS = (
-    ("destinations", "Destinations"),
-    ("routes", "Routes"),
-    ("silences", "Silences"),
-    ("notifications", "Notifications"),
-)
+TABS = (("routes", "Routes"), ("sent", "Sent"), ("silences", "Silences"))
+EARLIER_TABS = {"destinations": "routes", "notifications": "sent"}
+"""Names of before in addresses, which lead to where the same is now."""
 STATES = {
     "ok": ("ok", "Working"),
     "new": ("plain", "Not used yet"),
@@ -56,24 +54,31 @@ PAGE_ROWS = 50
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show one of the four tabs."""
-    return _page(request)
+    """Show one of the three tabs."""
+    earlier = EARLIER_TABS.get(request.GET.get("tab", ""))
+    if earlier is not None:
+        query = request.GET.copy()
+        query["tab"] = earlier
+        return HttpResponsePermanentRedirect(f"{request.path}?{query.urlencode()}")
+    return show(request)
 
 
-def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
+def show(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
+    """Show a tab, also as the answer to a form that was not accepted."""
     tab = tab or next((key for key, _ in TABS if key == request.GET.get("tab")), TABS[0][0])
     project_id, now = request.project.pk, timezone.now()
     context: dict[str, Any] = {"tab": tab, "tabs": [(key, words, key == tab) for key, words in TABS], **more}
-    if tab == "destinations":
+    if tab == "routes":
         rows = selector.list_destinations(project_id)
         context["destinations"] = [
             (row, STATES[selector.destination_state(row, now)], destinations.destination_version(row))
             for row in rows
         ]
-        context["kinds"] = DestinationKind.choices
+        context["alert_services"] = ALERT_SERVICES
+        wanted = (more.get("given") or request.GET).get("service", "")
+        context["service"] = SERVICES.get(wanted)
         context["has_route"] = selector.has_enabled_route(project_id)
         context["unrouted"] = selector.unrouted_today(project_id) if context["has_route"] else 0
-    elif tab == "routes":
         context["routes"] = [
             (row, route_sentence(row), alert_routes.route_version(row))
             for row in selector.list_routes(project_id)
@@ -92,12 +97,12 @@ def _page(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         if listing.moved:
             return HttpResponseRedirect(listing.moved)
         try:
-            found = selector.list_notifications(project_id, listing.query, listing.cursor, PAGE_ROWS)
+            rows = selector.list_notifications(project_id, listing.query, listing.cursor, PAGE_ROWS)
         except BadCursor as error:
             raise Http404 from error
         context["listing"] = listing
-        context["notifications"] = [(row, STATES[row.state]) for row in found.items]
-        context["next_page"] = listing.next_page(found.next_cursor)
+        context["notifications"] = [(row, STATES[row.state]) for row in rows.items]
+        context["next_page"] = listing.next_page(rows.next_cursor)
         context["states"] = listing.tabs((("", "All"), *NotificationState.choices), None)
     rejected = more.get("edit_error")
     return render(request, f"alerting/{tab}.html", context, status=rejected.status if rejected else 200)
@@ -115,10 +120,10 @@ def _silence_form(given: QueryDict | None, query: QueryDict) -> dict[str, Any]:
 
 def _loop_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[int, str]:
     """Return the pages of muted loops by loop; those without incidents have none. One query."""
-    found = {row.loop.pk: row.loop.public_id for row in rows if row.loop}
+    ids = {row.loop.pk: row.loop.public_id for row in rows if row.loop}
     return {
-        pk: reverse("console:loop", args=[request.project.slug, found[pk]])
-        for pk in loops.ids_with_incidents(found)
+        pk: reverse("console:loop", args=[request.project.slug, ids[pk]])
+        for pk in loops.ids_with_incidents(ids)
     }
 
 
@@ -128,11 +133,11 @@ def _conditions(row: AlertSilence, loop_urls: Mapping[int, str]) -> list[tuple[s
         ("kinds", "detector"), ("severities", "severity"), ("tools", "tool"), ("agents", "agent"),
         ("backends", "backend"), ("model_names", "model"), ("tags", "tag"),
     )  # fmt: skip
-    found = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
+    parts = [(words, ", ".join(getattr(row, name)), "") for name, words in names if getattr(row, name)]
     if row.loop:
         sentence = "".join(part.text for part in loop_text.sentence(row.loop))
-        found.append(("loop", sentence, loop_urls.get(row.loop.pk, "")))
-    return found
+        parts.append(("loop", sentence, loop_urls.get(row.loop.pk, "")))
+    return parts
 
 
 @never_cache
@@ -153,13 +158,13 @@ def act(request: ProjectRequest) -> HttpResponse:
         outcome = "It was not deleted." if action.startswith("delete") else "Nothing was saved."
         messages.error(request, f"{_what_changed(error)} was changed in the meantime. {outcome}")
         if action != "edit":
-            return _page(request, tab, edit_error=error)
-        return _page(request, tab, edit_error=error, edited=_edited(request, error))
+            return show(request, tab, edit_error=error)
+        return show(request, tab, edit_error=error, edited=_edited(request, error))
     except ServiceError as error:
         messages.error(request, error.detail)
         if action == "edit":
-            return _page(request, tab, edit_error=error, edited=_edited(request))
-        return _page(request, tab, given=request.POST, error=error) if error.field else _back(request, tab)
+            return show(request, tab, edit_error=error, edited=_edited(request))
+        return show(request, tab, given=request.POST, error=error) if error.field else _back(request, tab)
     return shown or _back(request, tab)
 
 
@@ -184,8 +189,8 @@ def _back(request: ProjectRequest, tab: str) -> HttpResponse:
 
 
 def _page_with_secret(request: ProjectRequest, secret: str, **more: Any) -> HttpResponse:
-    shows_secret(request, f"{reverse('console:alerts', args=[request.project.slug])}?tab=destinations")
-    return _page(request, "destinations", secret=secret, **more)
+    shows_secret(request, f"{reverse('console:alerts', args=[request.project.slug])}?tab=routes")
+    return show(request, "routes", secret=secret, **more)
 
 
 def text_of(form: QueryDict, name: str) -> str:
@@ -198,17 +203,21 @@ def words_of(form: QueryDict, name: str) -> list[str]:
     return [part for part in (piece.strip() for piece in text_of(form, name).split(",")) if part]
 
 
-def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
-    row, secret = destinations.create_destination(
-        request.project.pk,
-        actor_of(request),
-        name=text_of(request.POST, "name"),
-        kind=text_of(request.POST, "kind"),
-        address=text_of(request.POST, "address"),
+def create_destination(request: ProjectRequest) -> tuple[AlertDestination, str]:
+    """Create the destination of the form, whose address says what it is, and return it with its signing secret."""
+    kind, address = destinations.recognised(text_of(request.POST, "address"))
+    service = SERVICES.get(request.POST.get("service", ""))
+    name = text_of(request.POST, "name") or (service.title if service else "")
+    return destinations.create_destination(
+        request.project.pk, actor_of(request), name=name, kind=kind, address=address
     )
+
+
+def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:
+    row, secret = create_destination(request)
     if secret:
         return _page_with_secret(request, secret, made=row)
-    messages.success(request, f"Destination {row.name} created. Send a test.")
+    messages.success(request, f"Destination {row.name} created: {row.shown_address}")
     return None
 
 
@@ -269,6 +278,27 @@ def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
     )
 
 
+def _test_route(request: ProjectRequest, public_id: str) -> None:
+    """Send a test to each destination of a route, and say of each what came of it."""
+    route = found(selector.get_route(request.project.pk, public_id))
+    for one in route.destinations.filter(project_id=request.project.pk, is_enabled=True):
+        message = notifications.send_test(request.project.pk, one.public_id, actor_of(request))
+        is_delivered = message.state == NotificationState.DELIVERED
+        (messages.success if is_delivered else messages.error)(
+            request, f"Test to {one.name}: {outcome_words(message)}"
+        )
+
+
+def outcome_words(message: Notification) -> str:
+    """Return what came of a test, from its last attempt."""
+    attempt = message.attempts.filter(project_id=message.project_id).last()
+    if attempt is None:
+        return "not sent yet."
+    if attempt.is_success:
+        return f"delivered in {attempt.duration_ms:,} ms."
+    return f"not delivered. {attempt.problem}"
+
+
 def _delete_route(request: ProjectRequest, public_id: str) -> None:
     version = request.POST.get("version")
     alert_routes.delete_route(request.project.pk, public_id, actor_of(request), version=version)
@@ -311,17 +341,18 @@ def _resend(request: ProjectRequest, public_id: str) -> None:
 
 
 ACTIONS: dict[str, tuple[Role, str, Callable[[ProjectRequest, str], HttpResponse | None]]] = {
-    "create": (Role.ADMIN, "destinations", _create_destination),
-    "switch": (Role.ADMIN, "destinations", _switch),
-    "edit": (Role.ADMIN, "destinations", _edit_destination),
-    "delete": (Role.ADMIN, "destinations", _delete_destination),
-    "test": (Role.ADMIN, "destinations", _test),
-    "add_secret": (Role.ADMIN, "destinations", _add_secret),
-    "retire_secrets": (Role.ADMIN, "destinations", _retire_secrets),
+    "create": (Role.ADMIN, "routes", _create_destination),
+    "switch": (Role.ADMIN, "routes", _switch),
+    "edit": (Role.ADMIN, "routes", _edit_destination),
+    "delete": (Role.ADMIN, "routes", _delete_destination),
+    "test": (Role.ADMIN, "routes", _test),
+    "add_secret": (Role.ADMIN, "routes", _add_secret),
+    "retire_secrets": (Role.ADMIN, "routes", _retire_secrets),
+    "test_route": (Role.ADMIN, "routes", _test_route),
     "delete_route": (Role.ADMIN, "routes", _delete_route),
     "silence": (Role.OPERATOR, "silences", _silence),
     "end_silence": (Role.OPERATOR, "silences", _end_silence),
-    "resend": (Role.OPERATOR, "notifications", _resend),
+    "resend": (Role.OPERATOR, "sent", _resend),
 }
 
 

@@ -15,12 +15,13 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.alerting.alert_pages import text_of, words_of
+from detection.console.alerting.alert_pages import create_destination, outcome_words, show, text_of, words_of
 from detection.console.alerting.route_sentences import AT_LEAST, CUSTOM, EVENT_TYPES, WHEN, choice_of
+from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
 from detection.models import AlertRoute, Role, Severity
 from detection.selectors import alerts as selector
-from detection.services.alerting import alert_routes, routing
+from detection.services.alerting import alert_routes, notifications, routing
 from detection.services.alerting import destinations as alert_destinations
 from detection.services.alerting.route_preview import preview_route
 from detection.services.errors import Invalid, ServiceError
@@ -57,6 +58,8 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
     if request.method != "POST":
         return _page(request, row, _shown(request, row))
     form = request.POST
+    if form.get("action") == "create_destination":
+        return _with_new_destination(request, row)
     if form.get("action") == "preview":
         shown = _preview(request, row, form)
         if request.headers.get("HX-Request"):
@@ -81,6 +84,27 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         return _page(request, row, form, problem=error)
     messages.success(request, "Route saved.")
     return redirect(f"{reverse('console:alerts', args=[request.project.slug])}?tab=routes")
+
+
+def _with_new_destination(request: ProjectRequest, row: AlertRoute) -> HttpResponse:
+    """Create a destination, send a test to it, and show what came of it above a route to it."""
+    try:
+        made, secret = create_destination(request)
+    except ServiceError as error:
+        messages.error(request, error.detail)
+        return show(request, "routes", given=request.POST, error=error)
+    shows_secret(request, reverse("console:new_alert_route", args=[request.project.slug]))
+    tested = notifications.send_test(request.project.pk, made.public_id, actor_of(request))
+    form = _shown(request, row)
+    form.setlist("destinations", [made.public_id])
+    shown = {
+        "made": made,
+        "secret": secret,
+        "tested": tested,
+        "outcome": outcome_words(tested),
+        **_preview(request, row, form),
+    }
+    return _page(request, row, form, shown)
 
 
 def _default_name(request: ProjectRequest, form: QueryDict) -> str:

@@ -35,6 +35,16 @@ def checked_name(name: str) -> str:
     return name
 
 
+def recognised(address: str) -> tuple[str, str]:
+    """Return kind and stored form of an address as people paste it: of a chat service, or of a webhook."""
+    address = address.strip()
+    scheme = address.partition("://")[0].lower()
+    if scheme not in ("http", "https"):
+        return DestinationKind.APPRISE, address
+    of_service = notifiers.of_web_address(address) if scheme == "https" else ""
+    return (DestinationKind.APPRISE, of_service) if of_service else (DestinationKind.WEBHOOK, address)
+
+
 def _destination(project_id: int, public_id: str) -> AlertDestination:
     rows = AlertDestination.objects.select_for_update(no_key=True)
     return found(rows.filter(project_id=project_id, public_id=public_id).first())

@@ -158,6 +158,17 @@ def check(address: str) -> str:
     return f"{scheme}://… ({plugin.service_name})"
 
 
+def of_web_address(address: str) -> str:
+    """Return the address of a chat service that its own web address stands for, such as ``https://hooks.slack.com/…``.
+
+    Empty if no allowed service has addresses like this one.
+    """
+    with _guarded():
+        plugin = None if _has_port_0(address) else _plugin(address)
+        found = "" if plugin is None else str(plugin.url(privacy=False)).partition("/?")[0]
+    return found if found.partition("://")[0] in SCHEMES else ""
+
+
 def _has_port_0(address: str) -> bool:
     """Return whether an address names a port that does not exist; the packages would take the default one."""
     try:
