@@ -86,8 +86,7 @@ def test_a_rejected_address_stays_and_names_the_setting_that_would_allow_it(worl
             "discord://… (Discord)",
         ),
         (
-            "https://prod-04.westus.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual/paths/invoke"
-            "?api-version=2016-06-01&sp=%2Ftriggers%2Fmanual%2Frun&sv=1.0&sig=KODuebWbDGYFr0z0eu6Rj8aUKz7W4a1x",
+            "https://prod-04.westus.logic.azure.com:443/workflows/643e69f83c8944/triggers/manual/paths/invoke?sig=KODuebWbDGYFr0z0",
             "apprise",
             "workflow://… (Power Automate / Workflows (for MSTeams))",
         ),
@@ -106,7 +105,7 @@ def test_a_pasted_address_is_recognised(world, pasted, kind, shown):
 def test_a_new_destination_is_tested_and_leads_to_its_route(world, receiver):
     form = {"action": "create_destination", "service": "webhook", "address": receiver.url}
     told = world.client.post(url(world, "new_alert_route"), form)
-    assert re.search(r"Test to Webhook .*: delivered in \d+ ms", text(told))
+    assert re.search(r"Test to Webhook .*: delivered in [\d.]+ ms", text(told))
     assert re.search(r"whsec_[A-Za-z0-9+/=]{40,}", text(told))
     row = AlertDestination.objects.get()
     chosen = re.search(rf'value="{row.public_id}"\s+checked', told.content.decode())

@@ -23,6 +23,7 @@ from detection.console.listing import Listing
 from detection.console.loops import loop_text
 from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
+from detection.engine.durations import milliseconds
 from detection.models import AlertDestination, AlertSilence, Notification, NotificationState, Role
 from detection.selectors import alerts as selector
 from detection.selectors import loops
@@ -97,12 +98,12 @@ def show(request: ProjectRequest, tab: str = "", **more: Any) -> HttpResponse:
         if listing.moved:
             return HttpResponseRedirect(listing.moved)
         try:
-            rows = selector.list_notifications(project_id, listing.query, listing.cursor, PAGE_ROWS)
+            sent = selector.list_notifications(project_id, listing.query, listing.cursor, PAGE_ROWS)
         except BadCursor as error:
             raise Http404 from error
         context["listing"] = listing
-        context["notifications"] = [(row, STATES[row.state]) for row in rows.items]
-        context["next_page"] = listing.next_page(rows.next_cursor)
+        context["notifications"] = [(row, STATES[row.state]) for row in sent.items]
+        context["next_page"] = listing.next_page(sent.next_cursor)
         context["states"] = listing.tabs((("", "All"), *NotificationState.choices), None)
     rejected = more.get("edit_error")
     return render(request, f"alerting/{tab}.html", context, status=rejected.status if rejected else 200)
@@ -279,7 +280,7 @@ def _retire_secrets(request: ProjectRequest, public_id: str) -> None:
 
 
 def _test_route(request: ProjectRequest, public_id: str) -> None:
-    """Send a test to each destination of a route, and say of each what came of it."""
+    """Send a test to each destination of a route, and say the outcome of each."""
     route = found(selector.get_route(request.project.pk, public_id))
     for one in route.destinations.filter(project_id=request.project.pk, is_enabled=True):
         message = notifications.send_test(request.project.pk, one.public_id, actor_of(request))
@@ -290,12 +291,12 @@ def _test_route(request: ProjectRequest, public_id: str) -> None:
 
 
 def outcome_words(message: Notification) -> str:
-    """Return what came of a test, from its last attempt."""
+    """Return the outcome of a test, from its last attempt."""
     attempt = message.attempts.filter(project_id=message.project_id).last()
     if attempt is None:
         return "not sent yet."
     if attempt.is_success:
-        return f"delivered in {attempt.duration_ms:,} ms."
+        return f"delivered in {milliseconds(attempt.duration_ms)}."
     return f"not delivered. {attempt.problem}"
 
 

@@ -87,7 +87,7 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
 
 
 def _with_new_destination(request: ProjectRequest, row: AlertRoute) -> HttpResponse:
-    """Create a destination, send a test to it, and show what came of it above a route to it."""
+    """Create a destination, send a test to it, and show the outcome above a route to it."""
     try:
         made, secret = create_destination(request)
     except ServiceError as error:
