@@ -19,7 +19,9 @@ from django.views.decorators.http import require_safe
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.context_processors import NAVIGATION
 from detection.console.permalinks import loop_url, session_url
+from detection.console.policies.change_here import change_url
 from detection.engine.fields import FIELDS
+from detection.engine.scopes import PROJECT
 from detection.filtering.language import FilterError, Term, Value, term, write
 from detection.filtering.signatures import MAX_CHARACTERS
 from detection.models import Membership, Role, Session
@@ -48,8 +50,8 @@ _MORE_SCREENS: Final = (
     ("system", "System", Role.VIEWER),
     ("message_templates", "Message templates", Role.VIEWER),
     ("what_ifs", "What-ifs", Role.VIEWER),
-    ("suggestions", "Suggestions", Role.VIEWER),
-    ("exceptions", "Exceptions", Role.VIEWER),
+    ("policy_settings", "All settings", Role.VIEWER),
+    ("tool_rules", "Tool rules", Role.VIEWER),
     ("policy_history", "History of policies", Role.VIEWER),
     ("gateway_traffic", "Traffic of the gateway", Role.VIEWER),
     ("prices", "Prices of models", Role.VIEWER),
@@ -162,8 +164,10 @@ def _screens(request: ProjectRequest) -> Iterator[tuple[str, str]]:
 
 
 def _settings(request: ProjectRequest) -> Iterator[tuple[str, str]]:
-    url = reverse("console:policies", args=[request.project.slug])
-    return ((f"{one.label} ({one.name})", f"{url}#setting-{one.name}") for one in FIELDS.values())
+    slug = request.project.slug
+    return (
+        (f"{one.label} ({one.name})", change_url(slug, one.name, str(PROJECT))) for one in FIELDS.values()
+    )
 
 
 def _members(request: ProjectRequest) -> Iterator[tuple[str, str]]:

@@ -120,6 +120,13 @@ def rows_at(project_id: int | None, scope: Scope) -> StoredSettingsQuerySet[Stor
     return model.objects.filter(**names)
 
 
+def stored_rows(project_id: int) -> dict[Scope, StoredSettings]:
+    """Return the overrides and tool rules that apply to a project, with the server's, by scope; two queries."""
+    overrides = Override.objects.filter(Q(project_id=project_id) | Q(project=None)).in_effect()
+    rules = ToolOverride.objects.filter(project_id=project_id).in_effect()
+    return {row.scope: row for row in (*overrides, *rules)}
+
+
 def load_overrides(project_id: int | None) -> ProjectOverrides:
     """Read the overrides that apply to a project, or with None only those of every project; three queries."""
     own = Q(project_id=project_id)

@@ -22,6 +22,7 @@ from detection.console.integrations.integration_words import integration_words
 from detection.console.listing import Listing
 from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Trend
+from detection.console.policies import change_here
 from detection.console.sessions.session_map import Area, SessionMap
 from detection.console.statistics.statistics_links import Link
 from detection.engine import durations
@@ -385,6 +386,12 @@ def query(context: RequestContext, **changes: Any) -> str:
 def call_url(project: Any, session: Any, seq: int) -> str:
     """Return the address of a call's details, to be loaded beside the strip."""
     return permalinks.call_url(project.slug, session.external_id, seq)
+
+
+@register.simple_tag
+def change_url(project: Any, setting: str, scope: str, came_from: str) -> str:
+    """Return the address at which a setting is changed at a scope."""
+    return change_here.change_url(project.slug, setting, scope, came_from)
 
 
 @register.simple_tag

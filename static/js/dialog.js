@@ -12,6 +12,7 @@ async function open(link) {
   dialog.replaceChildren(document.importNode(part, true));
   globalThis.htmx.process(dialog);
   for (const hidden of dialog.querySelectorAll("[data-without-script]")) hidden.remove();
+  dialog.setAttribute("aria-labelledby", "dialog-title");
   dialog.showModal();
   dialog.querySelector("input:not([type=hidden]), select")?.focus();
 }
@@ -32,5 +33,8 @@ export function bindDialogs() {
     }
   });
   // A closed dialog sends no further requests.
-  document.getElementById("dialog")?.addEventListener("close", ({ target }) => target.replaceChildren());
+  document.getElementById("dialog")?.addEventListener("close", ({ target }) => {
+    target.removeAttribute("aria-labelledby");
+    target.replaceChildren();
+  });
 }

@@ -9,6 +9,7 @@ from detection.engine.scopes import Scope
 from detection.models import Override
 from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
+from detection.services.what_if import worker
 from tests.browser.pages import complaints, noise_of, sign_in
 from tests.console.scenes import loop, make_world
 
@@ -63,3 +64,36 @@ def test_what_a_weaker_value_would_have_lost_is_red_and_needs_a_reason(site, wor
     page.get_by_label(re.compile("Reason")).fill("a slow search")
     page.get_by_role("button", name="Save").click()
     expect(page.locator(".toast")).to_contain_text("is now 40 for model openai / gpt-5")
+
+
+def test_the_limit_of_a_model_to_six_and_verify(site, world, page):
+    """Journey f: Ctrl K "limit identical", 6 for the model, Save 6; the tester says 6."""
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/now")
+    page.keyboard.press("Control+k")
+    page.get_by_role("combobox", name="Command, screen or search").fill("limit identical")
+    page.get_by_role("option", name=re.compile("Limit for identical calls")).click()
+    page.get_by_label("For", exact=True).select_option(str(MODEL))
+    page.get_by_label("New value").fill("6")
+    page.get_by_role("button", name="Save 6").click()
+    expect(page.get_by_label("Which value applies?")).to_contain_text("is 6 from model openai / gpt-5")
+    assert Override.objects.get(model="gpt-5").values == {"max_repeats": 6}
+    page.get_by_role("link", name="Verify").click()
+    expect(page.get_by_role("dialog")).to_contain_text("No matching call since")
+
+
+def test_what_a_change_would_have_done(site, world, page):
+    """Journey i: a cell of the matrix, a new value, Details."""
+    noise = noise_of(page)
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/policies")
+    assert complaints(page) == []
+    page.locator(".matrix .set a").first.click()
+    dialog = page.get_by_role("dialog", name="Limit for identical calls")
+    dialog.get_by_label("New value").fill("40")
+    expect(dialog.locator(".act")).to_contain_text("You would no longer block or stop 1 loop")
+    dialog.get_by_role("button", name="Details").click()
+    expect(page).to_have_url(re.compile("/policies/what-ifs/wif_"))
+    worker.run_waiting(lambda: False)
+    expect(page.get_by_text("You would no longer block or stop 1 loop").first).to_be_visible(timeout=10_000)
+    assert noise == []

@@ -55,7 +55,7 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     expect(page.locator(".toast", has_text="Exception undone")).to_be_visible()
     assert not ToolOverride.objects.filter(pattern="search_web").exists()
     # A scope without settings says so, until one is edited.
-    page.goto(f"{site.url}{world.base}/policies?scope=agent:new-one")
+    page.goto(f"{site.url}{world.base}/policies/settings?scope=agent:new-one")
     nothing = page.get_by_text("Nothing is set here")
     expect(nothing).to_be_hidden()
     page.get_by_label("Changed only").check()
@@ -75,7 +75,7 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     page.get_by_label("Search settings").fill("no such setting")
     expect(no_match).to_be_visible()
     # A weaker ladder says why it needs a reason, and the browser asks for it.
-    page.goto(f"{site.url}{world.base}/policies?scope=model:openai/gpt-5")
+    page.goto(f"{site.url}{world.base}/policies/settings?scope=model:openai/gpt-5")
     page.get_by_label("Reaction to repeats", exact=True).fill("ask")
     expect(page.locator(".changes")).to_contain_text("weaker than stop (the run ends)")
     reason, needed = (

@@ -159,7 +159,7 @@ def test_other_projects_do_not_exist(client, project, held):
     )
     told = client.post("/p/rivals/approvals/decision", {"id": held.public_id, "choice": "skip"}, follow=True)
     assert "Not found in this project" in told.content.decode()
-    assert client.get("/p/support/message-templates").status_code == 404
+    assert client.get("/p/support/policies/messages").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -182,23 +182,23 @@ def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_
 def test_templates_are_previewed_saved_and_deleted(as_member, project):
     admin = as_member(Role.ADMIN)
     form = {"rung": "stop", "shape": "openai", "text": "Stop $tool <b>now</b>."}
-    tried = admin.post("/p/support/message-templates", {**form, "action": "preview"}).content.decode()
+    tried = admin.post("/p/support/policies/messages", {**form, "action": "preview"}).content.decode()
     assert "Stop search_web &lt;b&gt;now&lt;/b&gt;." in tried
     assert not MessageTemplate.objects.exists()
-    admin.post("/p/support/message-templates", {**form, "action": "save"})
+    admin.post("/p/support/policies/messages", {**form, "action": "save"})
     assert MessageTemplate.objects.get().text == form["text"]
-    admin.post("/p/support/message-templates", {**form, "action": "reset"})
+    admin.post("/p/support/policies/messages", {**form, "action": "reset"})
     assert not MessageTemplate.objects.exists()
 
 
 def test_a_rejected_template_shows_the_reason_and_stays_in_the_form(as_member, project):
     form = {"rung": "stop", "shape": "", "text": "Look: $arguments", "action": "save"}
-    refused = as_member(Role.ADMIN).post("/p/support/message-templates", form)
+    refused = as_member(Role.ADMIN).post("/p/support/policies/messages", form)
     assert refused.status_code == 422
     assert "is not a placeholder" in refused.content.decode()
     assert "Look: $arguments" in refused.content.decode()
-    assert as_member(Role.OPERATOR).post("/p/support/message-templates", form).status_code == 403
-    assert as_member(Role.VIEWER).get("/p/support/message-templates").status_code == 200
+    assert as_member(Role.OPERATOR).post("/p/support/policies/messages", form).status_code == 403
+    assert as_member(Role.VIEWER).get("/p/support/policies/messages").status_code == 200
 
 
 def test_a_session_shows_that_it_waits_and_that_detection_is_off_and_takes_it_back(as_member, held):

@@ -170,7 +170,7 @@ def test_only_an_address_of_this_site_is_returned_to(world):
     page = world.client.get(url(world, scope="project", **{"from": "https://evil.example/x"}))
     assert fields(page)["from"] == ""
     saved = send(world, "save", page, scope="project", value="3")
-    assert saved.redirect_chain[0][0].startswith(f"{world.base}/policies/verify?")
+    assert saved.redirect_chain[0][0].startswith(f"{world.base}/policies?setting=max_repeats&")
 
 
 def test_details_create_the_whole_what_if(world):
@@ -198,8 +198,10 @@ def test_one_replay_of_a_project_runs_at_a_time_and_payloads_are_needed(world, m
 def test_the_next_matching_call_shows_that_it_is_in_effect(world):
     page = world.client.get(url(world, scope="agent:buyer", tool="search_web"))
     saved = send(world, "save", page, scope="agent:buyer", value="2")
-    assert "It is 2 for buyer, search_web , because agent buyer says so." in text(saved)
-    assert "No matching call since" in text(saved)
+    assert "Limit for identical calls is 2 from agent buyer" in text(saved)
+    link = re.search(r'href="([^"]*policies/verify[^"]*)"', saved.content.decode())[1].replace("&amp;", "&")
+    words = text(world.client.get(link))
+    assert "It is 2 for buyer, search_web , because agent buyer says so. No matching call since" in words
     # The database keeps the time at which the transaction of the test began.
     since = (timezone.now() - timedelta(minutes=1)).isoformat()
     names = {"setting": "max_repeats", "agent": "buyer", "tool": "search_web", "since": since}

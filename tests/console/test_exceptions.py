@@ -25,7 +25,7 @@ def save_exception(world, incident_page, option):
 
 def save_policy(world, **values):
     form = {f"set_{name}": str(value) for name, value in values.items()} | {"note": "ours"}
-    saved = world.client.post(f"{world.base}/policies?scope={SCOPE}", form, follow=True)
+    saved = world.client.post(f"{world.base}/policies/settings?scope={SCOPE}", form, follow=True)
     assert "Override saved" in text(saved)
 
 
@@ -57,11 +57,13 @@ def test_an_exception_that_was_changed_since_has_a_link_in_place_of_the_undo(wor
     shown = world.client.get(incident_page)
     assert "Changed since, see Policies" in text(shown)
     assert "Undo exception" not in text(shown)
-    assert 'href="' + f"{world.base}/policies?scope=agent%3Aresearcher" + '"' in shown.content.decode()
+    assert (
+        'href="' + f"{world.base}/policies/settings?scope=agent%3Aresearcher" + '"' in shown.content.decode()
+    )
     # Another one may be saved in its place.
     assert "Create exception" in text(shown)
-    listed = world.client.get(f"{world.base}/policies/exceptions")
-    assert "changed since, see Policies" in text(listed)
+    listed = world.client.get(f"{world.base}/policies")
+    assert "no longer in effect: changed since" in text(listed)
     assert "exception/undo" not in listed.content.decode()
     denied = text(world.client.post(f"{incident_page}/exception/undo", follow=True))
     assert "The settings were changed since the exception was saved; change them in Policies." in denied
@@ -89,8 +91,8 @@ def test_an_exception_of_a_session_that_was_changed_since_leads_to_the_session(w
 
 def test_an_undo_in_the_list_of_exceptions_stays_there(world, incident_page):
     save_exception(world, incident_page, "agent:raise")
-    page = f"{world.base}/policies/exceptions"
-    assert f'name="next" value="{page}"' in world.client.get(page).content.decode()
+    page = f"{world.base}/policies"
+    assert f'name="next" value="{page}#fine"' in world.client.get(page).content.decode()
     undone = world.client.post(f"{incident_page}/exception/undo", {"next": page})
     assert undone["Location"] == page
     assert (
@@ -102,9 +104,9 @@ def test_an_undo_in_the_list_of_exceptions_stays_there(world, incident_page):
 def test_an_exception_whose_time_is_over_is_listed_as_expired(world, incident_page):
     form = {"option": "agent:raise", "expires": "1d", "note": "until the deploy"}
     world.client.post(f"{incident_page}/exception", form, follow=True)
-    page = f"{world.base}/policies/exceptions"
+    page = f"{world.base}/policies"
     kept = world.client.get(page)
-    assert "expired" not in text(kept)
+    assert "· expired" not in text(kept)
     # The note of the incident has the time as text, the list an element of its own.
     saved = IncidentActivity.objects.get(action="excepted")
     until = Override.objects.get(agent="researcher").expires_at

@@ -164,7 +164,7 @@ def test_an_answered_form_is_named_in_a_cookie_unless_its_text_is_lost(world, br
     rejected = browser.post(f"{world.base}/incidents/act", {**form, "ids": "inc_unknown"})
     assert (rejected.status_code, "loopguard-answered" in rejected.cookies) == (302, False)
     preview = {"csrfmiddlewaretoken": form["csrfmiddlewaretoken"], "action": "diff"}
-    part = browser.post(f"{world.base}/policies", preview, headers={"HX-Request": "true"})
+    part = browser.post(f"{world.base}/policies/settings", preview, headers={"HX-Request": "true"})
     assert (part.status_code, "loopguard-answered" in part.cookies) == (200, False)
     session = browser.cookies.pop("loopguard")
     waiting = browser.post(f"{world.base}/incidents/act", form)
@@ -201,7 +201,7 @@ def test_two_clicks_at_the_same_moment_create_one_comment(transactional_db):
 
 
 def test_the_second_editor_sees_both_versions_and_overwrites_nothing_unseen(world):
-    page, other = f"{world.base}/policies", Actor("ben")
+    page, other = f"{world.base}/policies/settings", Actor("ben")
     form = {**fields_of(world.client.get(page), "version"), "set_max_repeats": "7", "note": "mine"}
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 9}, other, "theirs")
     refused = world.client.post(page, form)
@@ -221,7 +221,7 @@ def test_the_second_editor_sees_both_versions_and_overwrites_nothing_unseen(worl
 
 
 def test_a_template_and_a_tool_rule_know_their_version_too(world):
-    page = f"{world.base}/message-templates"
+    page = f"{world.base}/policies/messages"
     form = {"rung": "stop", "shape": "", "seen_shape": "", "action": "save"}
     seen = fields_of(world.client.get(page), "seen_shape")["version"]
     assert world.client.post(page, {**form, "text": "Stop $tool.", "version": seen}).status_code == 302
@@ -229,7 +229,7 @@ def test_a_template_and_a_tool_rule_know_their_version_too(world):
     assert refused.status_code == 409
     assert "Stop $tool." in text(refused)
     assert MessageTemplate.objects.get().text == "Stop $tool."
-    rule = f"{world.base}/policies/tool-rule?pattern=get_*"
+    rule = f"{world.base}/policies/tools?pattern=get_*"
     form = {**fields_of(world.client.get(rule), "version"), "pattern": "get_*", "tool_class": "wait"}
     overrides.save_override(
         world.project.pk,
@@ -360,7 +360,7 @@ def delete_form(page, public_id):
 
 
 def test_an_override_that_was_changed_meanwhile_is_not_deleted(world):
-    page = f"{world.base}/policies"
+    page = f"{world.base}/policies/settings"
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 3}, Actor("ben"))
     seen = fields_of(world.client.get(page), "version")["version"]
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 2}, Actor("ben"))

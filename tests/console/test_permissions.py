@@ -39,18 +39,25 @@ RIGHTS = {
     "incident": (READ, None),
     "create_exception": (None, ADMINISTER),
     "undo_exception": (None, ADMINISTER),
-    "policies": (READ, ADMINISTER),
+    "policies": (READ, None),
+    "policy_settings": (READ, ADMINISTER),
+    "export_policies": (READ, None),
+    "import_policies": (None, ADMINISTER),
     "change_setting": (READ, OPERATE),
     "verify_setting": (READ, None),
-    "tool_rule": (READ, ADMINISTER),
-    "exceptions": (READ, None),
+    "tool_rules": (READ, ADMINISTER),
+    "earlier_tool_rule": (READ, None),
+    "earlier_what_ifs": (READ, None),
+    "earlier_what_if": (READ, None),
+    "earlier_suggestions": (READ, None),
+    "earlier_exceptions": (READ, None),
+    "earlier_message_templates": (READ, None),
     "policy_history": (READ, ADMINISTER),
     "what_ifs": (READ, None),
     "create_what_if": (None, OPERATE),
     "what_if": (READ, None),
     "cancel_what_if": (None, OPERATE),
     "save_what_if": (None, OPERATE),
-    "suggestions": (READ, None),
     "suggestions_act": (None, ADMINISTER),
     "try_suggestion": (None, OPERATE),
     "approvals": (READ, None),
@@ -151,6 +158,7 @@ def addresses(world):
         "alert_route": [alert_route(world)],
         "notification": [message(world)],
         "what_if": [a_what_if],
+        "earlier_what_if": [a_what_if],
         "cancel_what_if": [a_what_if],
         "save_what_if": [a_what_if],
     }
@@ -224,7 +232,10 @@ def test_a_session_and_an_incident_of_another_project_are_not_found_by_name(worl
 
 def test_the_servers_settings_are_for_superusers(world):
     assert (
-        world.client.post(f"{world.base}/policies?scope=server", {"set_max_repeats": "3"}).status_code == 403
+        world.client.post(
+            f"{world.base}/policies/settings?scope=server", {"set_max_repeats": "3"}
+        ).status_code
+        == 403
     )
 
 

@@ -58,6 +58,8 @@ def test_every_screen_opens_in_an_empty_project():
         "loops",
         "incidents",
         "policies",
+        "policies/settings",
+        "policies/tools",
         "policies/history",
         "connect",
         "connect/imports",
@@ -382,11 +384,11 @@ def test_incidents_of_a_family_and_of_silence_say_what_was_found_and_how_it_was_
 def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(world):
     scope = Scope("model", "", "openai", "gpt-5")
     overrides.save_override(world.project.pk, scope, {"preset": "proxy"}, SYSTEM, "as before")
-    shown = text(world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5"))
+    shown = text(world.client.get(f"{world.base}/policies/settings?scope=model:openai/gpt-5"))
     assert "set here; otherwise standard from preset standard" in shown
     assert "Unless noted, values come from preset proxy ." in shown
     assert shown.count("preset proxy") < 3
-    page = world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5").content.decode()
+    page = world.client.get(f"{world.base}/policies/settings?scope=model:openai/gpt-5").content.decode()
     assert re.search(r'name="set_mode"[^>]*placeholder="break"', page)
 
 
@@ -394,7 +396,7 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     def changes(url, **form):
         return text(world.client.post(url, {"action": "diff", **form}, HTTP_HX_REQUEST="true"))
 
-    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    url = f"{world.base}/policies/settings?scope=model:openai/gpt-5"
     assert changes(url, set_max_repeats="5").strip() == ""
     shown = changes(url, set_max_repeats="7", set_once_per_round="true")
     assert "Limit for identical calls: 5 → 7 Weaker" in shown
@@ -417,7 +419,7 @@ def test_the_changes_of_a_form_are_shown_before_they_are_saved(world):
     assert "must be between 2 and 1,000" in one_wrong.lower()
     assert "Limit for identical calls" not in one_wrong.replace("Limit for identical calls must", "")
     assert "off → on" in one_wrong or "on, set here" in one_wrong
-    rule = f"{world.base}/policies/tool-rule?pattern=get_*"
+    rule = f"{world.base}/policies/tools?pattern=get_*"
     assert "Tool class: poll → exempt" in changes(rule, pattern="get_*", tool_class="exempt")
     session = changes(f"{world.base}/session/act", name="s-1", set_max_repeats="7")
     assert "Limit for identical calls: 5 → 7 Weaker" in session
@@ -442,7 +444,9 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.
     assert "They follow Reaction to cycles : 2 × warn, block, stop" in shown
     assert "Rungs of the graduated ladder warn → warn → block → stop" in shown
-    assert "warn, then warn, then block, then stop" in text(world.client.get(f"{world.base}/policies"))
+    assert "warn, then warn, then block, then stop" in text(
+        world.client.get(f"{world.base}/policies/settings")
+    )
 
 
 def test_an_incident_stays_readable_when_its_session_is_gone(world):
@@ -495,7 +499,7 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     scopes = re.findall(r"<legend>(.*?)</legend>", labelled.content.decode())
     assert scopes == ["This session", "Tool search_web", "Model openai / gpt-5", "Agent researcher"]
     tried = {"exception_of": world.incident.public_id, "option": "tool:exempt", "days": "7"}
-    shown = world.client.post(f"{world.base}/policies/what-if/create", tried, follow=True)
+    shown = world.client.post(f"{world.base}/policies/what-ifs/create", tried, follow=True)
     assert "What-if for tools search_web" in text(shown)
     saved = world.client.post(
         f"{page}/exception", {"option": "tool:exempt", "expires": "1d", "note": "mock"}, follow=True
@@ -506,17 +510,19 @@ def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo
     assert rule.expires_at is not None
     assert rule.note == f"mock (from {world.incident.public_id})"
     assert 'value="Not a loop: polling"' in labelled.content.decode()
-    rule_page = f"{world.base}/policies/tool-rule?pattern=search_web"
+    rule_page = f"{world.base}/policies/tools?pattern=search_web"
     assert f'href="{rule_page}"' in saved.content.decode().partition("Open its settings")[0]
-    assert "Exceptions 1" in text(world.client.get(rule_page))
-    listed = world.client.get(f"{world.base}/policies/exceptions")
-    assert re.search(r"Tool search_web: Exempt it from detection mock .* until \d\d \w{3} ", text(listed))
+    listed = world.client.get(f"{world.base}/policies")
+    assert "This is fine 1 exception" in text(listed)
+    assert re.search(
+        r"Tool search_web: Exempt it from detection from .*: mock · until \d\d \w{3} ", text(listed)
+    )
     assert f'href="{rule_page}"' in listed.content.decode()
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"
     assert "Undo exception" in text(saved)
     assert "Exception undone" in text(world.client.post(f"{page}/exception/undo", follow=True))
-    assert "No exceptions" in text(world.client.get(f"{world.base}/policies/exceptions"))
+    assert "No exceptions" in text(world.client.get(f"{world.base}/policies"))
     assert not ToolOverride.objects.filter(pattern="search_web").exists()
     undo = {"ids": world.incident.public_id, "action": "undo", "next": page}
     world.client.post(f"{world.base}/incidents/act", undo)
@@ -560,7 +566,7 @@ def test_not_a_loop_of_a_stopped_session_offers_to_resume(world):
 
 
 def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(world):
-    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    url = f"{world.base}/policies/settings?scope=model:openai/gpt-5"
     world.client.post(url, {"set_max_repeats": "2"})
     assert ask(world.project, "override", 1).decision == "allow"
     answer(world.project, "override", 1, "0 results")
@@ -571,7 +577,7 @@ def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(w
 
 
 def test_an_agents_override_is_saved_explained_and_restored_like_any_other(world):
-    url = f"{world.base}/policies?scope=agent:researcher"
+    url = f"{world.base}/policies/settings?scope=agent:researcher"
     assert "inherits everything" in text(world.client.get(url))
     refused = world.client.post(url, {"set_repeat_enabled": "false", "set_cycle_enabled": "false"})
     assert (refused.status_code, "Give a reason" in text(refused)) == (422, True)
@@ -598,7 +604,7 @@ def test_an_agents_override_is_saved_explained_and_restored_like_any_other(world
 
 
 def test_weakening_an_override_needs_a_reason(world):
-    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    url = f"{world.base}/policies/settings?scope=model:openai/gpt-5"
     refused = world.client.post(url, {"set_max_repeats": "50"})
     assert refused.status_code == 422
     assert "Give a reason" in text(refused)
@@ -608,7 +614,7 @@ def test_weakening_an_override_needs_a_reason(world):
 
 
 def test_an_override_is_deleted_with_a_reason_where_that_weakens_detection(world):
-    url = f"{world.base}/policies?scope=model:openai/gpt-5"
+    url = f"{world.base}/policies/settings?scope=model:openai/gpt-5"
     world.client.post(url, {"set_max_repeats": "2"})
     kept = world.client.post(url, {"action": "delete"}, follow=True)
     assert "This weakens detection" in text(kept)
@@ -628,12 +634,12 @@ def test_settings_saved_with_a_key_name_it_as_their_author(world):
         assert answer.status_code == 200, answer.content
     author = AuditEntry.objects.filter(action="policy.save").latest("pk").actor
     assert author.startswith("key:")
-    for page in ("policies?scope=project", "policies/tool-rule?pattern=get_*"):
+    for page in ("policies/settings?scope=project", "policies/tools?pattern=get_*"):
         assert f"by {author}" in text(world.client.get(f"{world.base}/{page}"))
 
 
 def test_every_wrong_setting_is_named_at_the_head_of_the_form(world):
-    url = f"{world.base}/policies?scope=agent:triage"
+    url = f"{world.base}/policies/settings?scope=agent:triage"
     page = world.client.post(url, {"set_max_repeats": "1", "set_ttl_seconds": "soon", "set_mode": "warn"})
     assert page.status_code == 422
     head = page.content.decode().partition('role="alert"')[2].partition("</p>")[0]
@@ -643,7 +649,7 @@ def test_every_wrong_setting_is_named_at_the_head_of_the_form(world):
 
 
 def test_the_reason_of_the_last_change_is_shown_and_not_given_again(world):
-    for url in ("/policies?scope=model:openai/gpt-5", "/policies/tool-rule?pattern=get_*"):
+    for url in ("/policies/settings?scope=model:openai/gpt-5", "/policies/tools?pattern=get_*"):
         page = world.client.get(world.base + url)
         reason = "because" if "gpt-5" in url else "polls"
         assert reason in text(page)
@@ -652,17 +658,17 @@ def test_the_reason_of_the_last_change_is_shown_and_not_given_again(world):
 
 @pytest.mark.parametrize("scope", ["nowhere", "environment", "session", "tool:x", "model:openai", "agent:"])
 def test_an_address_that_names_no_stored_scope_is_not_found(world, scope):
-    assert world.client.get(f"{world.base}/policies?scope={scope}").status_code == 404
+    assert world.client.get(f"{world.base}/policies/settings?scope={scope}").status_code == 404
 
 
 def test_a_tool_rule_that_weakens_needs_a_reason_and_so_does_deleting_a_strict_one(world):
-    url = f"{world.base}/policies/tool-rule"
+    url = f"{world.base}/policies/tools?new="
     refused = world.client.post(url, {"pattern": "crm_*", "exempt": "on"})
     assert refused.status_code == 422
     assert "weakens detection (Exempt). Give a reason." in text(refused)
     assert not ToolOverride.objects.filter(pattern="crm_*").exists()
     world.client.post(url, {"pattern": "crm_*", "set_max_repeats": "2"})
-    place = f"{url}?pattern=crm_*"
+    place = f"{world.base}/policies/tools?pattern=crm_*"
     kept = world.client.post(place, {"action": "delete"}, follow=True)
     assert "Give a reason" in text(kept)
     world.client.post(place, {"action": "delete", "note": "not used"})

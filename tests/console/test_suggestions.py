@@ -21,20 +21,19 @@ def act(world, action, **given):
 
 
 def test_the_empty_page_tells_how_many_labels_are_missing(world):
-    page = f"{world.base}/policies/suggestions"
-    assert "No incident of the last 90 days is labelled." in text(world.client.get(page))
+    page = f"{world.base}/policies"
+    assert "No loop of the last 90 days is labelled." in text(world.client.get(page))
     polls(world, 2)
     shown = text(world.client.get(page))
-    assert "2 incidents of the last 90 days are labelled." in shown
+    assert "2 loops of the last 90 days are labelled." in shown
     assert "2 labelled, 3 more needed" in shown
-    for place in ("policies", "loops"):
-        assert f'href="{page}"' in text(world.client.get(f"{world.base}/{place}"))
+    assert f'href="{page}#suggestions"' in text(world.client.get(f"{world.base}/loops"))
 
 
 def test_a_suggestion_is_accepted_and_undone(world):
     polls(world)
     one = learn(world.project).suggestions[0]
-    shown = text(world.client.get(f"{world.base}/policies/suggestions"))
+    shown = text(world.client.get(f"{world.base}/policies"))
     assert "Treat poller as polling" in shown
     assert "3 of 3 labelled incidents look like polling." in shown
     assert "range=90d" in shown
@@ -43,7 +42,7 @@ def test_a_suggestion_is_accepted_and_undone(world):
     rule = ToolOverride.objects.get(project=world.project, pattern="poller")
     assert (rule.pattern, rule.tool_class, rule.expires_at is not None) == ("poller", "poll", True)
     assert "decided already" in text(act(world, "accept", id=one.id))
-    listed = text(world.client.get(f"{world.base}/policies/suggestions?state=accepted"))
+    listed = text(world.client.get(f"{world.base}/policies"))
     assert f"Accepted by {world.user.get_username()}" in listed
     assert "Decision undone." in text(act(world, "undo", id=one.id, state="accepted"))
     assert not ToolOverride.objects.filter(project=world.project, pattern="poller").exists()
@@ -56,13 +55,12 @@ def test_a_rejected_suggestion_is_listed_as_such_and_an_operator_may_only_try(wo
     client.force_login(operator)
     form = {"id": one.id, "action": "reject"}
     assert client.post(f"{world.base}/policies/suggestions/act", form).status_code == 403
-    shown = text(client.get(f"{world.base}/policies/suggestions"))
+    shown = text(client.get(f"{world.base}/policies"))
     assert ("Try on history" in shown, "Accept<" in shown) == (True, False)
     tried = client.post(f"{world.base}/policies/suggestions/try", {"id": one.id})
-    assert "/policies/what-if/wif_" in tried["Location"]
-    assert "last 7 days" in text(client.get(f"{world.base}/policies/suggestions"))
+    assert "/policies/what-ifs/wif_" in tried["Location"]
+    assert "last 7 days" in text(client.get(f"{world.base}/policies"))
     assert "It will not be suggested again." in text(act(world, "reject", id=one.id, note="It changes."))
-    assert "It changes." in text(world.client.get(f"{world.base}/policies/suggestions?state=rejected"))
+    assert "It changes." in text(world.client.get(f"{world.base}/policies"))
     assert Suggestion.objects.get().decision == "rejected"
-    assert world.client.get(f"{world.base}/policies/suggestions?state=maybe").status_code == 404
     assert "no longer support this suggestion" in text(act(world, "accept", id="sug_0"))

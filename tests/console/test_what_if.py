@@ -19,14 +19,14 @@ pytestmark = pytest.mark.django_db
 
 def tried(world, form, client=None, **headers):
     answer = (client or world.client).post(
-        f"{world.base}/policies/what-if/create", {"days": "7", **form}, **headers
+        f"{world.base}/policies/what-ifs/create", {"days": "7", **form}, **headers
     )
     worker.run_waiting(lambda: False)
     return answer
 
 
 def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
-    form = world.client.get(f"{world.base}/policies?scope=agent:researcher").content.decode()
+    form = world.client.get(f"{world.base}/policies/settings?scope=agent:researcher").content.decode()
     assert 'name="scope" value="agent:researcher"' in form
     assert "Try on history" in form
     answer = tried(world, {"scope": "agent:researcher", "set_repeat_enabled": "false", "note": ""})
@@ -110,7 +110,7 @@ def test_what_was_changed_since_a_what_if_was_created_is_not_replaced_unseen(wor
 
 
 def test_the_deletion_of_an_override_is_tried_beside_its_button(world):
-    page = world.client.get(f"{world.base}/policies?scope=model:openai/gpt-5").content.decode()
+    page = world.client.get(f"{world.base}/policies/settings?scope=model:openai/gpt-5").content.decode()
     form = page[page.index("Delete this override?") :]
     assert "Try deletion on history" in form
     fields = dict(re.findall(r'<input type="hidden" name="(scope|version)" value="([^"]*)"', form))
@@ -145,7 +145,7 @@ def test_beside_the_form_a_script_gets_the_part_alone_and_errors_in_it(world):
     assert "<html" not in part.content.decode()
     row = WhatIf.objects.get()
     followed = world.client.get(
-        f"{world.base}/policies/what-if/{row.public_id}?beside", headers={"HX-Request": "true"}
+        f"{world.base}/policies/what-ifs/{row.public_id}?beside", headers={"HX-Request": "true"}
     )
     assert "every 2s" not in followed.content.decode()
     wrong = tried(world, {"scope": "project", "set_max_repeats": "1"}, headers={"HX-Request": "true"})
@@ -153,5 +153,5 @@ def test_beside_the_form_a_script_gets_the_part_alone_and_errors_in_it(world):
     assert "Not started" in text(wrong)
     world.project.stores_payloads = False
     world.project.save()
-    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies"))
-    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/what-if"))
+    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/settings"))
+    assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/what-ifs"))

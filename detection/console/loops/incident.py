@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from detection.console import formatting
+from detection.console import formatting, permalinks
 from detection.console.access import ProjectRequest, in_project
 from detection.console.approvals import decisions
 from detection.console.loops import incident_text
 from detection.console.policies import exceptions
+from detection.console.policies.change_here import change_url
 from detection.engine.detectors import detector_for
 from detection.engine.durations import amount
 from detection.engine.fields import FIELDS
 from detection.engine.identity import smallest_rotation
-from detection.engine.scopes import PROJECT, STORED_KINDS
 from detection.models import Incident, StoppedByKind
 from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.selectors import incidents as selector
 from detection.selectors import strip_images
 from detection.selectors.strips import Strip, large
 from detection.services.alerting import event_facts, routing
-from detection.web.forms import PREFIX
 
 METER_SQUARES = 24
 MAX_BRACKETS = 3
@@ -122,12 +119,12 @@ def _ladder(incident: Incident) -> dict[str, Any]:
 def _setting_url(incident: Incident, name: str) -> str:
     """Return where a setting of the incident is changed: in the scope that it came from, or else in the project."""
     source = str(incident.policy.get(name, {}).get("source", ""))
-    slug = incident.project.slug
-    if source.startswith("tool:"):
-        query = urlencode({"pattern": source.removeprefix("tool:")})
-        return f"{reverse('console:tool_rule', args=[slug])}?{query}#id_{PREFIX}{name}"
-    scope = source if source.partition(":")[0] in STORED_KINDS else str(PROJECT)
-    return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': scope})}#id_{PREFIX}{name}"
+    return change_url(
+        incident.project.slug,
+        name,
+        source,
+        permalinks.incident_url(incident.project.slug, incident.public_id),
+    )
 
 
 def _counted_detections(incident: Incident) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -37,8 +38,9 @@ from detection.engine.policy import (
 from detection.engine.scopes import PROJECT, SERVER, SESSION, STORED_KINDS, Scope
 from detection.engine.weakening import weakened
 from detection.models import Role, Session, StoredSettings
+from detection.selectors import dashboard
 from detection.selectors.ancestors import top_of
-from detection.selectors.policies import overrides_of, rows_at
+from detection.selectors.policies import overrides_of, stored_rows
 from detection.selectors.sessions import first_call_since
 from detection.services.errors import Invalid, ServiceError
 from detection.services.policies import overrides
@@ -60,6 +62,8 @@ RAN: Final = {
     "stop": "was stopped",
 }
 """What became of a call, by its decision."""
+MAX_SCOPES: Final = 100
+"""Scopes that are offered; others have an address, and a row in All settings."""
 ACTIONS: Final = ("try", "details", "save", "remove")
 
 
@@ -196,7 +200,7 @@ class _Subject:
     def options(self) -> list[ScopeOption]:
         """Return the scopes at which a person may set it, the present one first."""
         scopes = dict.fromkeys(scope for scope in self._scopes() if scope.kind in self.field.scopes)
-        return [self._option(scope) for scope in scopes if self._may_set(scope)]
+        return [self._option(scope) for scope in scopes if self._may_set(scope)][:MAX_SCOPES]
 
     def _scopes(self) -> Iterator[Scope]:
         yield self.scope
@@ -211,7 +215,16 @@ class _Subject:
         if self.call.agent:
             yield Scope.of(agent=self.call.agent)
         yield PROJECT
+        if not any(self.call):
+            yield from sorted(self._rows, key=lambda scope: (scope.rank, str(scope)))
+            seen = dashboard.facets(self._request.project.pk)
+            yield from (Scope.of(agent=agent) for agent in seen.agents)
+            yield from (Scope.of(backend=backend, model=model) for backend, model in seen.pairs)
         yield SERVER
+
+    @cached_property
+    def _rows(self) -> dict[Scope, StoredSettings]:
+        return stored_rows(self._request.project.pk)
 
     def _option(self, scope: Scope) -> ScopeOption:
         if scope == SESSION:
@@ -223,7 +236,7 @@ class _Subject:
 
     def row(self, scope: Scope) -> StoredSettings | None:
         """Return what is stored at a scope and applies now."""
-        return rows_at(self._request.project.pk, scope).in_effect().first()
+        return self._rows.get(scope)
 
     def _may_set(self, scope: Scope) -> bool:
         return scope != SERVER or bool(self._request.user.is_superuser)
@@ -286,9 +299,20 @@ class _Subject:
         """What the form repeats."""
         return [("setting", self.field.name), ("from", self.came_from), *self.call._asdict().items()]
 
+    @property
+    def tester_url(self) -> str:
+        """Return the page that says which value applies to these calls."""
+        call, query = self.call, {"setting": self.field.name}
+        query |= {
+            "agent": call.agent,
+            "model": f"{call.backend}/{call.model}" if call.model else "",
+            "tool": call.tool,
+        }
+        return f"{reverse('console:policies', args=[self._request.project.slug])}?{urlencode(query)}"
+
     def verify_url(self, since: datetime | None = None) -> str:
         """Return the page that waits for the next of these calls."""
-        return _verify_url(self._request.project.slug, self.field.name, self.call, since)
+        return verify_url(self._request.project.slug, self.field.name, self.call, since)
 
 
 def _is_name(pattern: str) -> bool:
@@ -317,7 +341,8 @@ def change_url(
     return f"{reverse('console:change_setting', args=[slug])}?{urlencode(query)}"
 
 
-def _verify_url(slug: str, setting: str, call: CallNames, since: datetime | None = None) -> str:
+def verify_url(slug: str, setting: str, call: CallNames, since: datetime | None = None) -> str:
+    """Return the address that waits for the next call of these names."""
     names = {name: value for name, value in call._asdict().items() if value}
     query = {"setting": setting, **names, **({"since": since.isoformat()} if since else {})}
     return f"{reverse('console:verify_setting', args=[slug])}?{urlencode(query)}"
@@ -345,7 +370,7 @@ def decided_settings(
             source := str(one.get("source", "")),
             "" if (today := formatting.setting_value(now.values[name], name)) == value else today,
             change_url(slug, name, now.sources[name] or source, came_from, call),
-            _verify_url(slug, name, call),
+            verify_url(slug, name, call),
         )
         for name, one in then.items()
         if name in FIELDS
@@ -423,7 +448,7 @@ def _save(request: ProjectRequest, subject: _Subject, value: Any) -> HttpRespons
     messages.success(
         request, f"{subject.field.label} is now {effect.value} for {where}. It takes effect on the next call."
     )
-    return HttpResponseRedirect(subject.came_from or subject.verify_url(timezone.now()))
+    return HttpResponseRedirect(subject.came_from or subject.tester_url)
 
 
 def _show(

@@ -1,4 +1,4 @@
-"""Pages of settings: the override of each scope with inherited values, tool rules, and the history with restore."""
+"""Pages of settings: those of each scope with inherited values, presets, tool rules, and the history with restore."""
 
 from __future__ import annotations
 
@@ -12,32 +12,36 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpResponse
+from django.http import Http404, HttpResponse, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from detection import strict_json
 from detection.console import edits, formatting
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.console.policies import setting_changes
 from detection.console.policies.setting_changes import REACTIONS
 from detection.console.policies.what_if import lines_of
-from detection.engine.fields import FIELDS, LADDERS
+from detection.engine.fields import DEFAULTS, FIELDS, LADDERS
 from detection.engine.policy import Policy, PolicyError
+from detection.engine.presets import PRESETS
 from detection.engine.scopes import PROJECT, SERVER, STORED_KINDS, Scope
 from detection.engine.tool_classes import TOOL_CLASSES
-from detection.models import Role, StoredSettings, ToolOverride
+from detection.engine.weakening import is_weaker
+from detection.models import Project, Role, StoredSettings, ToolOverride
 from detection.models.incidents import IncidentLabel
 from detection.selectors import dashboard
-from detection.selectors import incidents as incident_selector
 from detection.selectors.audit import author_of
 from detection.selectors.policies import ProjectOverrides, overrides_of, rows_at
 from detection.services.audit import noted
 from detection.services.errors import ServiceError
 from detection.services.policies import overrides as service
+from detection.services.policies import transfer
 from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile
+from detection.strict_json import JsonProblem
 from detection.web.forms import OverrideForm, form_settings
 
 CLASS_HELP = {
@@ -56,19 +60,22 @@ EXPIRIES = {
     "7d": timedelta(days=7),
     "30d": timedelta(days=30),
 }
+MAX_RULES = 500
+"""Tool rules of the list."""
+MAX_IMPORT_CHARACTERS = 1_000_000
+"""Of an imported document; `strict_json` also bounds its parts."""
 SAVED = "Override saved. It takes effect on the next call."
 DELETED_STALE = "This was changed in the meantime and was not deleted. Its current values are shown."
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """A line of the tree of scopes."""
+class PresetDifference:
+    """A setting that a preset has another value of than applies at a scope."""
 
-    name: str
-    url: str
-    level: int
-    own: int
-    is_current: bool
+    label: str
+    now: str
+    in_preset: str
+    is_weaker: bool
 
 
 def _scope(request: ProjectRequest) -> Scope:
@@ -88,60 +95,28 @@ def _scope(request: ProjectRequest) -> Scope:
 
 
 def _url(slug: str, scope: Scope) -> str:
-    return f"{reverse('console:policies', args=[slug])}?{urlencode({'scope': str(scope)})}"
+    return f"{reverse('console:policy_settings', args=[slug])}?{urlencode({'scope': str(scope)})}"
 
 
-def _tree(
-    request: ProjectRequest, stored: ProjectOverrides, current: Scope | None
-) -> list[tuple[str, list[Node]]]:
-    """Group the scopes that have an override, and those of agents and models with recent calls, under titles."""
-    seen = dashboard.facets(request.project.pk)
-    known = {scope for scope in stored.values if scope.kind in STORED_KINDS} | {SERVER, PROJECT}
-    known |= {Scope.of(agent=agent) for agent in seen.agents}
-    known |= {Scope.of(backend=backend, model=model) for backend, model in seen.pairs}
-    known |= {current} if current else set()
-    known |= {Scope.of(backend=scope.backend) for scope in known if scope.backend}
-
-    def node(scope: Scope) -> Node:
-        name = scope.model or scope.backend or scope.agent
-        return Node(
-            name or ("Server" if scope == SERVER else "This project"),
-            _url(request.project.slug, scope),
-            1 if scope.model else 0,
-            len(stored.values.get(scope, ())),
-            scope == current,
-        )
-
-    ordered = sorted(known, key=lambda scope: (scope.agent, scope.backend, scope.model, scope.rank))
-    groups = [
-        ("Scopes", [one for one in ordered if one in (SERVER, PROJECT)]),
-        ("Agents", [one for one in ordered if one.agent]),
-        ("Backends and models", [one for one in ordered if one.backend]),
-    ]
-    return [(title, [node(scope) for scope in scopes]) for title, scopes in groups if scopes]
-
-
-def tree_context(
-    request: ProjectRequest, stored: ProjectOverrides | None = None, scope: Scope | None = None
-) -> dict[str, Any]:
-    """Return the context of the tree of scopes, rules and lists."""
-    stored = overrides_of(request.project) if stored is None else stored
-    return {
-        "tree": _tree(request, stored, scope),
-        "rules": _rules(request),
-        "exceptions": incident_selector.exceptions(request.project.pk).count(),
-    }
-
-
-def _rules(request: ProjectRequest) -> list[ToolOverride]:
-    rows = ToolOverride.objects.filter(project=request.project).in_effect()
-    return list(rows.select_related("updated_by")[:200])
+def _scopes(
+    project: Project, stored: ProjectOverrides, current: Scope
+) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Return the scopes to choose from in groups: those that set something, and those of recent calls."""
+    seen = dashboard.facets(project.pk)
+    own = [scope for scope, values in stored.values.items() if values and scope.kind in STORED_KINDS]
+    recent = [Scope.of(agent=agent) for agent in seen.agents]
+    recent += [Scope.of(backend=backend, model=model) for backend, model in seen.pairs]
+    recent += [Scope.of(backend=backend) for backend in seen.backends]
+    set_here = sorted({PROJECT, SERVER, current, *own}, key=lambda scope: (scope.rank, str(scope)))
+    others = sorted({*recent} - {*set_here}, key=lambda scope: (scope.rank, str(scope)))
+    groups = (("Set", set_here), ("Recent calls", others))
+    return [(title, [(str(scope), scope.label) for scope in scopes]) for title, scopes in groups if scopes]
 
 
 @in_project()
 @require_http_methods(["GET", "HEAD", "POST"])
-def page(request: ProjectRequest) -> HttpResponse:
-    """Show the override of a scope, or save it."""
+def all_settings(request: ProjectRequest) -> HttpResponse:
+    """Show all settings of a scope with their values and sources, or save its override."""
     project, scope = request.project, _scope(request)
     is_server = scope == SERVER
     stored = overrides_of(project)
@@ -173,7 +148,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "conflict": form.conflict,
         "changed_by": author_of(row),
         "scope": scope,
-        **tree_context(request, stored, scope),
+        "change_scope": str(scope),
+        "scopes": _scopes(project, stored, scope),
+        **_presets(request, form),
         "override": row,
         "stored": row,
         "form": form,
@@ -182,7 +159,55 @@ def page(request: ProjectRequest) -> HttpResponse:
         "is_server": is_server,
         **reaction_values(form.inherited),
     }
-    return render(request, "policies/policies.html", context, status=status)
+    return render(request, "policies/settings.html", context, status=status)
+
+
+def _presets(request: ProjectRequest, form: OverrideForm) -> dict[str, Any]:
+    """Return the presets, and what one of them would change of the values that apply at the scope."""
+    chosen = request.GET.get("preset", "")
+    context: dict[str, Any] = {"presets": [*PRESETS]}
+    if chosen not in PRESETS or form.inherited is None:
+        return context
+    now = {**form.inherited.values, **form.own}
+    then = {**DEFAULTS, **PRESETS[chosen]}
+    rows = [
+        PresetDifference(
+            field.label,
+            formatting.setting_value(now[name], name),
+            formatting.setting_value(then[name], name),
+            is_weaker(field, field.effective(now), field.effective(then)),
+        )
+        for name, field in FIELDS.items()
+        if name != "preset" and formatting.setting_value(now[name]) != formatting.setting_value(then[name])
+    ]
+    return context | {"compared": chosen, "differences": rows}
+
+
+@in_project()
+@require_safe
+def export(request: ProjectRequest) -> HttpResponse:
+    """Download the overrides and tool rules of the project as JSON."""
+    response = JsonResponse(transfer.export_policies(request.project.pk), json_dumps_params={"indent": 2})
+    response["Content-Disposition"] = f'attachment; filename="policies-{request.project.slug}.json"'
+    return response
+
+
+@in_project(Role.ADMIN)
+@require_POST
+def import_json(request: ProjectRequest) -> HttpResponse:
+    """Save the scopes of a JSON document over those of the project."""
+    note = request.POST.get("note", "")[: service.MAX_NOTE_CHARACTERS]
+    try:
+        document = strict_json.loads(request.POST.get("document", "")[:MAX_IMPORT_CHARACTERS])
+        count = transfer.import_policies(request.project.pk, document, actor_of(request), note)
+        messages.success(
+            request, f"{count} scope{'' if count == 1 else 's'} imported. Takes effect on the next call."
+        )
+    except (JsonProblem, ServiceError) as error:
+        messages.error(request, f"Nothing was imported: {error.detail}")
+        context = {"document": request.POST.get("document", ""), "note": note, "problem": error.detail}
+        return render(request, "policies/import.html", context, status=422)
+    return redirect("console:policy_settings", request.project.slug)
 
 
 def reaction_values(inherited: Policy | None = None) -> dict[str, dict[str, str]]:
@@ -279,9 +304,12 @@ class ToolRuleForm(OverrideForm):
 
 @in_project(write_role=Role.ADMIN)
 @require_http_methods(["GET", "HEAD", "POST"])
-def tool_rule(request: ProjectRequest) -> HttpResponse:
-    """Show one tool rule or an empty one, save it, or delete it."""
+def tool_rules(request: ProjectRequest) -> HttpResponse:
+    """List the tool rules; or show one or an empty one, save it, or delete it."""
     project, pattern = request.project, request.GET.get("pattern", "")[:128]
+    if request.method != "POST" and not {"pattern", "new"} & request.GET.keys():
+        rules = ToolOverride.objects.filter(project=project).in_effect().select_related("updated_by")
+        return render(request, "policies/tools.html", {"rules": rules[:MAX_RULES]})
     stored = overrides_of(project)
     scope = Scope("tool", pattern=pattern or "*")
     rule = cast("ToolOverride | None", _row(request, scope)) if pattern else None
@@ -290,7 +318,7 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
     if pattern and request.POST.get("action") == "delete":
         if _delete(request, scope):
             return redirect(_rule_url(request, pattern))
-        return redirect("console:policies", project.slug)
+        return redirect("console:tool_rules", project.slug)
     form = ToolRuleForm(
         request.POST or None,
         scope=scope,
@@ -316,8 +344,8 @@ def tool_rule(request: ProjectRequest) -> HttpResponse:
         messages.success(request, SAVED.replace("Override", "Tool rule"))
         return redirect(_rule_url(request, form.cleaned_data["pattern"]))
     context = {
-        **tree_context(request, stored),
         "rule": rule,
+        "change_scope": str(rule.scope) if rule else "",
         "stored": rule,
         "version": _version(request, form, service.override_version(rule)),
         "stored_version": service.override_version(rule),
@@ -348,7 +376,7 @@ def _facts(form: ToolRuleForm) -> service.RuleFacts:
 
 
 def _rule_url(request: ProjectRequest, pattern: str) -> str:
-    url = reverse("console:tool_rule", args=[request.project.slug])
+    url = reverse("console:tool_rules", args=[request.project.slug])
     return f"{url}?{urlencode({'pattern': pattern})}"
 
 
@@ -371,7 +399,6 @@ def history(request: ProjectRequest) -> HttpResponse:
         return redirect("console:policy_history", project.slug)
     entries = service.history(project.pk)
     context = {
-        **tree_context(request),
         "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],
     }
     return render(request, "policies/history.html", context)

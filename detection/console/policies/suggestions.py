@@ -1,4 +1,4 @@
-"""The Suggestions page: policy changes that labels support, to try, accept or reject."""
+"""Suggestions: policy changes that labels support, to try, accept or reject."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse
-from django.shortcuts import redirect, render
+from django.shortcuts import redirect
 from django.urls import reverse
-from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST, require_safe
+from django.views.decorators.http import require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.policies.policy_pages import expiry_of
+from detection.console.policies.replay_words import ReplayWords, words_of
 from detection.console.policies.what_if import STATES, differences
 from detection.filtering import language
 from detection.models import Role, Suggestion, SuggestionDecision, WhatIf, WhatIfState
@@ -22,7 +22,6 @@ from detection.services.errors import NotFound, ServiceError
 from detection.services.learning import decisions
 from detection.services.learning.suggestions import MIN_ALIKE, MIN_LABELS, OpenSuggestion, learn
 
-TABS: Final = (("open", "Open"), ("accepted", "Accepted"), ("rejected", "Rejected"))
 KINDS: Final = {
     "limit": "Limit",
     "poll": "Poll",
@@ -34,7 +33,7 @@ DONE: Final = {
     "reject": "Suggestion rejected. It will not be suggested again.",
     "undo": "Decision undone.",
 }
-MAX_DECIDED: Final = 200
+MAX_DECIDED: Final = 50
 MAX_NOTE: Final = 300
 
 
@@ -53,6 +52,11 @@ class SuggestionPanel:
     what_if: WhatIf | None
 
     @property
+    def replay(self) -> ReplayWords | None:
+        """What its what-if found, in words."""
+        return words_of(self.what_if.result) if self.what_if and self.what_if.result else None
+
+    @property
     def chip(self) -> str:
         """The chip of the state of its what-if."""
         return STATES[WhatIfState(self.what_if.state)][0] if self.what_if else ""
@@ -63,32 +67,18 @@ class SuggestionPanel:
         return STATES[WhatIfState(self.what_if.state)][1] if self.what_if else ""
 
 
-@never_cache
-@in_project()
-@require_safe
-def page(request: ProjectRequest) -> HttpResponse:
-    """List open or decided suggestions."""
-    state = request.GET.get("state", "open")
-    if state not in dict(TABS):
-        raise Http404
+def open_context(request: ProjectRequest) -> dict[str, Any]:
+    """Return the suggestions that the labels support now, and the newest decisions about earlier ones."""
     learned = learn(request.project)
-    if state == "open":
-        shown = [_panel(request, one) for one in learned.suggestions]
-    else:
-        rows = Suggestion.objects.filter(project=request.project, decision=state)[:MAX_DECIDED]
-        shown = [_panel_of_row(request, row) for row in rows]
-    context = {
-        "tabs": [
-            (value, words, len(learned.suggestions) if value == "open" else None) for value, words in TABS
-        ],
-        "state": state,
-        "shown": shown,
+    decided = Suggestion.objects.filter(project=request.project)[:MAX_DECIDED]
+    return {
+        "suggestions": [_panel(request, one) for one in learned.suggestions],
+        "decided_suggestions": [_panel_of_row(request, row) for row in decided],
         "learned": learned,
         "needed": MIN_LABELS,
         "alike": MIN_ALIKE,
         "is_unavailable": not request.project.stores_payloads,
     }
-    return render(request, "policies/suggestions.html", context)
 
 
 @in_project(Role.ADMIN)
@@ -96,7 +86,7 @@ def page(request: ProjectRequest) -> HttpResponse:
 def act(request: ProjectRequest) -> HttpResponse:
     """Accept, reject or undo a suggestion."""
     action, public_id = request.POST.get("action", ""), request.POST.get("id", "")[:64]
-    note, state = request.POST.get("note", "")[:MAX_NOTE], request.POST.get("state", "open")
+    note = request.POST.get("note", "")[:MAX_NOTE]
     about = request.project.pk, public_id, actor_of(request)
     try:
         if action == "accept":
@@ -112,7 +102,7 @@ def act(request: ProjectRequest) -> HttpResponse:
         messages.error(request, "The labels no longer support this suggestion.")
     except ServiceError as error:
         messages.error(request, error.detail)
-    return redirect(_address(request, state))
+    return redirect(_address(request))
 
 
 @in_project(Role.OPERATOR)
@@ -127,12 +117,11 @@ def try_on_history(request: ProjectRequest) -> HttpResponse:
         messages.error(request, error.detail)
     else:
         return redirect("console:what_if", request.project.slug, row.public_id)
-    return redirect(_address(request, "open"))
+    return redirect(_address(request))
 
 
-def _address(request: ProjectRequest, state: str) -> str:
-    address = reverse("console:suggestions", args=[request.project.slug])
-    return f"{address}?state={state}" if state in ("accepted", "rejected") else address
+def _address(request: ProjectRequest) -> str:
+    return f"{reverse('console:policies', args=[request.project.slug])}#suggestions"
 
 
 def _panel(request: ProjectRequest, one: OpenSuggestion) -> SuggestionPanel:

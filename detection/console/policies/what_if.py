@@ -16,6 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 from detection.console import edits, formatting, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role, next_page
 from detection.console.loops import incident_text
+from detection.console.policies.replay_words import words_of
 from detection.engine.calls import DECISIONS
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
@@ -277,6 +278,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
     ]
     return context | {
         "found": found,
+        "replay": words_of(found),
         "lists": lists,
         "still_blocking": _still_blocking(
             [*lists[0][4], *changed_items], [*lists[1][4], *changed_items]
