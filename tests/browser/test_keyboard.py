@@ -81,13 +81,13 @@ def test_selected_rows_stay_while_new_ones_arrive_and_come_in_afterwards(site, w
 
 
 def test_typing_after_the_sign_in_has_ended_stays_on_the_page(site, world, page):
-    page.goto(f"{site.url}{world.base}/policies")
+    page.goto(f"{site.url}{world.base}/policies/settings")
     page.context.clear_cookies(name="loopguard")
     page.fill("[name=set_max_repeats]", "7")
     with page.expect_response(lambda one: one.status == 401):
         page.fill("[name=note]", "slow tools")
     expect(page.locator("#toasts")).to_contain_text("You are signed out. Your input is kept")
-    assert page.url.endswith("/policies")
+    assert page.url.endswith("/policies/settings")
     assert page.input_value("[name=set_max_repeats]") == "7"
 
 
@@ -229,7 +229,7 @@ def test_a_draft_of_a_form_that_no_server_has_answered_is_restored(site, world, 
 
 def test_a_kept_form_lists_what_was_entered_and_not_what_was_filled_in(site, world, page):
     overrides.save_override(world.project.pk, PROJECT, {"max_repeats": 7}, SYSTEM, "slow")
-    page.goto(f"{site.url}{world.base}/policies")
+    page.goto(f"{site.url}{world.base}/policies/settings")
     page.get_by_label("Reason", exact=True).fill("stricter for the weekend")
     page.context.clear_cookies(name=settings.SESSION_COOKIE_NAME)
     page.get_by_role("button", name="Save", exact=True).click()
@@ -244,7 +244,7 @@ def test_a_kept_form_lists_what_was_entered_and_not_what_was_filled_in(site, wor
 
 
 def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(site, world, page):
-    page.goto(f"{site.url}{world.base}/policies")
+    page.goto(f"{site.url}{world.base}/policies/settings")
     limit = page.get_by_label("Limit for identical calls")
     limit.fill("7")
     expect(page.locator(".changes")).to_contain_text("Limit for identical calls")
@@ -259,7 +259,7 @@ def test_a_restored_draft_of_a_policy_is_marked_and_compared_like_a_typed_one(si
 
 
 def test_the_error_of_a_field_goes_once_the_field_is_edited(site, world, page):
-    page.goto(f"{site.url}{world.base}/policies")
+    page.goto(f"{site.url}{world.base}/policies/settings")
     limit = page.get_by_label("Limit for identical calls")
     limit.fill("0")
     page.get_by_role("button", name="Save", exact=True).click()

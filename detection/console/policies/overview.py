@@ -48,7 +48,7 @@ class PresetChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class MatrixCell:
     """A value in the matrix; empty where the scope does not set it."""
 
     value: str = ""
@@ -69,12 +69,12 @@ class MatrixRow:
     """A setting with its values by scope."""
 
     label: str
-    preset: Cell
-    cells: tuple[Cell, ...]
+    preset: MatrixCell
+    cells: tuple[MatrixCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AppliedValue:
     """The value that applies to a call, where it comes from, and what it beats."""
 
     field: Field
@@ -135,11 +135,13 @@ def _with(names: Iterable[str], chosen: str) -> list[str]:
     return list(dict.fromkeys((*names, *filter(None, [chosen]))))
 
 
-def _answer(request: ProjectRequest, stored: ProjectOverrides, names: CallNames, field: Field) -> Answer:
+def _answer(
+    request: ProjectRequest, stored: ProjectOverrides, names: CallNames, field: Field
+) -> AppliedValue:
     policy = stored.policy_for(names.agent, names.backend, names.model, {})
     found = layers(policy, field.name, names.tool)
     applied = found[-1]
-    return Answer(
+    return AppliedValue(
         field,
         formatting.setting_value(applied.value, field.name),
         applied.source,
@@ -213,7 +215,11 @@ def _columns(stored: ProjectOverrides) -> list[Scope]:
 
 
 def _matrix(
-    project: Project, stored: ProjectOverrides, scopes: Sequence[Scope], answer: Answer | None, came_from: str
+    project: Project,
+    stored: ProjectOverrides,
+    scopes: Sequence[Scope],
+    answer: AppliedValue | None,
+    came_from: str,
 ) -> list[MatrixRow]:
     """Return a row for each setting that a scope sets, and for each fact of a tool rule."""
     preset = {**DEFAULTS, **PRESETS[_preset(stored)]}
@@ -233,7 +239,7 @@ def _matrix(
                         "" if scope == ENVIRONMENT else change_url(project.slug, name, str(scope), came_from), at,
                     )
                     if name in own.get(scope, ())
-                    else Cell()
+                    else MatrixCell()
                     for scope in scopes
                 ),
             )
@@ -242,11 +248,11 @@ def _matrix(
 
 
 def _cell(
-    field: Field, preset: Mapping[str, Any], value: Any, source: str, url: str, answer: Answer | None
-) -> Cell:
+    field: Field, preset: Mapping[str, Any], value: Any, source: str, url: str, answer: AppliedValue | None
+) -> MatrixCell:
     weaker = is_weaker(field, field.effective(preset), field.effective({**preset, field.name: value}))
     sources = [one.source for one in answer.layers] if answer else []
-    return Cell(
+    return MatrixCell(
         formatting.setting_value(value, field.name),
         url,
         is_weak=weaker,
@@ -265,9 +271,9 @@ def _fact_rows(project: Project, stored: ProjectOverrides, scopes: Sequence[Scop
             value = getattr(rules[scope], name) if scope in rules else None
             url = f"{reverse('console:tool_rules', args=[project.slug])}?{_pattern(scope)}"
             is_weak = name == "exempt" or value in ("poll", "wait", "exempt")
-            cells.append(Cell(_fact(value), url, is_weak=is_weak) if value else Cell())
+            cells.append(MatrixCell(_fact(value), url, is_weak=is_weak) if value else MatrixCell())
         if any(cell.value for cell in cells):
-            rows.append(MatrixRow(formatting.label_of(name), Cell("–"), tuple(cells)))
+            rows.append(MatrixRow(formatting.label_of(name), MatrixCell("–"), tuple(cells)))
     return rows
 
 

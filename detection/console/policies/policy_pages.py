@@ -162,10 +162,10 @@ def all_settings(request: ProjectRequest) -> HttpResponse:
     return render(request, "policies/settings.html", context, status=status)
 
 
-def _presets(request: ProjectRequest, form: OverrideForm) -> dict[str, Any]:
+def _presets(request: ProjectRequest, form: OverrideForm) -> dict[str, object]:
     """Return the presets, and what one of them would change of the values that apply at the scope."""
     chosen = request.GET.get("preset", "")
-    context: dict[str, Any] = {"presets": [*PRESETS]}
+    context: dict[str, object] = {"presets": [*PRESETS]}
     if chosen not in PRESETS or form.inherited is None:
         return context
     now = {**form.inherited.values, **form.own}

@@ -67,7 +67,7 @@ class SuggestionPanel:
         return STATES[WhatIfState(self.what_if.state)][1] if self.what_if else ""
 
 
-def open_context(request: ProjectRequest) -> dict[str, Any]:
+def open_context(request: ProjectRequest) -> dict[str, object]:
     """Return the suggestions that the labels support now, and the newest decisions about earlier ones."""
     learned = learn(request.project)
     decided = Suggestion.objects.filter(project=request.project)[:MAX_DECIDED]

@@ -25,7 +25,7 @@ class ScopeDocument(TypedDict):
     """The settings of one scope, and the facts of a tool rule."""
 
     scope: str
-    values: dict[str, Any]
+    values: Mapping[str, object]
 
 
 class PoliciesDocument(TypedDict):
