@@ -47,7 +47,7 @@ from detection.services.ingestion import import_files, run_import, transcript_im
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
 from detection.services.learning.suggestions import learn
-from detection.services.policies import message_templates, overrides
+from detection.services.policies import message_templates, overrides, transfer
 from detection.services.projects import invitations, members, projects
 from detection.services.retention import erasure, removal, retention
 from detection.services.search import records
@@ -336,6 +336,7 @@ def _changes(w):
         "keys.create_key": (lambda: None, lambda _: keys.create_key(w.project, "k", ANA)),
         "keys.revoke_key": (lambda: keys.create_key(w.project, "k", ANA)[0], lambda k: keys.revoke_key(w.project, k.public_id, ANA)),
         "policies.overrides.save_override": (lambda: None, lambda _: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA)),
+        "policies.transfer.import_policies": (lambda: None, lambda _: transfer.import_policies(w.pk, {"format": transfer.FORMAT, "scopes": [{"scope": "backend:x", "values": {"max_repeats": 9}}]}, ANA)),
         "policies.overrides.set_value": (lambda: None, lambda _: overrides.set_value(w.pk, Scope("backend", backend="x"), "max_repeats", 9, ANA)),
         "policies.overrides.delete_override": (
             lambda: overrides.save_override(w.pk, Scope("backend", backend="x"), {"max_repeats": 9}, ANA),
