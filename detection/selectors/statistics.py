@@ -297,7 +297,7 @@ _CALL_NUMBERS: Final = {name: F(name) for name in ("checks", "warned", "token_co
     "blocked": F("blocked") - F("allowed_later")
 }
 _BLOCKED_IN_LOOP = IS_LOOP & Q(calls_blocked__gt=0)
-_SAVED: Final = Case(
+SAVED: Final = Case(
     When(
         _BLOCKED_IN_LOOP & Q(counted_calls__gt=0),
         then=F("calls_blocked")
@@ -321,7 +321,7 @@ _INCIDENT_NUMBERS: Final = {
     "loop_calls": Case(When(IS_LOOP, then=F("counted_calls"))),
     "loop_calls_blocked": F("calls_blocked"),
     "loop_cost_usd": Case(When(IS_LOOP, then=F("cost_usd"))),
-    "saved": _SAVED,
+    "saved": SAVED,
 }
 
 

@@ -10,14 +10,18 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.console.approvals import held_groups
 from detection.console.loops import incident_text
+from detection.console.loops.loop_list import Line, line_of
+from detection.console.policies.policy_pages import changes_of
 from detection.console.sessions.session_rows import STOP_WORDS
 from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACHES, WATCH_ONLY
-from detection.models import Incident, Session
+from detection.models import AuditEntry, Incident, Session
 from detection.selectors import now as selector
 from detection.selectors.now import LoopingNow
+from detection.selectors.visits import SinceVisit, since_visit
 
 HELD_SHOWN = 5
 """Groups of held calls, those with the first deadlines; the page of held calls has all. As of silent sessions."""
@@ -71,8 +75,43 @@ def page(request: ProjectRequest) -> HttpResponse:
         "silent": [(one, _title(incident)) for one, incident in moment.silent],
         "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
         "last_title": _title(moment.last),
+        "since": _since(request),
     }
     return render(request, "now/page.html", context)
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeChange:
+    """A change of settings: where, what, and by whom."""
+
+    entry: AuditEntry
+    scope: str
+    changes: list[tuple[str, str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Since:
+    """What has changed since the last visit, in words."""
+
+    found: SinceVisit
+    loops: list[tuple[str, Line]]
+    policies: list[ScopeChange]
+
+
+def _since(request: ProjectRequest) -> Since | None:
+    """Return what has changed since the person's last visit; None on the first one."""
+    at = request.membership.last_visit_at
+    if at is None:
+        return None
+    found = since_visit(request.project.pk, at)
+    return Since(
+        found,
+        [(one.change, line_of(one.loop)) for one in found.loops],
+        [
+            ScopeChange(entry, formatting.source_name(entry.subject), changes_of(entry))
+            for entry in found.policies
+        ],
+    )
 
 
 def _title(incident: Incident | None) -> str:

@@ -20,7 +20,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from detection import strict_json
 from detection.console import edits, formatting
-from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
+from detection.console.access import ProjectRequest, actor_of, in_project, missing_role, next_page
 from detection.console.policies import setting_changes
 from detection.console.policies.setting_changes import REACTIONS
 from detection.console.policies.what_if import lines_of
@@ -396,7 +396,7 @@ def history(request: ProjectRequest) -> HttpResponse:
             )
         except ServiceError as error:
             messages.error(request, error.detail)
-        return redirect("console:policy_history", project.slug)
+        return redirect(next_page(request, reverse("console:policy_history", args=[project.slug])))
     entries = service.history(project.pk)
     context = {
         "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],
