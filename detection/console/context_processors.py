@@ -29,7 +29,7 @@ NAVIGATION = (
     ("now", "Now", "live", "n"),
     ("loops", "Loops", "loops", "l"),
     ("sessions", "Sessions", "sessions", "s"),
-    ("statistics", "Insights", "statistics", "i"),
+    ("insights", "Insights", "statistics", "i"),
     ("policies", "Policies", "policies", "p"),
     ("settings", "Settings", "preferences", "e"),
 )

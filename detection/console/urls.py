@@ -16,6 +16,7 @@ from detection.console.accounts import (
 from detection.console.alerting import alert_pages, alert_routes
 from detection.console.approvals import decisions, held_groups, held_page
 from detection.console.gateway import backends, prices, traffic
+from detection.console.insights import board
 from detection.console.integrations import (
     base_urls,
     client_wheel,
@@ -47,7 +48,6 @@ from detection.console.projects import (
     system,
 )
 from detection.console.sessions import live_rows, session_list, session_page
-from detection.console.statistics import statistics_page
 
 app_name = "console"
 _PROJECT = "p/<slug:project>/"
@@ -97,7 +97,7 @@ urlpatterns = [
         exceptions.create_exception,
         name="create_exception",
     ),
-    path(_PROJECT + "export/statistics", statistics_page.export),
+    path(_PROJECT + "export/statistics", board.export),
     path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
     path(_PROJECT + "views/act", saved_views.act, name="act_on_view"),
     path(_PROJECT + "filter-values/<slug:name>", filter_values.filter_values, name="filter_values"),
@@ -140,7 +140,8 @@ urlpatterns = [
     path(_PROJECT + "alerts/routes/new", alert_routes.page, name="new_alert_route"),
     path(_PROJECT + "alerts/routes/<str:public_id>", alert_routes.page, name="alert_route"),
     path(_PROJECT + "alerts/notifications/<str:public_id>", alert_pages.notification, name="notification"),
-    path(_PROJECT + "statistics", statistics_page.page, name="statistics"),
+    path(_PROJECT + "insights", board.page, name="insights"),
+    path(_PROJECT + "statistics", board.earlier_address, name="statistics"),
     path(_PROJECT + "connect", connect.page, name="connect"),
     path(_PROJECT + "connect/attempts", connect.attempts, name="connect_attempts"),
     path(_PROJECT + "connect/base-url/<str:name>", base_urls.page, name="connect_base_url"),

@@ -385,7 +385,7 @@ STATISTICS: Final = ListSpec(
         SortKey("incidents", "incidents", "number"),
         SortKey("name", "key", "text"),
         SortKey("checks", "checks", "number"),
-        SortKey("blocked", "blocked", "number"),
+        SortKey("blocked", "loop_calls_blocked", "number"),
         SortKey("findings", "findings", "number"),
         SortKey("loops", "true_loops", "number"),
         SortKey("confidence", "average_confidence", "number"),

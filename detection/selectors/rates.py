@@ -7,12 +7,13 @@ of the same sessions, however long these took, and figures of agents, models, to
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated, Final, Literal, NamedTuple
 
-from django.db.models import Count, F, FloatField, QuerySet, Sum, Value
+from django.db.models import Count, F, FloatField, Q, QuerySet, Sum, Value
 from django.db.models.functions import Cast
 
 from detection.engine.detectors import RUN_LIMITS
@@ -93,6 +94,9 @@ class RateComparison:
     )]
     ratio_interval: Annotated[Interval | None, Shown("95 % interval of the ratio. Null if either has no calls.")]
     differs: Annotated[bool, Shown("Whether the interval of the ratio does not contain 1.")]
+    tools: Annotated[int | None, Shown(
+        "How many tools both used, if only their calls and loops are counted. Null for all calls.",
+    )]
     words: Annotated[str, Shown("The result in a sentence.")]
     # fmt: on
 
@@ -130,6 +134,7 @@ def rates(
     by: RateBy = "total",
     *,
     with_demo: bool = False,
+    only: Q = Q(),  # noqa: B008 - conditions are never changed in place
 ) -> list[RateRow]:
     """Return the numbers of a period and of the one before, most loops first, at most `MAX_RATE_ROWS` groups.
 
@@ -139,23 +144,46 @@ def rates(
         Only projects that the caller may see.
     by
         An integration is how the first event of a session came.
+    only
+        Condition of the sessions.
     """
     rows: dict[str, RateRow] = {}
-    for key, numbers in _numbers(project_ids, start, end, by, with_demo).items():
+    for key, numbers in _numbers(
+        project_ids, _sessions(project_ids, start, end, with_demo, only), by
+    ).items():
         shown = {name: getattr(numbers, name) for name in RateNumbers.__dataclass_fields__}
         rows[key] = RateRow(**shown, key=key)
-    before = _numbers(project_ids, start - (end - start), start, by, with_demo)
-    for key, numbers in before.items():
+    earlier = _sessions(project_ids, start - (end - start), start, with_demo, only)
+    for key, numbers in _numbers(project_ids, earlier, by).items():
         row = rows.setdefault(key, RateRow(key=key))
         row.before = numbers
     return sorted(rows.values(), key=lambda row: (-row.loops, -row.calls, row.key))[:MAX_RATE_ROWS]
 
 
 def compare_rates(
-    project_ids: Collection[int], start: datetime, end: datetime, by: RateBy, first: str, second: str
+    project_ids: Collection[int],
+    start: datetime,
+    end: datetime,
+    by: RateBy,
+    first: str,
+    second: str,
+    *,
+    with_demo: bool = False,
+    on_shared_tools: bool = False,
 ) -> RateComparison:
-    """Compare the loops per call of two groups of a grouping; one without calls has zeros."""
-    rows = {row.key: row for row in rates(project_ids, start, end, by)}
+    """Compare the loops per call of two groups of a grouping; one without calls has zeros.
+
+    Parameters
+    ----------
+    on_shared_tools
+        Count only calls and loops of the tools that both used; for agents, models and integrations.
+    """
+    tools = None
+    if on_shared_tools:
+        sessions = _sessions(project_ids, start, end, with_demo, Q())
+        rows, tools = _on_shared_tools(project_ids, sessions, by, first, second)
+    else:
+        rows = {row.key: row for row in rates(project_ids, start, end, by, with_demo=with_demo)}
     one, two = rows.get(first, RateRow(key=first)), rows.get(second, RateRow(key=second))
     interval = ratio_interval(one.loops, one.calls, two.loops, two.calls)
     differs = interval is not None and not interval.low <= 1 <= interval.high
@@ -166,22 +194,69 @@ def compare_rates(
     if interval is None or not differs:
         words = f"No difference can be seen in {fewest:,} call{'' if fewest == 1 else 's'}."
     else:
-        middle = "" if ratio is None else f"{ratio:.2g} times, "
-        words = f"{first} loops {middle}between {interval.low:.2g} and {interval.high:.2g} times as often as {second}."
-    return RateComparison(one, two, ratio, interval, differs, words)
+        middle = "" if ratio is None else f"{_two_digits(ratio)} times, "
+        low, high = _two_digits(interval.low), _two_digits(interval.high)
+        words = f"{first} loops {middle}between {low} and {high} times as often as {second}."
+    return RateComparison(one, two, ratio, interval, differs, tools, words)
 
 
-def _numbers(
-    project_ids: Collection[int], start: datetime, end: datetime, by: RateBy, with_demo: bool
-) -> dict[str, RateNumbers]:
+def _two_digits(value: float) -> str:
+    """Return a factor with two digits that count: 0.0032, 1.6, 130."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
+def _on_shared_tools(
+    project_ids: Collection[int], sessions: QuerySet[Session], by: RateBy, first: str, second: str
+) -> tuple[dict[str, RateRow], int]:
+    """Return the numbers of two groups on the tools that both used, and how many tools these are; three queries."""
+    column, names = _OF_SESSIONS[by], (first, second)
+    of_two = sessions.filter(**{f"{column}__in": names})
+    called = SessionTool.objects.filter(
+        project_id__in=project_ids, session__in=of_two, calls__gt=0
+    ).order_by()
+    by_tool: dict[str, dict[str, RateNumbers]] = defaultdict(dict)
+    rows = called.values_list("tool", f"session__{column}").annotate(Count("session_id"), Sum("calls"))
+    for tool, key, count, calls in rows:
+        by_tool[tool][key] = RateNumbers(count, int(calls))
+    shared = {tool: of for tool, of in by_tool.items() if len(of) == len({*names})}
+    found = {
+        name: RateRow(key=name, calls=sum(of[name].calls for of in shared.values())) for name in {*names}
+    }
+    loops = _loops(project_ids, of_two).filter(tool__in=[*shared]).order_by()
+    for key, count, cost in loops.values_list(_OF_LOOPS[by]).annotate(Count("pk"), Sum("cost_usd")):
+        found[key].loops, found[key].loop_cost_usd = count, float(cost or 0)
+    in_both = called.filter(tool__in=[*shared]).values_list(f"session__{column}")
+    for key, count in in_both.annotate(Count("session_id", distinct=True)):
+        found[key].sessions = count
+    for numbers in found.values():
+        _set_rate(numbers)
+    return found, len(shared)
+
+
+def _sessions(
+    project_ids: Collection[int], start: datetime, end: datetime, with_demo: bool, only: Q
+) -> QuerySet[Session]:
     sessions = Session.objects.filter(
-        project_id__in=project_ids, last_event_at__gte=start, last_event_at__lt=end
+        only, project_id__in=project_ids, last_event_at__gte=start, last_event_at__lt=end
     )
-    if not with_demo:
-        sessions = sessions.filter(is_demo=False)
-    found = _of_tools(project_ids, sessions) if by == "tool" else _of_sessions(sessions, by)
+    return sessions if with_demo else sessions.filter(is_demo=False)
+
+
+def _loops(project_ids: Collection[int], sessions: QuerySet[Session]) -> QuerySet[Incident]:
     loops = Incident.objects.filter(IS_LOOP, project_id__in=project_ids, session__in=sessions)
-    loops = loops.exclude(kind__in=RUN_LIMITS)
+    return loops.exclude(kind__in=RUN_LIMITS)
+
+
+def _set_rate(numbers: RateNumbers) -> None:
+    share = wilson(numbers.loops, numbers.calls)
+    if share is not None:
+        numbers.loops_per_1000_calls = _PER * numbers.loops / numbers.calls
+        numbers.loops_interval = Interval(_PER * share.low, _PER * share.high)
+
+
+def _numbers(project_ids: Collection[int], sessions: QuerySet[Session], by: RateBy) -> dict[str, RateNumbers]:
+    found = _of_tools(project_ids, sessions) if by == "tool" else _of_sessions(sessions, by)
+    loops = _loops(project_ids, sessions)
     total: RateNumbers | None = None
     if by == "detector":
         # Every detector sees every call.
@@ -193,10 +268,7 @@ def _numbers(
         numbers = found.setdefault(key, none)
         numbers.loops, numbers.loop_cost_usd = count, float(cost or 0)
     for numbers in found.values():
-        share = wilson(numbers.loops, numbers.calls)
-        if share is not None:
-            numbers.loops_per_1000_calls = _PER * numbers.loops / numbers.calls
-            numbers.loops_interval = Interval(_PER * share.low, _PER * share.high)
+        _set_rate(numbers)
     return found
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, Final, Literal
 
 import orjson
@@ -16,8 +16,11 @@ from django.db.models import (
     Avg,
     Case,
     Count,
+    DateTimeField,
+    ExpressionWrapper,
     F,
     FloatField,
+    Func,
     Q,
     QuerySet,
     Sum,
@@ -34,10 +37,12 @@ from detection.models.incidents import IS_LOOP, IncidentLabel, ReactionOutcome
 from detection.selectors.filters import ListQuery
 from detection.selectors.grouped_sums import Group, added, grouped_sums, one_if
 from detection.selectors.lists import CALL_COUNTS, OUTCOMES, RUNGS
-from detection.selectors.pages import Order, Page
+from detection.selectors.pages import Order
 from detection.selectors.row_fields import Shown, document_of
 
-By = Literal["hour", "day", "kind", "tool", "model", "backend"]
+By = Literal["hour", "day", "kind", "tool", "agent", "model", "backend"]
+Step = Literal["minutes", "hour", "day", "week"]
+"""Buckets of a chart: five minutes, or as they are called."""
 ReactionsBy = Literal["kind", "tool", "agent", "model"]
 _REACTIONS_BY: Final = {name: name for name in ("kind", "tool", "agent", "model")}
 MAX_ROWS = 1000
@@ -69,6 +74,7 @@ class Numbers:
     findings: Annotated[int, Shown("Detections, several per incident.")] = 0
     true_loops: Annotated[int, Shown("Incidents that people labelled as loops.")] = 0
     false_alarms: Annotated[int, Shown("Incidents that people labelled as false alarms.")] = 0
+    false_stops: Annotated[int, Shown("Those among them with blocked calls.")] = 0
     average_confidence: Annotated[float | None, Shown("Average confidence of the incidents, 0 to 1.")] = None
     recovered: Annotated[int, Shown("Ended incidents with a reaction after which the agent recovered.")] = 0
     not_recovered: Annotated[
@@ -124,11 +130,10 @@ class JudgeShare:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One group: its name (a time, a tool …), its numbers, and the parts of the name: of a model, backend and model."""
+    """One group: its name (a time, a tool …) and its numbers."""
 
     key: str
     numbers: Numbers
-    parts: tuple[str, ...]
 
     def as_document(self) -> dict[str, Any]:
         """Return the group as API and files show it."""
@@ -149,13 +154,26 @@ class Statistics:
     is_cut: bool = field(default=False)
     false_alarms: tuple[tuple[str, int], ...] = ()
     """Incidents labelled "not a loop" by reason (see `LabelReason`), the most frequent first."""
-    steps: tuple[Row, ...] = ()
-    """Hours or days."""
 
 
-def statistics(
-    project_id: int, query: ListQuery, by: By | None = None, *, step: By | None = None
-) -> Statistics:
+@dataclass(frozen=True, slots=True)
+class Grouped:
+    """Totals and groups.
+
+    Attributes
+    ----------
+    rows
+        All of them, in the order of the query; hours and days by time.
+    alike
+        Sums over the incidents that have label reason and reactions in common.
+    """
+
+    total: Numbers
+    rows: list[Row]
+    alike: list[Group]
+
+
+def statistics(project_id: int, query: ListQuery, by: By | None = None) -> Statistics:
     """Count what happened in a time range.
 
     Parameters
@@ -166,8 +184,6 @@ def statistics(
         calls. Days are those of the query's time zone.
     by
         What to group by; None for the totals only.
-    step
-        ``hour`` or ``day``, for `steps`.
 
     Returns
     -------
@@ -175,45 +191,73 @@ def statistics(
         At most 1,000 rows: the newest for hours and days, else the first in the order of the query, those with equal
         numbers by incidents, then calls. Reads the hourly rows of the range once, its incidents once, and no event.
     """
+    found = grouped(project_id, query, by)
+    start, end = ends_of(query)
+    return Statistics(
+        start,
+        end,
+        found.total,
+        tuple(found.rows[-MAX_ROWS:] if by in ("hour", "day") else found.rows[:MAX_ROWS]),
+        _after(found.alike),
+        _judge(project_id, query),
+        CountingCursor.objects.values_list("counted_at", flat=True).first(),
+        len(found.rows) > MAX_ROWS,
+        _false_alarms(found.alike),
+    )
+
+
+def grouped(project_id: int, query: ListQuery, by: By | None = None) -> Grouped:
+    """Return the totals and groups of `statistics`; two queries."""
     calls, found = _counted(project_id, query)
-    of_calls, of_incidents = (one.groupings(query.zone, by=by, step=step) for one in (_CALLS, _INCIDENTS))
+    of_calls, of_incidents = (one.grouping(query.zone, by) for one in (_CALLS, _INCIDENTS))
     in_calls = {} if calls is None else grouped_sums(calls, of_calls or {"total": ()}, _CALL_NUMBERS)
     if of_calls and in_calls:
-        in_calls["total"] = [added(next(iter(in_calls.values())), _CALL_NUMBERS)]
+        in_calls["total"] = [added(in_calls["by"], _CALL_NUMBERS)]
     in_incidents = grouped_sums(found, {"alike": _ALIKE} | of_incidents, _INCIDENT_NUMBERS)
     alike = in_incidents["alike"]
     in_incidents["total"] = [added(alike, _INCIDENT_NUMBERS)]
 
-    def rows(name: str, grouped_by: By | None) -> list[Row]:
+    def rows(name: str) -> list[Row]:
         merged = _merged(in_calls.get(name), in_incidents.get(name, ()))
-        zoned = [(_parts(values, query.zone), numbers) for values, numbers in merged.items()]
-        unordered = [Row("/".join(parts), numbers, parts) for parts, numbers in zoned]
-        if grouped_by in ("hour", "day"):
-            return sorted(unordered, key=lambda row: row.key)
-        return _ordered(unordered, query.order, grouped_by)
+        return [Row(_key(values, query.zone), numbers) for values, numbers in merged.items()]
 
-    (total,), grouped = rows("total", None), rows("by", by)
-    start, end = _ends(query)
-    return Statistics(
-        start,
-        end,
-        total.numbers,
-        tuple(grouped[-MAX_ROWS:] if by in ("hour", "day") else grouped[:MAX_ROWS]),
-        _after(alike),
-        _judge(project_id, query),
-        CountingCursor.objects.values_list("counted_at", flat=True).first(),
-        len(grouped) > MAX_ROWS,
-        _false_alarms(alike),
-        tuple(rows("step", step)),
+    (total,), of_groups = rows("total"), rows("by")
+    by_time = by in ("hour", "day")
+    ordered = (
+        sorted(of_groups, key=lambda row: row.key) if by_time else ordered_rows(of_groups, query.order, by)
     )
+    return Grouped(total.numbers, ordered, alike)
 
 
-def list_groups(project_id: int, query: ListQuery, cursor: str, limit: int, *, by: By) -> Page[Row]:
-    """Return the rows of `statistics` as a list of one page, which has all of them."""
-    return Page(statistics(project_id, query, by).rows, None)
+def over_time(
+    project_id: int, query: ListQuery, by: By, step: Step, shift: timedelta = timedelta()
+) -> dict[tuple[datetime, str], Numbers]:
+    """Return the numbers of incidents in each bucket of a range, by group; one query.
+
+    Parameters
+    ----------
+    query
+        As of `statistics`; buckets are those of its time zone.
+    shift
+        Added to the times of incidents, so that those of an earlier period fall into the buckets of a later one.
+    """
+    found = Incident.objects.filter(query.condition(), project_id=project_id)
+    at = ExpressionWrapper(F("opened_at") + Value(shift), DateTimeField())
+    names = tuple(F(column) for column in _INCIDENTS.names[by])
+    groups = grouped_sums(found, {"of": (_bucket(at, step, query.zone), *names)}, _INCIDENT_NUMBERS)["of"]
+    merged = _merged(None, groups)
+    return {(_moment(at, query.zone), _key(key, query.zone)): one for (at, *key), one in merged.items()}
 
 
-def _ordered(rows: list[Row], order: Order, by: By | None) -> list[Row]:
+def _bucket(at: Any, step: Step, zone: tzinfo) -> Any:
+    """Return the expression of the beginning of the bucket that a time is in."""
+    if step != "minutes":
+        return Trunc(at, step, tzinfo=zone)
+    width, origin = Value(timedelta(minutes=5)), Value(datetime(2000, 1, 1, tzinfo=UTC))
+    return Func(width, at, origin, function="date_bin", output_field=DateTimeField())
+
+
+def ordered_rows(rows: list[Row], order: Order, by: By | None) -> list[Row]:
     """Return groups in an order; those without the number come last in both directions. Detectors have labels."""
     rows = sorted(rows, key=lambda row: (-row.numbers.incidents, -(row.numbers.checks or 0), row.key))
     column = order.key.column
@@ -225,7 +269,8 @@ def _ordered(rows: list[Row], order: Order, by: By | None) -> list[Row]:
     return sorted(known, key=lambda row: getattr(row.numbers, column), reverse=order.is_descending) + unknown
 
 
-def _ends(query: ListQuery) -> tuple[datetime, datetime]:
+def ends_of(query: ListQuery) -> tuple[datetime, datetime]:
+    """Return both ends of the range of a query that has both."""
     start, end = query.range.start, query.range.end
     assert start is not None and end is not None  # noqa: PT018, S101 - promised by the caller
     return start, end
@@ -249,7 +294,7 @@ def _counted(project_id: int, query: ListQuery) -> tuple[QuerySet[CallCount] | N
 
 def _judge(project_id: int, query: ListQuery) -> tuple[JudgeShare, ...]:
     """Count the consultations of the range; with terms, those about matching incidents, whenever they were opened."""
-    start, end = _ends(query)
+    start, end = ends_of(query)
     consulted = JudgeCall.objects.filter(project_id=project_id, at__gte=start, at__lt=end)
     if query.terms or query.is_empty:
         matching = Incident.objects.filter(replace(query, range=ALL_TIME).condition(), project_id=project_id)
@@ -272,6 +317,26 @@ def _judge(project_id: int, query: ListQuery) -> tuple[JudgeShare, ...]:
     )
 
 
+def judged_incidents(project_id: int, query: ListQuery) -> dict[str, int]:
+    """Count the incidents of a query of `STATISTICS` by the terms `judge` that select them; one query."""
+    found = Incident.objects.filter(query.condition(), project_id=project_id)
+    counts: dict[str, int] = {}
+    consulted = (
+        JudgeCall.objects.filter(project_id=project_id, incident__in=found).order_by().values_list("outcome")
+    )
+    for outcome, count, right, wrong in consulted.annotate(
+        Count("incident", distinct=True),
+        right=Count("incident", distinct=True, filter=Q(label=JudgeLabel.RIGHT)),
+        wrong=Count("incident", distinct=True, filter=Q(label=JudgeLabel.WRONG)),
+    ):
+        counts |= {
+            f"judge:{outcome}": count,
+            f"judge:{outcome}_right": right,
+            f"judge:{outcome}_wrong": wrong,
+        }
+    return counts
+
+
 @dataclass(frozen=True, slots=True)
 class _Columns:
     """What calls or incidents can be grouped by."""
@@ -279,20 +344,16 @@ class _Columns:
     time: str
     names: Mapping[str, tuple[str, ...]]
 
-    def groupings(self, zone: tzinfo, **by: By | None) -> dict[str, tuple[Any, ...]]:
-        """Return the expressions of each grouping, without those that have none."""
-        found: dict[str, tuple[Any, ...]] = {}
-        for name, one in by.items():
-            if one in ("hour", "day"):
-                found[name] = (Trunc(self.time, one, tzinfo=zone),)
-            elif one is not None and one in self.names:
-                found[name] = tuple(F(column) for column in self.names[one])
-        return found
+    def grouping(self, zone: tzinfo, by: By | None) -> dict[str, tuple[Any, ...]]:
+        """Return the expressions to group by, under the name `by`; nothing if there are none."""
+        if by in ("hour", "day"):
+            return {"by": (Trunc(self.time, by, tzinfo=zone),)}
+        return {"by": tuple(map(F, self.names[by]))} if by is not None and by in self.names else {}
 
 
-_NAMES = {"tool": ("tool",), "model": ("backend", "model"), "backend": ("backend",)}
+_NAMES = {"tool": ("tool",), "model": ("model",), "backend": ("backend",)}
 _CALLS: Final = _Columns("hour", _NAMES)
-_INCIDENTS: Final = _Columns("opened_at", _NAMES | {"kind": ("kind",)})
+_INCIDENTS: Final = _Columns("opened_at", _NAMES | {"kind": ("kind",), "agent": ("agent",)})
 _CALL_NUMBERS: Final = {name: F(name) for name in ("checks", "warned", "token_count", "cost_usd")} | {
     "blocked": F("blocked") - F("allowed_later")
 }
@@ -316,6 +377,7 @@ _INCIDENT_NUMBERS: Final = {
     "findings": F("detections"),
     "true_loops": one_if(Q(label=IncidentLabel.TRUE_LOOP)),
     "false_alarms": one_if(Q(label=IncidentLabel.FALSE_ALARM)),
+    "false_stops": one_if(Q(label=IncidentLabel.FALSE_ALARM) & Q(calls_blocked__gt=0)),
     "confidence": F("confidence"),
     **{name: one_if(condition) for name, condition in OUTCOMES.items()},
     "loop_calls": Case(When(IS_LOOP, then=F("counted_calls"))),
@@ -325,11 +387,14 @@ _INCIDENT_NUMBERS: Final = {
 }
 
 
-def _parts(values: Iterable[Any], zone: tzinfo) -> tuple[str, ...]:
-    return tuple(
-        timezone.make_aware(value, zone).astimezone(UTC).isoformat().replace("+00:00", "Z")
-        if isinstance(value, datetime)
-        else str(value)
+def _moment(value: datetime, zone: tzinfo) -> datetime:
+    """Return the beginning of a bucket, which the database writes in the time of the zone or with its own."""
+    return (timezone.make_aware(value, zone) if timezone.is_naive(value) else value).astimezone(UTC)
+
+
+def _key(values: Iterable[Any], zone: tzinfo) -> str:
+    return "/".join(
+        _moment(value, zone).isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else str(value)
         for value in values
     )
 
@@ -353,6 +418,7 @@ def _merged(calls: Iterable[Group] | None, incidents: Iterable[Group]) -> dict[t
         one.incidents, one.blocked_incidents = sums["incidents"], sums["blocked_incidents"]
         one.findings = sums["findings"]
         one.true_loops, one.false_alarms = sums["true_loops"], sums["false_alarms"]
+        one.false_stops = sums["false_stops"]
         one.average_confidence = sums["confidence"] / one.incidents if one.incidents else None
         one.recovered, one.not_recovered = sums["recovered"], sums["not_recovered"]
         one.loop_calls, one.loop_calls_blocked = sums["loop_calls"], sums["loop_calls_blocked"]

@@ -18,7 +18,7 @@ from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, found
 
 MAX_QUERY_LENGTH: Final = 4_000
-_MORE: Final = {"sessions": "rows", "statistics": "by", "notifications": "tab"}
+_MORE: Final = {"sessions": ("rows",), "statistics": ("board", "by"), "notifications": ("tab",)}
 """Query parameters of some list pages other than filter, range and order."""
 
 
@@ -130,7 +130,7 @@ def _check(list_name: str, query: str) -> None:
     if len(query) > MAX_QUERY_LENGTH:
         raise Invalid(f"The address can have at most {MAX_QUERY_LENGTH:,} characters.", field="query")
     given = dict(parse_qsl(query, keep_blank_values=True))
-    allowed = ["q", "range", "sort", *filter(None, (_MORE.get(list_name),))]
+    allowed = ["q", "range", "sort", *_MORE.get(list_name, ())]
     if unknown := given.keys() - {*allowed}:
         names = ", ".join(f"`{one}`" for one in allowed)
         raise Invalid(f"`{min(unknown)[:40]}` is not part of a view. Allowed: {names}.", field="query")

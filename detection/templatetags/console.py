@@ -18,13 +18,13 @@ from django.utils.safestring import SafeString
 from detection.console import formatting, permalinks
 from detection.console import listing as listings
 from detection.console.icons import ICONS
+from detection.console.insights.links import Link
 from detection.console.integrations.integration_words import integration_words
 from detection.console.listing import Listing
 from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Trend
 from detection.console.policies import change_here
 from detection.console.sessions.session_map import Area, SessionMap
-from detection.console.statistics.statistics_links import Link
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.messages import as_sentence

@@ -11,7 +11,7 @@ import orjson
 from django.http import StreamingHttpResponse
 from django.utils import timezone
 
-from detection.selectors import alerts, approvals, audit, incidents, loops, sessions, statistics
+from detection.selectors import alerts, approvals, audit, incidents, insights, loops, sessions, statistics
 from detection.selectors.filters import ListQuery
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.loops import LoopRow
@@ -85,7 +85,9 @@ EXPORTED_LISTS: Final = {
     ),
     "audit": ExportedList(audit.list_entries, _columns(AuditRow), lambda row, _: document_of(row, AuditRow)),
     "statistics": ExportedList(
-        statistics.list_groups, ["key", *_columns(statistics.Numbers)], lambda row, _: row.as_document()
+        insights.list_groups,
+        ["key", *_columns(statistics.Numbers), *insights.RATE_COLUMNS],
+        lambda row, _: row.as_document(),
     ),
 }
 """By the name of the list."""

@@ -150,6 +150,24 @@ def test_all_projects_shows_those_that_the_person_may_see(api, project, as_other
     assert "support" in table
     assert "rivals" not in page
     assert "locked" not in table
-    page = client.get("/p/support/statistics").content.decode()
-    assert "Loops per 1,000 calls" in page
-    assert "Loops per 1,000 calls" not in client.get("/p/support/statistics?q=agent:triage").content.decode()
+    no_rates = "there are no calls and no rates under it"
+    for query, has_rates in (("", True), ("?q=agent:triage", True), ("?q=tool:x", False)):
+        page = client.get(f"/p/support/insights{query}").content.decode()
+        assert (no_rates not in page) == has_rates, query
+
+
+def test_two_agents_are_compared_on_the_tools_that_both_used(api):
+    play(api, "a", 6, loops=1, agent="one", tool="search")
+    play(api, "only", 9, agent="one", tool="only_one")
+    play(api, "b", 8, agent="two", tool="search")
+
+    def compared(**more):
+        found = api.get("/rates/comparison", by="agent", first="one", second="two", **more)
+        assert found.status_code == 200
+        one, two = found.json()["first"], found.json()["second"]
+        return one["calls"], one["loops"], one["sessions"], two["calls"], two["loops"], found.json()["tools"]
+
+    assert compared() == (19, 1, 3, 8, 0, None)
+    assert compared(tools="shared") == (10, 1, 2, 8, 0, 1)
+    refused = api.get("/rates/comparison", by="tool", first="a", second="b", tools="shared")
+    assert (refused.status_code, refused.json()["code"]) == (422, "invalid_tools")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
-import re
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.contrib.auth import get_user_model
@@ -70,22 +68,6 @@ def look(page, name):
         page.screenshot(path=f"{SHOTS}/{name}.png", full_page=True)
 
 
-def test_statistics_draw_their_charts_and_offer_them_as_a_table(page, site):
-    page.goto(f"{site.url}/p/support/statistics?by=tool")
-    expect(page.locator(".uplot canvas")).to_have_count(3)
-    start = json.loads(page.locator("#chart-data").text_content())["at"][-1]
-    for chart in ("checks", "blocked warned", "incidents"):
-        area = page.locator(f"[data-chart='{chart}'] .u-over")
-        area.hover(position={"x": area.bounding_box()["width"] - 2, "y": 20})  # late in the last hour
-        shown = page.locator(f"[data-chart='{chart}'] .u-value").first
-        expect(shown).to_have_text(re.compile(f", {datetime.fromtimestamp(start, UTC):%H:00}$"))
-    look(page, "statistics")
-    assert complaints(page) == []
-    page.get_by_text("Show as a table").click()
-    expect(page.get_by_role("region", name="Numbers by hour").get_by_role("row")).not_to_have_count(0)
-    assert page.noise == []
-
-
 def test_alerts_have_no_serious_accessibility_problems_on_any_tab(page, site):
     for number, path in enumerate((*(f"alerts?tab={tab}" for tab in TABS), "alerts/routes/new")):
         page.goto(f"{site.url}/p/support/{path}")
@@ -102,7 +84,7 @@ def test_a_message_opens_from_the_log_and_pages_fit_a_phone(page, site):
     look(page, "alerts-message")
     assert complaints(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
-    for path in ("alerts", "alerts?tab=sent", "statistics"):
+    for path in ("alerts", "alerts?tab=sent", "insights"):
         page.goto(f"{site.url}/p/support/{path}")
         look(page, f"phone-{path.partition('?')[2] or path}")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path

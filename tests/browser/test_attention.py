@@ -54,16 +54,16 @@ def hold(project, session="s-1", tool="search_web"):
 
 
 @pytest.fixture
-def statistics(site, project, page):
+def insights_page(site, project, page):
     """An open page that has nothing to do with held calls."""
     sign_in(page, site, get_user_model().objects.get(username="ana"))
-    page.goto(f"{site.url}/p/support/statistics")
+    page.goto(f"{site.url}/p/support/insights")
     expect(page.locator("#attention")).to_be_hidden()
     return page
 
 
-def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_focus(statistics, project):
-    page, focused = statistics, statistics.get_by_role("link", name="Settings")
+def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_focus(insights_page, project):
+    page, focused = insights_page, insights_page.get_by_role("link", name="Settings")
     focused.focus()
     first = hold(project)
     panel = page.locator("#attention")
@@ -101,7 +101,7 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     expect(panel).to_be_hidden()
     expect(page.locator("#attention-announcer")).to_contain_text("Skipped by ben: read_file in s-2.")
     expect(page).to_have_title(re.compile("^Insights"))
-    assert page.url.endswith("/statistics")
+    assert page.url.endswith("/insights")
 
 
 def test_a_held_call_is_announced_in_the_administration_with_a_link_to_it(site, project, page):
@@ -137,8 +137,8 @@ def test_a_held_call_is_announced_in_the_administration_with_a_link_to_it(site, 
     expect(page).not_to_have_title(re.compile(r"^\("))
 
 
-def test_a_held_call_of_another_project_is_announced_and_answered_here(statistics, project):
-    page, ana = statistics, get_user_model().objects.get(username="ana")
+def test_a_held_call_of_another_project_is_announced_and_answered_here(insights_page, project):
+    page, ana = insights_page, get_user_model().objects.get(username="ana")
     other = make_project("research")
     Membership.objects.create(project=other, user=ana, role=Role.OPERATOR)
     theirs = make_project("theirs")
@@ -146,7 +146,7 @@ def test_a_held_call_of_another_project_is_announced_and_answered_here(statistic
         overrides.save_override(one.pk, PROJECT, {"mode": "ask"}, SYSTEM)
     ask(project, "watched", 1)
     # The page of a session filters its hints.
-    page.goto(page.url.replace("/statistics", "/sessions/watched"))
+    page.goto(page.url.replace("/insights", "/sessions/watched"))
     page.wait_for_timeout(500)
     hold(theirs, "secret")
     approval = hold(other, "elsewhere")
@@ -165,8 +165,8 @@ def test_a_held_call_of_another_project_is_announced_and_answered_here(statistic
     assert (approval.choice, approval.decided_by) == ("allow_once", "ana")
 
 
-def test_a_double_click_answers_one_call_not_the_one_that_follows(statistics, project):
-    page = statistics
+def test_a_double_click_answers_one_call_not_the_one_that_follows(insights_page, project):
+    page = insights_page
     hold(project)
     hold(project, "s-2", tool="read_file")
     cards = page.locator("#attention [data-held]")
@@ -184,8 +184,8 @@ def test_a_double_click_answers_one_call_not_the_one_that_follows(statistics, pr
     expect(cards).to_have_count(0)
 
 
-def test_a_held_call_on_a_phone_survives_a_lost_connection(statistics, project):
-    page = statistics
+def test_a_held_call_on_a_phone_survives_a_lost_connection(insights_page, project):
+    page = insights_page
     page.set_viewport_size({"width": 375, "height": 740})
     page.context.set_offline(True)
     approval = hold(project)
@@ -268,7 +268,7 @@ def test_a_service_worker_notifies_where_pages_may_not(site, project, full_chrom
     )
     page.context.grant_permissions(["notifications"], origin=site.url)
     sign_in(page, site, get_user_model().objects.get(username="ana"))
-    page.goto(f"{site.url}/p/support/statistics")
+    page.goto(f"{site.url}/p/support/insights")
     expect(page.locator("#attention")).to_be_hidden()
     hold(project, "s-0", tool="read_file")
     page.locator("#attention [data-fold]").click()

@@ -78,7 +78,7 @@ def test_one_is_answered_by_itself(page, site, project):
 
 
 def test_the_panel_of_any_page_answers_a_group_and_undoes_it(page, site, project):
-    open_page(page, site, "statistics")
+    open_page(page, site, "insights")
     hold(project, "s-1", "s-2")
     panel = page.locator("#attention")
     expect(panel.locator("[data-held]")).to_have_count(1)

@@ -45,7 +45,7 @@ def test_keys_change_how_times_are_shown_and_go_to_a_screen(site, world, page):
     assert "UTC" in page.locator("td.c-age time").first.inner_text()
     page.keyboard.press("g")
     page.keyboard.press("i")
-    page.wait_for_url("**/statistics")
+    page.wait_for_url("**/insights")
 
 
 def test_rows_are_walked_selected_and_opened(site, world, page):
@@ -160,7 +160,7 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
-    page.wait_for_url("**/statistics")
+    page.wait_for_url("**/insights")
     page.keyboard.press("Control+k")
     palette.fill("read_file")
     page.get_by_role("option", name="Search sessions for “read_file”").click()

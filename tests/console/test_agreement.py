@@ -196,12 +196,11 @@ def check_recovery(world, api):
         found = api.get("/statistics", by=by).json()
         for name, count in listed_now.items():
             assert found["total"][name] == sum(row[name] for row in found["items"]) == count, (by, name)
-    page = world.client.get(f"{world.base}/statistics").content.decode()
-    url, title = re.search(
-        r'<a href="([^"]+)" title="(\d+) incidents?">\s*<b>[^<]*</b><span>recovered', page
-    ).groups()
-    assert int(title) == listed_now["recovered"]
-    assert "recovery%3Arecovered" in url
+    page = world.client.get(f"{world.base}/insights?board=protection").content.decode()
+    figure = page.partition(">Recovered after a reaction</dt>")[2].partition("</dd>")[0]
+    link = re.search(r'href="([^"]+)"\s+title="(\d+) incidents?"', figure)
+    assert (int(link[2]) if link else 0) == listed_now["recovered"]
+    assert link is None or "recovery%3Arecovered" in link[1]
     metrics = world.client.get("/metrics").content.decode()
     of_kinds = re.findall(r'loopguard_incidents_by_recovery\{[^}]*recovered="(\w+)"\} ([\d.]+)', metrics)
     for name, flag in (("recovered", "true"), ("not_recovered", "false")):
@@ -216,7 +215,7 @@ def check_money(world, api):
     """Compare every sum of what loops cost with the rows of the list that it leads to."""
     page = {
         part: world.client.get(f"{world.base}/{part}").content.decode()
-        for part in ("loops?q=", "statistics", "statistics?by=tool", "statistics?by=model")
+        for part in ("loops?q=", "insights", "insights?by=tool", "insights?by=model", "insights?by=detector")
     }
 
     def listed_at(url):
@@ -226,12 +225,17 @@ def check_money(world, api):
 
     rows = listed(api, "/incidents")
     spent = sum(row["cost_usd"] for row in rows if row["label"] != "false_alarm")
-    url, shown = re.search(
-        r'<a\s+href="([^"]+)"[^>]*><b>([^<]+)</b><span>spent inside loops', page["statistics"]
-    ).groups()
-    assert (money_of(shown) if shown != "–" else 0) == listed_at(url) == spent
+    figure = page["insights"].partition(">Cost of loops</dt>")[2].partition("</dd>")[0]
+    link = re.search(r'<a\s+href="([^"]+)"[^>]*>([^<]+)</a>', figure)
+    if link:
+        assert (money_of(link[2]) if link[2] != "–" else 0) == listed_at(link[1]) == spent
+    else:
+        assert not [row for row in rows if row["label"] != "false_alarm"]
     for part, html in page.items():
-        links = re.findall(r'<a\s+class="link"\s+href="([^"]*/incidents\?[^"]*)"[^>]*>(\$[\d.,]+)</a>', html)
+        links = re.findall(
+            r'<a\s+class="link"\s+href="([^"]*/incidents\?[^"]*)"[^>]*>(\$[\d.,]+)</a>',
+            html.partition("Group by")[2] or html,
+        )
         assert all(money_of(shown) == listed_at(url) for url, shown in links), (part, links)
         assert sum(money_of(shown) for _, shown in links) == spent, part
     assert sum(row["cost_usd"] for row in listed(api, "/loops")) == spent

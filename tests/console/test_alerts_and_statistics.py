@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from datetime import timedelta
 from typing import cast
@@ -22,7 +21,6 @@ from detection.models.alert_facts import AlertFacts
 from detection.services.alerting import delivery, outbox, routing
 from detection.services.audit import SYSTEM
 from detection.services.incidents import loop_triage
-from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from detection.services.tracking import loops
 from tests.console.scenes import ask, loop, make_world, text
@@ -353,21 +351,9 @@ def test_another_projects_messages_are_not_found(world, hook):
     assert other.client.get(url(world, "alerts")).status_code == 404
 
 
-@pytest.mark.parametrize("chosen", ["24h", "30d", "2026-11-01/"])
-def test_statistics_show_the_numbers_that_the_charts_draw(world, chosen):
-    loop(world.project, "s-9", calls=6)
-    count_calls()
-    told = world.client.get(url(world, "statistics"), {"range": chosen, "by": "tool"}).content.decode()
-    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', told)[1])
-    assert len(chart["at"]) == len(chart["checks"]) == len(chart["incidents"])
-    assert sum(chart["checks"]) >= 6
-    assert chart["at"] == sorted(chart["at"])
-    assert "search_web" in told
-
-
 def test_a_project_s_first_day_is_shown_by_itself_and_a_week_later_on(world):
     def chosen():
-        page = world.client.get(url(world, "statistics")).content.decode()
+        page = world.client.get(url(world, "insights")).content.decode()
         return re.search(r'<a\s+href="[^"]*"\s+aria-current="true"\s*>(Last .*?)</a', page)[1]
 
     loop(world.project, "s-9", calls=6)
@@ -376,10 +362,23 @@ def test_a_project_s_first_day_is_shown_by_itself_and_a_week_later_on(world):
     assert chosen() == "Last 7 days"
 
 
-@pytest.mark.parametrize("by", ["kind", "model", "backend", "nonsense"])
-def test_statistics_group_by_the_given_field(world, by):
-    told = world.client.get(url(world, "statistics"), {"by": by})
-    assert told.status_code == 200
+@pytest.mark.parametrize("by", ["detector", "model", "agent", "nonsense"])
+def test_insights_group_by_the_given_field(world, by):
+    assert world.client.get(url(world, "insights"), {"by": by}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("", "by=detector"),
+        ("?by=kind&q=agent%3Acoder&range=30d&groups=more", "q=agent%3Acoder&range=30d&by=detector"),
+        ("?by=tool&sort=-cost", "sort=-cost&by=tool"),
+        ("?by=backend", "by=model"),
+    ],
+)
+def test_the_address_of_the_statistics_leads_to_insights_for_good(world, given, wanted):
+    answer = world.client.get(url(world, "statistics") + given)
+    assert (answer.status_code, answer["Location"]) == (301, f"{url(world, 'insights')}?{wanted}")
 
 
 def test_a_session_close_to_a_limit_shows_it_on_its_page_and_among_the_approvals(world):

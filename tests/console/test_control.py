@@ -108,7 +108,7 @@ def shown(world, api, session):
         "incidents",
         "held",
     ]
-    pages += ["loops", "statistics", "attention"]
+    pages += ["loops", "insights", "attention"]
     pages += [f"incidents/{row.public_id}" for row in Incident.objects.filter(session_name=session)]
     found = {}
     for page in pages:

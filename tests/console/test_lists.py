@@ -93,7 +93,7 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
     assert "“soon” is not a time range." in shown(world, range="soon")
-    for screen in ("incidents", "sessions", "loops", "statistics", "audit"):
+    for screen in ("incidents", "sessions", "loops", "insights", "audit"):
         page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
         assert "The filter could not be read" in page, screen
         assert 'class="kpis"' not in page
@@ -116,9 +116,9 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
     # A value of a row is added to what was typed.
     moved = world.client.get(f"{world.base}/incidents?q=agent:coder+costs:3&term=tool:bash")["Location"]
     assert moved == f"{world.base}/incidents?q=agent%3Acoder+costs%3A3+tool%3Abash"
-    statistics = world.client.get(f"{world.base}/statistics?q=agent:coder+costs:3").content.decode()
-    assert "The filter could not be read" in statistics
-    assert "rest of the filter" not in statistics
+    insights = world.client.get(f"{world.base}/insights?q=agent:coder+costs:3").content.decode()
+    assert "The filter could not be read" in insights
+    assert "rest of the filter" not in insights
 
 
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):

@@ -73,6 +73,7 @@ RIGHTS = {
     "new_alert_route": (ADMINISTER, ADMINISTER),
     "alert_route": (ADMINISTER, ADMINISTER),
     "notification": (READ, None),
+    "insights": (READ, None),
     "statistics": (READ, None),
     "connect": (READ, ADMINISTER),
     "connect_attempts": (READ, None),

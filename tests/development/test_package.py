@@ -125,7 +125,6 @@ def test_the_bill_of_materials_lists_all_vendored_browser_code():
     components = list(vendored_components(static))
     assert {one["purl"].partition("@")[0] for one in components} == {
         "pkg:npm/htmx.org",
-        "pkg:npm/uplot",
         "pkg:npm/%40alpinejs/csp",
         "pkg:npm/%40fontsource-variable/geist",
         "pkg:npm/%40fontsource-variable/geist-mono",

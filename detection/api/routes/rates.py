@@ -57,9 +57,17 @@ def get_rate_comparison(request: ApiRequest, query: Query[RateComparisonQuerySch
     """Compare how often two agents, models, tools, detectors or integrations loop: their ratio with an interval."""
     check_parameters(request, RateComparisonQuerySchema)
     start, end = _ends(query)
+    if query.tools == "shared" and query.by not in ("agent", "model", "integration"):
+        raise Problem(422, "invalid_tools", "Only agents, models and integrations share tools.", path="tools")
     name = request.principal.redactor.name
     found = compare_rates(
-        [request.principal.project_id], start, end, query.by, name(query.first), name(query.second)
+        [request.principal.project_id],
+        start,
+        end,
+        query.by,
+        name(query.first),
+        name(query.second),
+        on_shared_tools=query.tools == "shared",
     )
     return json_response(document_of(found))
 

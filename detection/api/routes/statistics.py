@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Literal
 
 from django.http import HttpResponse
 from django.utils import timezone
@@ -30,7 +29,6 @@ from detection.selectors.statistics import after_reactions, statistics
 
 router = Router(tags=["statistics"])
 DEFAULT_SPAN, MAX_SPAN, MAX_HOURLY_SPAN = timedelta(days=7), timedelta(days=400), timedelta(days=40)
-By = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
 
 
 @router.get(

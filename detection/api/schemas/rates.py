@@ -39,6 +39,10 @@ class RateComparisonQuerySchema(PeriodSchema):
     by: ComparedBy = Field(description="What the two are.")
     first: Name256 = Field(description="The first agent, model, tool, detector or integration.")
     second: Name256 = Field(description="The second one.")
+    tools: Literal["all", "shared"] = Field(
+        "all",
+        description="`shared`: only calls and loops of tools that both used; for agents, models and integrations.",
+    )
 
 
 @with_fields_of(RateRow)

@@ -10,7 +10,7 @@ from ninja import Field, Schema
 from detection.api.schemas.common import FilterSchema, ShortText, Timestamp, with_fields_of
 from detection.selectors.statistics import AfterReaction, JudgeShare, Numbers
 
-GroupBy = Literal["total", "hour", "day", "kind", "tool", "model", "backend"]
+GroupBy = Literal["total", "hour", "day", "kind", "tool", "agent", "model", "backend"]
 
 
 class TimeSpanSchema(FilterSchema):
@@ -48,14 +48,14 @@ class StatisticsQuerySchema(TimeSpanSchema):
 class StatisticsNumbersSchema(Schema):
     """The numbers of one group.
 
-    Numbers of calls are null when grouped by detector, and with filters on fields that calls do not have.
+    Numbers of calls are null when grouped by detector or agent, and with filters on fields that calls do not have.
     """
 
 
 class StatisticsGroupSchema(StatisticsNumbersSchema):
     """The numbers of one group, with its key."""
 
-    key: str = Field(description="A time in UTC, a detector, a tool, `backend/model` or a backend.")
+    key: str = Field(description="A time in UTC, a detector, a tool, an agent, a model or a backend.")
 
 
 @with_fields_of(AfterReaction)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, Final
+from typing import Final
 
 from django.http import HttpResponse
 from django.shortcuts import render
@@ -13,7 +13,8 @@ from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
 from detection.console.accounts import preferences
-from detection.console.formatting import money
+from detection.console.formatting import money, number
+from detection.console.insights.chart import Bucket, Chart, stacked
 from detection.engine.durations import milliseconds
 from detection.selectors.gateway import list_backends
 from detection.selectors.gateway_traffic import TrafficGroup, TrafficNumbers, TrafficRow, gateway_traffic
@@ -124,7 +125,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             for at, numbers in reversed(points)
             if numbers.requests
         ],
-        "chart": _chart(points, zone),
+        "charts": _charts(points, step, zone),
     }
     return render(request, "gateway/traffic.html", context)
 
@@ -148,17 +149,23 @@ def _filled(
     return points
 
 
-def _chart(points: list[tuple[datetime, TrafficNumbers]], zone: tzinfo) -> dict[str, Any]:
-    numbers = [one for _, one in points]
-    return {
-        "zone": str(zone),
-        "at": [int(at.timestamp()) for at, _ in points],
-        "requests": [one.requests for one in numbers],
-        "errors": [one.error_count for one in numbers],
-        "median": [_rounded(one.added_ms_at(0.5)) for one in numbers],
-        "high": [_rounded(one.added_ms_at(0.95)) for one in numbers],
+def _charts(
+    points: list[tuple[datetime, TrafficNumbers]], step: str, zone: tzinfo
+) -> list[tuple[str, Chart]]:
+    """Return the charts with their names: requests, and the added time, whose median is the lower part of the bar."""
+    buckets = [Bucket(at, at + STEPS[step]) for at, _ in points]
+    errors = [float(one.error_count) for _, one in points]
+    medians = [one.added_ms_at(0.5) or 0.0 for _, one in points]
+    highs = [one.added_ms_at(0.95) or 0.0 for _, one in points]
+    requests = {
+        "answered": [one.requests - failed for (_, one), failed in zip(points, errors, strict=True)],
+        "upstream errors": errors,
     }
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if value is None else round(value, 1)
+    added = {
+        "median": medians,
+        "from there to 95 %": [max(0.0, high - median) for high, median in zip(highs, medians, strict=True)],
+    }
+    return [
+        ("Requests", stacked(buckets, requests, zone, number)),
+        ("Time added by LoopGuard", stacked(buckets, added, zone, milliseconds)),
+    ]

@@ -197,11 +197,17 @@ def override_version(row: StoredSettings | None) -> str:
     return version_of(document_of(row))
 
 
-def history(project_id: int, limit: int = 100) -> list[AuditEntry]:
-    """List the changes of this project's overrides and of the server's, newest first."""
+def history(
+    project_id: int, limit: int = 100, *, start: datetime | None = None, end: datetime | None = None
+) -> list[AuditEntry]:
+    """List the changes of this project's overrides and of the server's, newest first, also of a time only."""
     rows = AuditEntry.objects.filter(
         Q(project_id=project_id) | Q(project_id=None), action__startswith="policy."
     )
+    if start is not None:
+        rows = rows.filter(at__gte=start)
+    if end is not None:
+        rows = rows.filter(at__lt=end)
     return list(rows[:limit])
 
 

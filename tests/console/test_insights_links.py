@@ -1,8 +1,9 @@
-"""Every number and chart of the statistics leads to the rows behind it: each list has as many rows as its link says."""
+"""Every number and chart of Insights leads to the rows behind it: each list has as many rows as its link says."""
 
-import json
 import re
+from datetime import datetime
 from html import unescape
+from urllib.parse import parse_qs
 
 import pytest
 from django.db.models import Sum
@@ -11,7 +12,6 @@ from django.utils import timezone
 from detection.models import CallCount, Incident, JudgeCall, Session
 from detection.services.incidents import triage
 from detection.services.maintenance.hourly_counts import count_calls
-from detection.services.sessions import actions
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import answer, ask, loop, make_world
 from tests.support.agents import OPERATOR
@@ -20,7 +20,7 @@ from tests.support.shared_rows import shared_rows
 
 pytestmark = pytest.mark.django_db
 LINK = re.compile(
-    r'<a\s[^>]*?href="([^"]+)"\s+title="([\d,]+) (incident|session)s?(?: in which \w+ was called)?"[^>]*>(.*?)</a>',
+    r'<a\s[^>]*?href="([^"]+)"\s+title="([\d,]+) (incident|session)s?"[^>]*>(.*?)</a>',
     re.DOTALL,
 )
 
@@ -68,12 +68,20 @@ def rows_of(world, url):
     return len(lines.splitlines())
 
 
-@pytest.mark.parametrize("query", ["by=kind", "by=tool", "by=model&range=30d", "by=tool&q=agent:coder"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "by=detector",
+        "board=rate&by=tool",
+        "board=protection&by=model&range=30d",
+        "board=protection&by=tool&q=agent:coder",
+    ],
+)
 def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
-    page = world.client.get(f"{world.base}/statistics?{query}").content.decode()
+    page = world.client.get(f"{world.base}/insights?{query}").content.decode()
     main = page.partition("<main")[2]
     links = LINK.findall(main)
-    assert len(links) > 15
+    assert len(links) >= 10
     for url, count, noun, words in links:
         assert rows_of(world, url) == int(count.replace(",", "")), (url, words)
         counts_rows = noun == "incident" and not re.search("blocked|reaction|judge|sort=", url)
@@ -81,28 +89,31 @@ def test_every_link_leads_to_as_many_rows_as_it_says(world, query):
             assert words.strip() == count, url
     if "agent" not in query:
         assert f'title="{Session.objects.count()} sessions"' in main
-    for term in (
-        "label%3Atrue_loop",
-        "reason%3Apoll",
-        "reason%3Anone",
-        "reaction%3A",
-        "judge%3Aaccepted_right",
-        "warned%3A%3E0",
-    ):
-        assert any(term in url for url, *_ in links) or "agent" in query, term
+    if "protection" in query and "agent" not in query:
+        terms = (
+            "label%3Atrue_loop",
+            "reason%3Apoll",
+            "reason%3Anone",
+            "reaction%3A",
+            "judge%3Aaccepted_right",
+        )
+        for term in terms:
+            assert any(term in url for url, *_ in links), term
 
 
-@pytest.mark.parametrize("by", ["model", "tool"])
+@pytest.mark.parametrize("by", ["model", "tool", "agent", "detector"])
 def test_no_number_of_a_table_is_without_its_rows(world, by):
-    page = world.client.get(f"{world.base}/statistics?by={by}").content.decode()
-    cells = re.findall(r'<td class="num">(.*?)</td>', page.partition("<main")[2], re.DOTALL)
+    page = world.client.get(f"{world.base}/insights?board=protection&by={by}").content.decode()
+    cells = re.findall(r'<td class="num[^"]*">(.*?)</td>', page.partition("Group by")[2], re.DOTALL)
     plain = [
         words
         for cell in cells
-        if "<a " not in cell and (words := " ".join(re.sub("<.*?>", "", cell).split()))
+        if "<a " not in cell
+        and "computed" not in cell
+        and (words := " ".join(re.sub("<.*?>", "", cell).split()))
     ]
-    assert len(cells) > 30
-    assert {words for words in plain if re.search("[1-9]", words)} == set()
+    assert len(cells) > 20
+    assert {words for words in plain if re.search("[1-9]", words) and "%" not in words} == set()
     # A session counts its calls with a warning as the statistics do.
     in_sessions = Session.objects.aggregate(Sum("warned_count"), Sum("blocked_count"))
     in_statistics = CallCount.objects.aggregate(Sum("warned"), Sum("blocked"))
@@ -113,19 +124,12 @@ def test_no_number_of_a_table_is_without_its_rows(world, by):
 def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(world):
     for number in (100, 101):  # so that its last tool is not bash
         ask(world.project, "more-0", number, tool="grep", agent="coder", arguments=f'{{"n": {number}}}')
-    # In a session that a person has stopped, calls are blocked without an incident.
-    ask(world.project, "by-hand", 1, tool="deploy")
-    actions.stop(world.project.pk, "by-hand", OPERATOR, "enough")
-    ask(world.project, "by-hand", 2, tool="deploy", arguments="{}")
     count_calls()
-    page = world.client.get(f"{world.base}/statistics?by=tool").content.decode()
-    assert (
-        'title="1 session in which deploy was called">1<'
-        in page.partition(">deploy<")[2].partition("</tr>")[0]
-    )
+    page = world.client.get(f"{world.base}/insights?by=tool").content.decode()
+    row = page.partition("Group by")[2].partition("<span>bash</span>")[2].partition("</tr>")[0]
     cell = r'<a class="link" href="([^"]+)" title="([^"]+)">([\d,]+)</a>'
-    ((url, title, checks),) = re.findall(rf'<span\s+class="mono"\s*>bash</span>.*?{cell}', page, re.DOTALL)
-    assert title == "2 sessions in which bash was called"
+    url, title, checks = re.search(cell, row).groups()
+    assert title == "2 sessions"
     assert rows_of(world, url) == 2
     assert rows_of(world, url.replace("tool%3Abash", "-tool%3Abash")) == Session.objects.count() - 2
     assert rows_of(world, url.replace("tool%3Abash", "tool%3Aba*")) == 2
@@ -158,13 +162,21 @@ def test_numbers_of_loops_lead_to_their_rows(world):
             assert rows_of(world, url) == int(words), url
 
 
-def test_bars_of_the_charts_lead_to_the_rows_of_their_hour(world):
-    page = world.client.get(f"{world.base}/statistics").content.decode()
-    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', page)[1])
-    for name in ("incidents", "sessions"):
-        assert f'data-rows="{name}"' in page
-        assert rows_of(world, chart["urls"][name] + "&range=24h")
-    assert sum(chart["incidents"]) == rows_of(world, chart["urls"]["incidents"] + "&range=24h")
+@pytest.mark.parametrize(
+    ("span", "length"), [("1h", 300), ("24h", 3600), ("30d", 86_400), ("365d", 7 * 86_400)]
+)
+def test_bars_lead_to_the_loops_of_their_time(world, span, length):
+    page = world.client.get(f"{world.base}/insights?board=rate&range={span}").content.decode()
+    bars = re.findall(
+        r'<a href="([^"]+)" aria-label="[^":]+(?::\d\d)?: ([\d,]+)', page.partition('class="plot"')[2]
+    )
+    assert bars
+    for url, count in bars:
+        assert rows_of(world, url) == int(count.replace(",", "")), url
+        start, end = parse_qs(unescape(url).partition("?")[2])["range"][0].split("/")
+        assert 0 < (datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds() <= length
+    loops = Incident.objects.exclude(label="false_alarm").count()
+    assert sum(int(count) for _, count in bars) == loops
 
 
 def test_of_many_groups_the_first_are_shown_and_a_link_shows_more(world):
@@ -178,7 +190,7 @@ def test_of_many_groups_the_first_are_shown_and_a_link_shows_more(world):
         shown = world.client.get(address).content.decode()
         return shown, len(set(re.findall(r"tool_\d\d", shown)))
 
-    shown, count = rows(f"{world.base}/statistics?by=tool&range=24h&q=tool:tool_*")
+    shown, count = rows(f"{world.base}/insights?by=tool&range=24h&q=tool:tool_*")
     assert (count, "The first 25 of 30 rows." in " ".join(shown.split())) == (25, True)
     address = unescape(re.search(r'href="([^"]+groups=more[^"]*)"', shown)[1])
     shown, count = rows(address)

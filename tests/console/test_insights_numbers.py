@@ -32,27 +32,30 @@ def api(world):
 
 def page_of(world, query=""):
     count_calls()
-    return world.client.get(f"{world.base}/statistics?range=24h{query}").content.decode()
+    return world.client.get(f"{world.base}/insights?board=protection&range=24h{query}").content.decode()
 
 
-def tile(page, words):
-    found = re.search(rf"<b>([^<]*)</b><span>\s*{words}", page)
-    return " ".join(found[1].split())
+def figure(page, words):
+    """The number, the change and the note of a figure."""
+    found = page.partition(f">{words}</dt>")[2].partition("</dd>")[0]
+    return " ".join(re.sub("<[^>]*>", " ", found).split())
 
 
-def test_the_tile_the_charts_and_the_table_count_the_same_calls_as_blocked(world, api):
+def test_the_figure_the_chart_and_the_table_count_the_same_calls_as_blocked(world, api):
     overrides.save_override(world.project.pk, PROJECT, {"mode": "ask", "attended": True}, SYSTEM, "because")
     loop(world.project, "held", calls=6)
     decisions.decide(world.project.pk, Approval.objects.get(state="open").public_id, "allow_once", OPERATOR)
     page = page_of(world, "&by=tool")
-    chart = json.loads(re.search(r'<script id="chart-data" type="application/json">(.*?)</script>', page)[1])
+    bars = re.findall(
+        r'<a href="[^"]+" aria-label="[^":]+(?::\d\d)?: ([\d,]+)', page.partition('class="plot"')[2]
+    )
     total = api.get("/statistics").json()["total"]
     blocked = Session.objects.aggregate(Sum("blocked_count"))["blocked_count__sum"]
     assert (
         total["blocked"] == total["loop_calls_blocked"] == blocked > 0
     )  # without the held call, which was allowed
     assert SessionTool.objects.aggregate(Sum("blocked"))["blocked__sum"] == blocked
-    assert int(tile(page, "calls blocked")) == sum(chart["blocked"]) == total["blocked"]
+    assert int(figure(page, "Calls blocked in loops")) == sum(map(int, bars)) == total["blocked"]
     assert (
         sum(row["blocked"] for row in api.get("/statistics", by="hour").json()["items"]) == total["blocked"]
     )
@@ -65,7 +68,7 @@ def test_what_blocking_saved_follows_from_the_calls_of_the_loop_alone(world, api
     assert saved == pytest.approx(0.5 * blocked)
     for number in range(12):
         ask(world.project, "healthy", number, arguments=f'{{"n": {number}}}', cost_usd=0.01)
-    assert tile(page_of(world), "saved by blocking") == f"≈ ${saved:.2f}"
+    assert figure(page_of(world), "Saved by blocking, about").startswith(f"${saved:.2f} of $")
     loop(world.project, "free", tool="search_free", calls=6)
     ask(world.project, "paid", 60, tool="search_paid", cost_usd=0.001)
     after = api.get("/statistics").json()["total"]
@@ -100,7 +103,7 @@ def test_only_an_agent_that_left_the_loop_after_a_reaction_has_recovered(world, 
 
     told = api.get("/statistics", by="kind").json()
     assert (told["total"]["recovered"], sum(row["changed"] for row in told["after_reactions"])) == (0, 0)
-    assert tile(page_of(world), "recovered") == "0%"
+    assert figure(page_of(world), "Recovered after a reaction").startswith("0 %")
 
     loop(world.project, "leaves", calls=5)
     for number in range(5):
@@ -127,7 +130,7 @@ def test_an_agent_that_was_stopped_in_its_loop_has_not_recovered(world, api):
     assert (Session.objects.get(external_id="stopped").state, stopped.ended_at) == ("stopped", None)
     assert numbers() == [0, 1]
     assert (listed("recovered"), listed("not_recovered")) == (set(), {"stopped"})
-    assert "0 of 1 ended or stopped" in " ".join(page_of(world).split())
+    assert figure(page_of(world), "Recovered after a reaction") == "0 % 0 of 1"
     assert api.post("/sessions/stopped/resume", {}).status_code == 200
     assert numbers() == [0, 0]
 
@@ -140,25 +143,33 @@ def test_groups_are_sorted_and_exported_as_listed(world, api):
 
     def listed(query):
         page = page_of(world, f"&by=tool{query}")
-        found = re.findall(r'<span\s+class="mono"\s*>([^<]+)</span>', page.partition("By tool")[2])
+        found = re.findall(
+            r"<span>([^<]+)</span></bdi>", page.partition("Group by")[2].partition("</table>")[0]
+        )
         return page, [tool for tool in found if tool in tools]
 
-    page, shown = listed("&sort=-checks")
-    assert shown == ["alpha", "gamma", "beta", "zeta"]
-    assert listed("&sort=calls")[1] == ["zeta", "beta", "gamma", "alpha"]
+    page, shown = listed("")
+    assert shown == ["alpha", "gamma", "beta", "zeta"]  # most blocked calls first
+    assert listed("&sort=blocked")[1] == ["zeta", "beta", "gamma", "alpha"]
     assert listed("&sort=name")[1] == [*tools]
-    # What has no number comes last in both directions.
-    assert listed("&sort=-recovery")[1][-1] == listed("&sort=recovery")[1][-1] == "zeta"
-    page, shown = listed("&sort=-checks&q=-tool:gamma")
-    links = re.findall(r'href="([^"]+/export/statistics[^"]+)"', page)
-    table, lines, by_hour, _ = (world.client.get(unescape(url)).getvalue().decode() for url in links)
-    rows = [json.loads(line) for line in lines.splitlines()]
-    assert [row["key"] for row in rows if row["key"] in tools] == shown == ["alpha", "beta", "zeta"]
-    in_table = [*csv.DictReader(io.StringIO(table))]
-    assert [(row["key"], int(row["checks"])) for row in in_table] == [(r["key"], r["checks"]) for r in rows]
-    hours = [*csv.DictReader(io.StringIO(by_hour))]
-    assert sum(int(row["checks"]) for row in hours) == sum(row["checks"] for row in rows)
-    assert all(row["key"].endswith(":00:00Z") for row in hours)
+    for query in ("&q=-tool:gamma", "&sort=name&q=-tool:gamma"):
+        page, shown = listed(query)
+        links = re.findall(r'href="([^"]+/export/statistics[^"]+)"', page)
+        table, lines = (world.client.get(unescape(url)).getvalue().decode() for url in links)
+        rows = [json.loads(line) for line in lines.splitlines()]
+        assert [row["key"] for row in rows if row["key"] in tools] == shown == ["alpha", "beta", "zeta"]
+        in_table = [*csv.DictReader(io.StringIO(table))]
+        assert [(row["key"], int(row["checks"])) for row in in_table] == [
+            (row["key"], row["checks"]) for row in rows
+        ]
+    page = page_of(world, "&by=agent")
+    url = re.search(r'href="([^"]+/export/statistics[^"]+format=jsonl)"', page)[1]
+    (row,) = map(json.loads, world.client.get(unescape(url)).getvalue().decode().splitlines())
+    (rate,) = api.get("/rates", by="agent", demo=True).json()["items"]
+    for name in ("sessions", "calls", "loops_per_1000_calls"):
+        assert row[name] == rate[name] > 0
+    interval = rate["loops_interval"]
+    assert [row["loops_per_1000_calls_low"], row["loops_per_1000_calls_high"]] == [*interval.values()]
     found = api.get("/statistics", by="tool", sort="-checks").json()["items"]
     assert [row["key"] for row in found if row["key"] in tools] == ["alpha", "gamma", "beta", "zeta"]
     assert api.get("/statistics", by="tool", sort="nothing").status_code == 422

@@ -1,9 +1,9 @@
-"""Addresses of the rows behind the numbers of the Statistics page: the same filter and time range in another list."""
+"""Addresses of the rows behind the numbers of Insights: the same filter and time range in another list."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
 
@@ -13,9 +13,9 @@ from detection.console.listing import Listing
 from detection.filtering import language, time_ranges
 from detection.filtering.language import Term
 from detection.filtering.time_ranges import TimeRange
+from detection.selectors.insights import InsightRow
 from detection.selectors.lists import INCIDENTS, ONLY_LOOPS, SESSIONS
-from detection.selectors.statistics import By, Numbers
-from detection.selectors.statistics_rows import Sessions
+from detection.selectors.statistics import By
 
 
 @dataclass(frozen=True)
@@ -86,42 +86,22 @@ class Links:
         address = partial(self._listing.url_in, SESSIONS, self._sessions, *wanted, range=span, sort=sort)
         return Link(address, count, "session")
 
-    def of_calls(
-        self, found: Sessions | None, numbers: Numbers, by: By, parts: tuple[str, ...]
-    ) -> dict[str, Link]:
-        """Return the links of a group's numbers of calls; blocked calls without an incident lead to their sessions."""
-        if found is None:
-            return {}
-        terms = group_terms(by, parts)
-        which = f" in which {parts[0]} was called" if by == "tool" else ""
-        of = {"checks": replace(self.sessions(found.all, "", *terms), which=which)}
-        if not numbers.blocked_incidents:
-            of["blocked"] = replace(self.sessions(found.blocked, "blocked:>0", *terms), which=which)
-        return of
-
-    def of_numbers(self, numbers: Numbers, *terms: Term) -> dict[str, Link]:
-        """Return the links of the numbers of a group, by name."""
+    def of_row(self, row: InsightRow, *terms: Term) -> dict[str, Link]:
+        """Return the links of the numbers of a group, or of the total, by name."""
+        numbers, sessions = row.numbers, row.rate.sessions if row.rate else 0
         loops = numbers.incidents - numbers.false_alarms
         return {
             "incidents": self.incidents(numbers.incidents, "", *terms),
+            "loops": self.incidents(loops, ONLY_LOOPS, *terms),
             "true_loops": self.incidents(numbers.true_loops, "label:true_loop", *terms),
-            "false_alarms": self.incidents(numbers.false_alarms, "label:false_alarm", *terms),
+            "false_stops": self.incidents(numbers.false_stops, "label:false_alarm blocked:>0", *terms),
             "recovered": self.incidents(numbers.recovered, "recovery:recovered", *terms),
             "blocked": self.incidents(numbers.blocked_incidents, "blocked:>0", *terms, sort="-blocked"),
-            "frequent": self.incidents(numbers.incidents, "", *terms, sort="-count"),
-            "loop_calls": self.incidents(loops, ONLY_LOOPS, *terms, sort="-count"),
             "costly": self.incidents(loops, ONLY_LOOPS, *terms, sort="-cost"),
-        }
-
-    def of_chart(self) -> dict[str, str]:
-        """Return the addresses to which a script adds the time range of a bar."""
-        return {
-            "incidents": self._listing.url_in(INCIDENTS, self._incidents, range=""),
-            "sessions": self._listing.url_in(SESSIONS, self._sessions, range=""),
+            "sessions": self.sessions(sessions, "", *(term for term in terms if term.field != "detector")),
         }
 
 
-def group_terms(by: By, parts: tuple[str, ...]) -> tuple[Term, ...]:
-    """Return the terms that select a group."""
-    names = {"model": ("backend", "model"), "kind": ("detector",)}.get(by, (by,))
-    return tuple(language.term(name, part) for name, part in zip(names, parts, strict=True))
+def group_term(by: By, key: str) -> Term:
+    """Return the term that selects a group."""
+    return language.term("detector" if by == "kind" else by, key)
