@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from loopguard_client import Guard
 from loopguard_client.credentials import Credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
-from loopguard_client.hooks.opencode import PLUGIN_HOSTS
+from loopguard_client.hooks.plugins import PLUGIN_HOSTS
 from loopguard_client.transport import Transport
 
 WARM_UP = 10

@@ -22,9 +22,10 @@ Shape = Literal[
     "gemini_cli",
     "copilot",
     "opencode",
+    "qwen_code",
 ]
 SHAPES: Final[tuple[Shape, ...]] = (
-    "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
+    "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode", "qwen_code",
 )  # fmt: skip
 Moment = Literal["before", "after"]
 Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
@@ -41,12 +42,13 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
     "gemini_cli": ("run", "run_with_message", "replace", "wait", "end"),
     "copilot": ("run", "run_with_message", "replace", "ask", "replace"),
     "opencode": _CLIENT,
+    "qwen_code": ("run", "run_with_message", "replace", "ask", "replace"),
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
-`end` the run. MCP, Codex and Copilot CLI cannot end a run from outside: there every further call is replaced.
+`end` the run. MCP, Codex, Copilot CLI and Qwen Code cannot end a run from outside: there every further call is replaced.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
@@ -243,5 +245,6 @@ _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "gemini_cli": (_gemini_cli_before, _gemini_cli_after),
     "copilot": (_copilot_before, _copilot_after),
     "opencode": (_opencode, _opencode),
+    "qwen_code": (_claude_code_before, _claude_code_after),
 }
 """Per coding agent, the forms before and after a tool."""

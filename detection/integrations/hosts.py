@@ -64,11 +64,13 @@ HOSTS: Final[Mapping[str, Host]] = {
     host.name: host
     for host in (
         Host("claude-code", "Claude Code", "claude_code", "~/.claude/settings.json"),
+        Host("qwen-code", "Qwen Code", "qwen_code", "~/.qwen/settings.json"),
         Host("codex", "Codex CLI", "codex", "~/.codex/hooks.json"),
         Host("gemini-cli", "Gemini CLI", "gemini_cli", "~/.gemini/settings.json"),
         Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
         Host("opencode", "OpenCode", "opencode"),
         Host("kilo", "Kilo", "opencode"),  # takes the plugins of OpenCode
+        Host("pi", "pi", "opencode"),  # our extension says what the plugin says
     )
 }
 

@@ -37,9 +37,12 @@ BEFORE: dict[str, dict[str, Any]] = {
         "tool_input": {"command": "make test"},
     },
 }  # fmt: skip
-BEFORE["kilo"] = BEFORE["opencode"]
-AFTER_NAMES = {"gemini-cli": "AfterTool", "opencode": "tool.execute.after", "kilo": "tool.execute.after"}
-WITH_IDS = ("claude-code", "codex", "opencode", "kilo")
+PLUGINS = ("opencode", "kilo", "pi")
+BEFORE |= dict.fromkeys(PLUGINS, BEFORE["opencode"])
+BEFORE["qwen-code"] = BEFORE["claude-code"] | {"tool_name": "run_shell_command"}
+AFTER_NAMES = {"gemini-cli": "AfterTool"} | dict.fromkeys(PLUGINS, "tool.execute.after")
+WITH_IDS = ("claude-code", "codex", "qwen-code", *PLUGINS)
+ASKING = ("claude-code", "copilot", "qwen-code")
 
 
 class HookedAgent:
@@ -65,7 +68,7 @@ class HookedAgent:
 
 
 def is_denied(host, answer):
-    if host in ("opencode", "kilo"):
+    if host in PLUGINS:
         return not answer["run"]
     if host == "gemini-cli":
         return answer.get("decision") == "deny"
@@ -363,7 +366,7 @@ def test_a_held_call_does_not_run_and_gets_the_decision_when_it_is_made_again(ho
     for _ in range(3):
         agent.before()
     held = agent.before()
-    asks = host in ("claude-code", "copilot")
+    asks = host in ASKING
     assert ("'ask'" in str(held)) == asks
     assert is_denied(host, held) != asks
     assert "on hold" in str(held)
@@ -386,7 +389,7 @@ def test_a_denial_is_found_by_its_loop_once_because_the_call_made_again_has_anot
     (approval,) = api.get("/approvals").json()["items"]
     api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
     again = agent.before()
-    if host in ("claude-code", "copilot"):  # their own user was asked
+    if host in ASKING:  # their own user was asked
         assert "'ask'" in str(again)
         return
     assert is_denied(host, again)
@@ -402,7 +405,7 @@ def test_a_hook_that_can_wait_is_told_where(host, api):
     for number in range(4):
         ids = {"tool_use_id": f"toolu_{number}"} if host in WITH_IDS else {}
         answer = api.post(f"/hooks/{host}?wait=45", BEFORE[host] | ids).json()
-        assert ("wait_url" in answer) == (number == 3 and host not in ("claude-code", "copilot"))
+        assert ("wait_url" in answer) == (number == 3 and host not in ASKING)
     (approval,) = api.get("/approvals").json()["items"]
     if "wait_url" in answer:
         assert answer == {
@@ -463,7 +466,7 @@ def test_a_hook_beyond_32_mb_is_rejected(api):
     assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
 
 
-@pytest.mark.parametrize("host", [host for host in BEFORE if host not in ("claude-code", "copilot")])
+@pytest.mark.parametrize("host", [host for host in BEFORE if host not in ASKING])
 def test_one_decision_is_for_two_calls_held_at_once_when_each_is_made_again(host, api):
     api.put("/overrides", {"values": {"budget_max_calls": 3, "budget_ladder": "ask"}})
     agent = HookedAgent(api, host)

@@ -26,6 +26,8 @@ def reach(api, session):
         ("codex", "can_block"),
         ("copilot", "can_block"),
         ("opencode", "can_stop"),
+        ("pi", "can_stop"),
+        ("qwen-code", "can_block"),
     ],
 )
 def test_the_hooks_of_a_host_reach_as_far_as_its_stop(api, host, expected):

@@ -98,6 +98,7 @@ HOSTS = {
     "gemini_cli": gemini_cli,
     "copilot": copilot,
     "opencode": opencode,
+    "qwen_code": claude_code,
 }
 
 

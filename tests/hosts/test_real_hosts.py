@@ -95,6 +95,29 @@ def kilo(place, program, upstream):
     return opencode(place, program, upstream, "kilo")
 
 
+def pi(place, program, upstream):
+    place.install("pi")
+    model = {
+        "id": "gpt-5", "name": "gpt-5", "reasoning": False, "input": ["text"], "contextWindow": 100_000, "maxTokens": 4_000,
+        "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0),
+    }  # fmt: skip
+    provider = {"baseUrl": f"{upstream}/v1", "apiKey": "x", "api": "openai-completions", "models": [model]}
+    place.write(place.home / ".pi" / "agent" / "models.json", {"providers": {"fake": provider}})
+    return place.start([program, "-p", "--provider", "fake", "--model", "gpt-5", PROMPT], PI_OFFLINE="1")
+
+
+def qwen_code(place, program, upstream):
+    place.set_hooks(
+        "qwen-code",
+        security={"auth": {"selectedType": "openai"}},
+        general={"disableAutoUpdate": True},
+    )
+    return place.start(
+        [program, "-p", PROMPT, "--yolo", "--auth-type", "openai"],
+        OPENAI_API_KEY="x", OPENAI_BASE_URL=f"{upstream}/v1", OPENAI_MODEL="gpt-5",
+    )  # fmt: skip
+
+
 PROGRAMS = {
     "claude-code": ("claude", claude_code),
     "codex": ("codex", codex),
@@ -102,10 +125,12 @@ PROGRAMS = {
     "copilot": ("copilot", copilot),
     "opencode": ("opencode", opencode),
     "kilo": ("kilo", kilo),
+    "pi": ("pi", pi),
+    "qwen-code": ("qwen", qwen_code),
 }
-ENDED = ("claude-code", "opencode", "kilo")
+ENDED = ("claude-code", "opencode", "kilo", "pi")
 """Hosts whose run the stop of LoopGuard ends; Gemini CLI has ended it by itself before, so a cycle shows that."""
-TOLD = ("claude-code", "gemini-cli", "opencode", "kilo")
+TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
 
@@ -171,6 +196,7 @@ def proxy(live_server):
         *itertools.product(["claude-code", "codex", "copilot"], [True, False]),
         ("opencode", True),  # plugins, which only the command writes
         ("kilo", True),
+        ("pi", True),
     ],
 )
 def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):

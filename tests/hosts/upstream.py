@@ -8,6 +8,8 @@ from threading import Thread
 from typing import Any
 
 Json = dict[str, Any]
+SHELLS = ("bash", "run_shell_command")
+"""What the hosts that ask for chat completions call their shell."""
 
 
 class Script:
@@ -136,13 +138,14 @@ class Handler(BaseHTTPRequestHandler):
     def _chat(self, body):
         results = sum(message["role"] == "tool" for message in body["messages"])
         names = [tool["function"]["name"] for tool in body.get("tools", ())]
-        command = self.server.script.next_command(results) if "bash" in names else None
+        shell = next((name for name in names if name in SHELLS), "")
+        command = self.server.script.next_command(results) if shell else None
         delta: Json = {"role": "assistant", "content": "done"}
         reason = "stop"
         if command:
             arguments = json.dumps({"command": command, "description": "Run it"})
             call = {"index": 0, "id": f"call_{results}", "type": "function",
-                    "function": {"name": "bash", "arguments": arguments}}  # fmt: skip
+                    "function": {"name": shell, "arguments": arguments}}  # fmt: skip
             delta, reason = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
         chunk = {
             "id": f"c_{results}",

@@ -15,7 +15,7 @@ import pytest
 from loopguard_client import credentials
 from loopguard_client.command_line import main
 from loopguard_client.hooks.hosts import HOSTS
-from loopguard_client.hooks.opencode import PLUGIN_HOSTS
+from loopguard_client.hooks.plugins import PLUGIN_HOSTS
 
 from .programs import ended_after
 from .proxy import Proxy

@@ -16,7 +16,7 @@ from loopguard_client import credentials
 from loopguard_client.command_line import main
 from loopguard_client.hooks.check import plugin_without_server
 from loopguard_client.hooks.hosts import HOSTS
-from loopguard_client.hooks.opencode import ALL_HOSTS, PLUGIN_HOSTS
+from loopguard_client.hooks.plugins import ALL_HOSTS, PLUGIN_HOSTS
 
 from .programs import ended_after
 from .proxy import Proxy
@@ -33,6 +33,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "COPILOT_HOME",
         "OPENCODE_CONFIG_DIR",
         "KILO_CONFIG_DIR",
+        "PI_CODING_AGENT_DIR",
         "XDG_CONFIG_HOME",
     ):
         monkeypatch.delenv(variable, raising=False)
@@ -192,6 +193,25 @@ for (let number = 0; number < 12 && aborted.length === 0; number += 1) {
 }
 console.log(JSON.stringify({ runs, aborted }));
 """
+EXTENSION_RUN = """
+import extension from "./loopguard.mjs";
+
+const hooks = {}, session = process.argv[2];
+extension({ on: (name, hook) => (hooks[name] = hook) });
+const context = { hasUI: false, cwd: ".", sessionManager: { getSessionId: () => session } };
+let runs = 0, ended = [];
+await hooks.input({ text: "Run it until it passes.", source: "interactive" }, context);
+for (let number = 1; number <= 40 && !ended.length; number += 1) {
+  const call = { toolCallId: `c${number}`, toolName: "bash", input: { command: "make test" } };
+  const answer = await hooks.tool_call(call, context);
+  if (answer?.terminate) ended = [session];
+  if (answer?.block) continue;
+  runs += 1;
+  await hooks.tool_result({ ...call, content: [{ type: "text", text: "2 failed" }], isError: false }, context);
+}
+console.log(JSON.stringify({ runs, aborted: ended }));
+"""
+RUNS = {"opencode.js": PLUGIN_RUN, "pi.js": EXTENSION_RUN}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -199,7 +219,7 @@ console.log(JSON.stringify({ runs, aborted }));
 def test_the_plugin_aborts_its_own_session_at_a_stop(server, home, name):
     credentials.Credentials(server.url, server.key).store()
     (home / "loopguard.mjs").write_text(PLUGIN_HOSTS[name].plugin(server.url))
-    (home / "run.mjs").write_text(PLUGIN_RUN)
+    (home / "run.mjs").write_text(RUNS[PLUGIN_HOSTS[name].script])
     session = f"ses_{name}"
     with ended_after(60, ["node", "run.mjs", session], cwd=home) as process:
         said = json.loads(process.communicate(timeout=60)[0])

@@ -15,7 +15,7 @@ import pytest
 from loopguard_client import credentials
 from loopguard_client.command_line import main
 from loopguard_client.hooks.hosts import HOSTS
-from loopguard_client.hooks.opencode import ALL_HOSTS
+from loopguard_client.hooks.plugins import ALL_HOSTS
 from loopguard_client.hooks.settings_files import SettingsProblem, installation
 
 URL = "http://127.0.0.1:9"

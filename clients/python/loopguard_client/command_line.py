@@ -15,7 +15,7 @@ from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, ho
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
 from loopguard_client.hooks.hosts import Host, hook_script
-from loopguard_client.hooks.opencode import ALL_HOSTS, PluginHost
+from loopguard_client.hooks.plugins import ALL_HOSTS, PluginHost
 from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, keep, removal
 from loopguard_client.transport import NoAnswer, Transport
 

@@ -32,7 +32,7 @@ router = Router(tags=["agents"])
 # What curl sends by default; the body is JSON nevertheless.
 FORM = "application/x-www-form-urlencoded"
 _auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks", cuts=True)
-HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo"]
+HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo", "qwen-code", "pi"]
 
 
 @router.post(

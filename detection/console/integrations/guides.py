@@ -236,6 +236,8 @@ _AGENTS: Final = (
     _host("copilot", "Co", held=_HELD_BY_USER, stop=_DENIES),
     _host("opencode", "OC", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
     _host("kilo", "Ki", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
+    _host("pi", "Pi", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
+    _host("qwen-code", "Qw", held=_HELD_BY_USER, stop=_DENIES),
 )
 _PYTHON: Final = (
     _adapter(

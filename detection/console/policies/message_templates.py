@@ -55,6 +55,7 @@ SHAPE_WORDS = {
     "gemini_cli": "Gemini CLI hook",
     "copilot": "Copilot CLI hook",
     "opencode": "OpenCode plugin",
+    "qwen_code": "Qwen Code hook",
 }
 
 

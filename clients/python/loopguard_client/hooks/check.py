@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 import threading
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -22,21 +22,23 @@ from typing import Any, Final
 from loopguard_client import credentials, wire
 from loopguard_client.hooks import jsonc
 from loopguard_client.hooks.hosts import CLOSED, Host, hook_script
-from loopguard_client.hooks.opencode import PluginHost
+from loopguard_client.hooks.plugins import PluginHost
 from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings
 from loopguard_client.transport import NoAnswer, Transport
 
 PROGRAM_SECONDS: Final = 30.0
 _JAVASCRIPT: Final = ("node", "bun")
-_PLUGIN_CHECK: Final = """
-import { LoopGuard } from "./loopguard.mjs";
-
+_COUNT_REQUESTS: Final = """
 const send = globalThis.fetch;
 let asked = 0;
 globalThis.fetch = (...request) => {
   asked += 1;
   return send(...request);
 };
+"""
+_PLUGIN_CHECKS: Final[Mapping[str, str]] = {
+    "opencode.js": """
+import { LoopGuard } from "./loopguard.mjs";
 const hooks = await LoopGuard({ directory: "." });
 const call = { sessionID: "loopguard-check", callID: "check", tool: "loopguard_check" };
 let isRun = true;
@@ -48,7 +50,20 @@ try {
 const after = { output: "the result" };
 await hooks["tool.execute.after"]({ ...call, args: {} }, after);
 console.log(JSON.stringify({ asked, isRun, result: after.output }));
-"""
+""",
+    "pi.js": """
+import extension from "./loopguard.mjs";
+const hooks = {};
+extension({ on: (name, hook) => (hooks[name] = hook) });
+const context = { hasUI: false, cwd: ".", sessionManager: { getSessionId: () => "loopguard-check" } };
+const call = { toolCallId: "check", toolName: "loopguard_check", input: {} };
+const isRun = (await hooks.tool_call(call, context))?.block !== true;
+const content = [{ type: "text", text: "the result" }];
+const after = await hooks.tool_result({ ...call, content, isError: false }, context);
+console.log(JSON.stringify({ asked, isRun, result: (after?.content ?? content).map((part) => part.text).join() }));
+""",
+}
+"""How each script is run as its host does, by the name of the script."""
 _ADDRESS = re.compile(r"https?://[^\s'\"]+(?=/api/v1/hooks/)")
 
 
@@ -312,7 +327,7 @@ def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> 
     with tempfile.TemporaryDirectory(prefix="loopguard-check-") as folder, _nobody() as nowhere:
         (Path(folder) / "loopguard.mjs").write_text(_ADDRESS.sub(nowhere, plugin), encoding="utf-8")
         script = Path(folder) / "check.mjs"
-        script.write_text(_PLUGIN_CHECK, encoding="utf-8")
+        script.write_text(_COUNT_REQUESTS + _PLUGIN_CHECKS[host.script], encoding="utf-8")
         try:
             with _program([program, str(script)], folder) as process:
                 output, _ = process.communicate()

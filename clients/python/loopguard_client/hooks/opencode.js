@@ -1,16 +1,3 @@
-// Guards the tool calls of OpenCode and Kilo with LoopGuard. Written by `loopguard hooks install`; removed by `uninstall`.
-import { readFileSync, rmSync, writeFileSync } from "node:fs";
-
-const ADDRESS = "@ADDRESS@";
-const KEY_FILE = "@KEY_FILE@";
-const LATE_FILE = "@LATE_FILE@"; // until when no hook of this account asks, because an answer was late, and whom
-const FAIL_CLOSED = "@FAIL_CLOSED@" === "true";
-const SERVER = ADDRESS.split("/api/v1/hooks/")[0];
-const ANSWER_MILLISECONDS = 1800;
-const LATE_SECONDS = 30;
-const warnings = new Map(); // of calls that run, by id: the model reads them with the result
-const told = new Set(); // sessions whose person knows that LoopGuard has not seen everything
-
 // Show the person a line: above the screen, or below the output of `run`, which has no screen.
 async function tell(client, message) {
   if (process.argv.includes("run")) console.error(message);
@@ -19,62 +6,6 @@ async function tell(client, message) {
   } catch {
     // without a screen
   }
-}
-
-function isLate(now) {
-  try {
-    const [until, server] = readFileSync(LATE_FILE, "utf8").trim().split(" ");
-    const left = Number(until) - now;
-    if (server !== SERVER || !(left <= LATE_SECONDS)) return false;
-    if (left > 0) return true;
-    late(now); // one hook tries, the others go on
-  } catch {
-    // no answer was late
-  }
-  return false;
-}
-
-function late(now) {
-  try {
-    writeFileSync(LATE_FILE, `${now + LATE_SECONDS} ${SERVER}\n`, { mode: 0o600 });
-  } catch {
-    // the next call waits again
-  }
-}
-
-async function request(body) {
-  const now = Math.floor(Date.now() / 1000);
-  if (isLate(now)) return `${SERVER} did not answer in time.`;
-  try {
-    const key = /Authorization: (Bearer \S+?)"/.exec(readFileSync(KEY_FILE, "utf8"))[1];
-    const response = await fetch(ADDRESS, {
-      method: "POST",
-      headers: { Authorization: key, "Content-Type": "application/json" },
-      body: JSON.stringify(body),
-      signal: AbortSignal.timeout(ANSWER_MILLISECONDS),
-    });
-    if (response.status === 401 || response.status === 403) return `${SERVER} does not accept the key in ${KEY_FILE}.`;
-    if (!response.ok) return `${SERVER} answered with the status ${response.status}.`;
-    const answer = await response.json();
-    rmSync(LATE_FILE, { force: true });
-    return answer;
-  } catch (error) {
-    if (error?.name !== "TimeoutError") return `${SERVER} cannot be reached.`;
-    late(now);
-    return `${SERVER} did not answer in time.`;
-  }
-}
-
-// Return the answer, or null if LoopGuard is away: its trouble must not stop the work.
-async function ask(client, body) {
-  const answer = await request(body);
-  if (typeof answer !== "string") return answer;
-  if (!told.has(body.sessionID)) {
-    told.add(body.sessionID);
-    const what = FAIL_CLOSED ? "do not run" : "run";
-    await tell(client, `LoopGuard has not seen everything in this session: ${answer} Calls without an answer ${what}.`);
-  }
-  return null;
 }
 
 // Whether a session belongs to a sub-agent, whose prompts no person has written.

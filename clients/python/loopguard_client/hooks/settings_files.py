@@ -14,7 +14,7 @@ from typing import Any
 from loopguard_client import credentials
 from loopguard_client.hooks import jsonc
 from loopguard_client.hooks.hosts import Host
-from loopguard_client.hooks.opencode import PluginHost
+from loopguard_client.hooks.plugins import PluginHost
 
 
 class SettingsProblem(Exception):

@@ -1,4 +1,4 @@
-"""OpenCode and Kilo, which takes the same plugins: a file of JavaScript instead of hooks in a settings file."""
+"""Coding agents that load a file of JavaScript instead of hooks in a settings file: OpenCode, Kilo and pi."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import Final
 
 from loopguard_client import credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
+
+_CONFIG: Final = ".config/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,28 +22,35 @@ class PluginHost:
     Attributes
     ----------
     name, title : str
-        Its name, which its program and its folder have, too, and its name for people.
+        Its name, which its program has, too, and its name for people.
     variable : str
         Environment variable of its folder.
+    script : str
+        The part of the file that speaks its language.
+    home : str
+        Its folder below the home folder; one that starts with `.config/` moves with `XDG_CONFIG_HOME`.
+    file, project_file : str
+        The file in its folder, and in the folder of a project.
     """
 
     name: str
     title: str
     variable: str
+    script: str
+    home: str
+    file: str
+    project_file: str
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:
         """Return the plugin file of this account, or of a project."""
         if project is not None:
-            return project / f".{self.name}" / "plugins" / "loopguard.js"
-        given = Path(os.environ.get(self.variable, ""))
-        base = Path(os.environ.get("XDG_CONFIG_HOME", ""))
-        folder = (
-            given
-            if given.is_absolute()
-            else (base if base.is_absolute() else Path.home() / ".config") / self.name
-        )
-        return folder / "plugins" / "loopguard.js"
+            return project / self.project_file
+        given, base = Path(os.environ.get(self.variable, "")), Path(os.environ.get("XDG_CONFIG_HOME", ""))
+        if given.is_absolute():
+            return given / self.file
+        is_moved = base.is_absolute() and self.home.startswith(_CONFIG)
+        return (base / self.home.removeprefix(_CONFIG) if is_moved else Path.home() / self.home) / self.file
 
     def address(self, url: str) -> str:
         """Return the address of its hooks."""
@@ -56,7 +66,11 @@ class PluginHost:
 
     def plugin(self, url: str, *, fail_closed: bool = False) -> str:
         """Return the plugin file."""
-        text = files("loopguard_client.hooks").joinpath("opencode.js").read_text(encoding="utf-8")
+        folder = files("loopguard_client.hooks")
+        text = "\n".join(
+            folder.joinpath(name).read_text(encoding="utf-8").strip() + "\n"
+            for name in ("plugin.js", self.script)
+        )
         values = {
             '"@ADDRESS@"': json.dumps(self.address(url)),
             '"@KEY_FILE@"': json.dumps(str(credentials.curl_file())),
@@ -68,11 +82,22 @@ class PluginHost:
         return text
 
 
+def _like_opencode(name: str, title: str) -> PluginHost:
+    file = "plugins/loopguard.js"
+    return PluginHost(
+        name, title, f"{name.upper()}_CONFIG_DIR", "opencode.js", f"{_CONFIG}{name}", file, f".{name}/{file}"
+    )
+
+
 PLUGIN_HOSTS: dict[str, PluginHost] = {
     host.name: host
     for host in (
-        PluginHost("opencode", "OpenCode", "OPENCODE_CONFIG_DIR"),
-        PluginHost("kilo", "Kilo", "KILO_CONFIG_DIR"),
+        _like_opencode("opencode", "OpenCode"),
+        _like_opencode("kilo", "Kilo"),
+        PluginHost(
+            "pi", "pi", "PI_CODING_AGENT_DIR", "pi.js", ".pi/agent", "extensions/loopguard.js",
+            ".pi/extensions/loopguard.js",
+        ),
     )
-}
+}  # fmt: skip
 ALL_HOSTS: dict[str, Host | PluginHost] = {**HOSTS, **PLUGIN_HOSTS}
