@@ -25,7 +25,8 @@ Shape = Literal[
     "qwen_code",
 ]
 SHAPES: Final[tuple[Shape, ...]] = (
-    "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode", "qwen_code",
+    "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
+    "qwen_code",
 )  # fmt: skip
 Moment = Literal["before", "after"]
 Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
@@ -48,7 +49,8 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
-`end` the run. MCP, Codex, Copilot CLI and Qwen Code cannot end a run from outside: there every further call is replaced.
+`end` the run. MCP, Codex, Copilot CLI and Qwen Code cannot end a run from outside: there every further call is
+replaced.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
