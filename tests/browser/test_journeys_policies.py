@@ -97,3 +97,15 @@ def test_what_a_change_would_have_done(site, world, page):
     worker.run_waiting(lambda: False)
     expect(page.get_by_text("You would no longer block or stop 1 loop").first).to_be_visible(timeout=10_000)
     assert noise == []
+
+
+def test_a_preset_is_replayed_as_soon_as_its_dialog_opens(site, world, page):
+    sign_in(page, site, world.user)
+    page.goto(f"{site.url}{world.base}/policies")
+    page.get_by_role("link", name="Try on history: strict").click()
+    dialog = page.get_by_role("dialog", name="Preset")
+    expect(dialog).to_contain_text("Replayed all 2 sessions of the last 7 days.")
+    expect(dialog.get_by_role("button", name="Save strict")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(dialog).to_be_hidden()
+    expect(page.get_by_role("link", name="Try on history: strict")).to_be_focused()

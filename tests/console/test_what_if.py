@@ -36,9 +36,9 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     words = text(shown)
     assert "What-if for agent researcher" in words
     assert "Detect repeats inherited → off" in words
-    assert re.search(r"1 incident lost|\d+ incidents lost", words)
+    assert re.search(r"1 loop lost|\d+ loops lost", words)
     assert f"incidents/{world.incident.public_id}" in shown.content.decode()
-    assert "Agreement with the record 1 of 1 recorded incident found again" in words
+    assert "Agreement with the record 1 of 1 recorded run found again" in words
     url = f"{answer['Location']}/save"
     assert "Give a reason" in text(world.client.post(url, {}, follow=True))
     assert "Change saved" in text(world.client.post(url, {"note": "a mock"}, follow=True))
@@ -70,7 +70,7 @@ def test_a_loop_that_is_not_one_but_is_still_blocked_by_another_detector_is_name
     }
     answer = tried(world, form)
     words = text(world.client.get(answer["Location"]))
-    still = "In sessions with an incident that is “not a loop”, calls would still be blocked: "
+    still = "In sessions with a loop that a person called fine, calls would still be blocked: "
     assert f"{still}Stagnation: search_web" in words
     assert "In 1 of the" in words or "another detector acts then" in words
     spared = tried(world, form | {"set_stagnation_enabled": "false"})
@@ -155,3 +155,18 @@ def test_beside_the_form_a_script_gets_the_part_alone_and_errors_in_it(world):
     world.project.save()
     assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/settings"))
     assert "stores no payloads" in text(world.client.get(f"{world.base}/policies/what-ifs"))
+
+
+def test_what_is_lost_comes_first_and_each_day_has_both_policies(world):
+    loop(world.project, "s-2", calls=9)
+    answer = tried(world, {"scope": "project", "set_enabled": "false"})
+    page = world.client.get(answer["Location"])
+    words = text(page)
+    first = words.index("You would no longer block or stop 1 loop")
+    assert first < words.index("lost") < words.index("How far to trust it")
+    svg = re.search(
+        r'<svg role="img" aria-label="(Loops blocked[^"]*)">(.*?)</svg>', page.content.decode(), re.DOTALL
+    )
+    assert re.search(r"now and changed\. \d\d \w{3}: 1, then 0$", svg[1])
+    assert svg[2].count("<rect") == 2 * 8
+    assert "now 1 changed 0 loops blocked or stopped" in words

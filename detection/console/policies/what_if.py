@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
@@ -93,6 +94,19 @@ class ReplayedIncident:
     def is_other_cost(self) -> bool:
         """Whether it counts calls of another cost under the changed policy."""
         return bool(self.item["cost_usd"] != self.item.get("cost_usd_after", self.item["cost_usd"]))
+
+
+class DayBars(NamedTuple):
+    """The loops of a day that each policy blocks or stops, and the place of their bars in percent."""
+
+    day: datetime
+    before: int
+    after: int
+    x: str
+    x_after: str
+    width: str
+    y_before: str
+    y_after: str
 
 
 def _reaction(decision: str) -> str:
@@ -279,6 +293,7 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
     return context | {
         "found": found,
         "replay": words_of(found),
+        **_by_day(row),
         "lists": lists,
         "still_blocking": _still_blocking(
             [*lists[0][4], *changed_items], [*lists[1][4], *changed_items]
@@ -305,6 +320,35 @@ def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> d
             *((count, f"found, and not recorded: {CAUSES[why]}") for why, count in recorded["not_recorded"].items()),
         ],
     }  # fmt: skip
+
+
+def _by_day(row: WhatIf) -> dict[str, object]:
+    """Return the loops that each policy blocks or stops by day of the period, as bars in percent."""
+    days: dict[str, list[int]] = row.result["days"]
+    count = row.days + 1
+    most = max((number for pair in days.values() for number in pair), default=0)
+    if not most:
+        return {}
+    bars = []
+    for place in range(count):
+        day = row.since + timedelta(days=place)
+        before, after = days.get(f"{day:%Y-%m-%d}", (0, 0))
+        left, width = 100 * place / count, 40 / count
+        bars.append(
+            DayBars(
+                day, before, after, f"{left:.2f}", f"{left + width:.2f}", f"{width:.2f}",
+                f"{100 - 100 * before / most:.2f}", f"{100 - 100 * after / most:.2f}",
+            )
+        )  # fmt: skip
+    changed = ", ".join(
+        f"{bar.day:%d %b}: {bar.before}, then {bar.after}" for bar in bars if bar.before or bar.after
+    )
+    return {
+        "by_day": bars,
+        "by_day_words": f"Loops blocked or stopped a day, now and changed. {changed}",
+        "stopped": (sum(bar.before for bar in bars), sum(bar.after for bar in bars)),
+        "last_day": bars[-1].day,
+    }
 
 
 def _spent(found: dict[str, Any]) -> list[tuple[str, float]]:
