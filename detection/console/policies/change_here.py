@@ -491,7 +491,7 @@ def _show(
         "expires": request.POST.get("expires", ""),
         "expiries": [*EXPIRIES],
         "may_change": may_change or request.membership.allows(Role.ADMIN),
-        "tries_at_once": request.method == "GET" and value is not None,
+        "tries_on": "load, " if request.method == "GET" and value is not None else "",
         "save_value": effect.value if effect else "",
         "policies_url": reverse("console:policies", args=[request.project.slug]),
         "ladders": [*REACTIONS, *LADDERS],
