@@ -10,8 +10,14 @@ import pytest
 from django.contrib.auth import get_user_model
 from playwright.sync_api import expect
 
-from detection.models import AlertRoute, ApiKey
-from tests.browser.pages import complaints, noise_of, sign_in
+from detection.engine.scopes import PROJECT
+from detection.models import AlertRoute, ApiKey, Approval, Invitation, Session
+from detection.services.audit import SYSTEM
+from detection.services.policies import overrides
+from detection.services.retention import erasure
+from detection.services.search import indexing
+from tests.browser.pages import SIZES, complaints, noise_of, sign_in
+from tests.console.scenes import ask
 from tests.support.http_receiver import receiving
 from tests.support.projects import make_member, make_project
 
@@ -75,6 +81,81 @@ def test_an_agent_is_connected_and_its_first_blocked_call_appears(walk, page, si
     expect(page.get_by_text("Blocked the 4th identical call")).to_be_visible()
     assert ApiKey.objects.get().scopes == ["guard"]
     assert complaints(page) == []
+    assert walk.noise == []
+
+
+def hold(project, *sessions):
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, SYSTEM)
+    for session in sessions:
+        for number in range(4):
+            ask(project, session, number, tool="run_sql", agent="finance")
+
+
+def test_held_calls_are_answered_from_another_page(walk, page, project):
+    hold(project, "s-1", "s-2", "s-3")
+    walk.begin("settings")
+    walk.click("button", "Answer")
+    walk.click("button", "Skip all 3")
+    expect(page.locator(".toast")).to_contain_text("You skipped 3 held calls.")
+    assert {*Approval.objects.values_list("state", flat=True)} == {"decided"}
+    assert walk.clicks == 2
+    assert walk.noise == []
+
+
+def test_held_calls_are_answered_on_a_phone(walk, page, project):
+    page.set_viewport_size(SIZES["narrow"])
+    hold(project, "s-1", "s-2", "s-3")
+    walk.begin("sessions")
+    expect(page.locator("#attention")).to_contain_text("3 held")
+    walk.click("button", "Answer")
+    walk.click("button", "Skip all 3")
+    expect(page.locator(".toast")).to_contain_text("You skipped 3 held calls.")
+    page.goto(f"{walk.site.url}/p/support/approvals")
+    page.wait_for_url("**/p/support/now")
+
+
+def test_a_viewer_is_invited(walk, page):
+    walk.begin()
+    walk.click("link", "Settings")
+    walk.click("link", "Members")
+    page.get_by_label("For optional").fill("ben@example.org")
+    page.get_by_role("radio", name="Viewer").check()
+    walk.click("button", "Invite")
+    expect(page.locator("#new-link")).to_contain_text("/invitations/lgi_")
+    assert walk.clicks == 3
+    assert Invitation.objects.get().role == "viewer"
+    assert complaints(page) == []
+
+
+def test_a_session_is_found_by_a_text_inside_an_argument(walk, page, project):
+    for number in range(3):
+        ask(project, "found-me", number, tool="search_web", agent="triage")
+    indexing.index_texts()
+    walk.begin()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("reset")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/search?**")
+    walk.click("link", "found-me")
+    page.wait_for_url("**/sessions/found-me?**")
+    assert "call=" in page.url
+    assert walk.clicks == 1
+
+
+def test_the_data_of_a_customer_is_erased(walk, page, project):
+    ask(project, "of-a-customer", 0, tool="search_web", agent="triage")
+    walk.begin()
+    walk.click("link", "Settings")
+    walk.click("link", "Erasure")
+    page.get_by_label("Name, or words").fill("of-a-customer")
+    walk.click("button", "Find")
+    page.get_by_label("Number of sessions to erase").fill("1")
+    assert complaints(page) == []
+    walk.click("button", "Erase")
+    assert walk.clicks == 4
+    expect(page.locator(".toast")).to_contain_text("requested")
+    erasure.run_waiting(lambda: False)
+    assert not Session.objects.exists()
     assert walk.noise == []
 
 

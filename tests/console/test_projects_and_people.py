@@ -291,18 +291,27 @@ def test_an_admin_sees_what_an_erasure_removes_before_it_is_requested():
     session = Session.objects.get(project=world.project, external_id=name)
     found = text(world.client.get(f"{base}/erasures", {"of": "session", "name": name}))
     assert f"1 session, {session.call_count} calls, 1 incident" in found
-    world.client.post(f"{base}/erasures", {"of": "session", "name": name})
+    for wrong in ({}, {"confirm": "2"}, {"retry": "ers_none"}):
+        refused = world.client.post(f"{base}/erasures", {"of": "session", "name": name, **wrong})
+        assert refused.status_code == 422
+        assert "type the number of sessions, 1, to confirm" in text(refused)
+    assert not Erasure.objects.exists()
+    world.client.post(f"{base}/erasures", {"of": "session", "name": name, "confirm": "1"})
     Erasure.objects.update(attempts=MAX_ATTEMPTS, error="QueryCanceled (SQLSTATE 57014).")
     assert erasure.run_waiting(lambda: False) == 0
     page = text(world.client.get(f"{base}/erasures"))
     assert "Failed" in page
     assert "QueryCanceled" in page
-    world.client.post(f"{base}/erasures", {"of": "session", "name": name})  # what Retry sends
+    retry = Erasure.objects.get().public_id
+    world.client.post(f"{base}/erasures", {"of": "session", "name": name, "retry": retry})
     erasure.run_waiting(lambda: False)
     assert not Session.objects.filter(pk=session.pk).exists()
     page = text(world.client.get(f"{base}/erasures"))
     assert "Erased" in page
     assert name not in page
-    assert world.client.post(f"{base}/erasures", {"of": "session", "name": name}).status_code == 404
+    assert (
+        world.client.post(f"{base}/erasures", {"of": "session", "name": name, "confirm": "0"}).status_code
+        == 404
+    )
     operator = signed_in(make_member(world.project, Role.OPERATOR))
     assert operator.get(f"{base}/erasures").status_code == 403

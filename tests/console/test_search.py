@@ -117,7 +117,10 @@ def test_sessions_that_contain_words_are_ticked_and_erased_with_receipts(project
     page = client.get(url, {"of": "contents", "name": "48213"}).content.decode()
     assert page.count('name="session"') == 3
     assert 'value="s-4"' not in page
-    client.post(url, {"of": "contents", "name": "48213", "session": ["s-1", "s-3"]})
+    ticked = {"of": "contents", "name": "48213", "session": ["s-1", "s-3"]}
+    assert client.post(url, ticked | {"confirm": "3"}).status_code == 422
+    assert not Erasure.objects.exists()
+    client.post(url, ticked | {"confirm": "2"})
     erasure.run_waiting(lambda: False)
     assert {*Session.objects.values_list("external_id", flat=True)} == {"s-2", "s-4"}
     assert [row.state for row in Erasure.objects.all()] == ["finished", "finished"]

@@ -14,7 +14,7 @@ from detection.models import Erasure, ErasureOf, Role
 from detection.selectors.erasures import removed
 from detection.selectors.pages import BadCursor
 from detection.selectors.search import search
-from detection.services.errors import ServiceError
+from detection.services.errors import Invalid, ServiceError
 from detection.services.redaction.redaction import Redactor
 from detection.services.retention import erasure
 from detection.services.search.records import record_search
@@ -45,6 +45,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     error: ServiceError | None = None
     if request.method == "POST":
         try:
+            if not _is_retry(request, of, name):
+                _confirm(request, erasure.preview(project_id, of, name)["sessions"])
             row = erasure.request_erasure(project_id, of, name, actor_of(request))
         except ServiceError as problem:
             error = problem
@@ -56,6 +58,18 @@ def page(request: ProjectRequest) -> HttpResponse:
     return _render(request, {"of": of, "name": name, "found": found}, error)
 
 
+def _confirm(request: ProjectRequest, sessions: int) -> None:
+    """Check that the person has typed how many sessions are erased."""
+    if request.POST.get("confirm", "").strip() != str(sessions):
+        raise Invalid(f"type the number of sessions, {sessions:,}, to confirm.", field="confirm")
+
+
+def _is_retry(request: ProjectRequest, of: str, name: str) -> bool:
+    """Return whether this repeats an erasure that was confirmed before and has failed."""
+    rows = Erasure.objects.filter(project_id=request.project.pk, of=of, name=name, finished_at=None)
+    return rows.filter(public_id=request.POST.get("retry", "")[:40]).exists()
+
+
 def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
     """Show the sessions that contain some words, to be ticked, or request the erasure of those that were."""
     project_id = request.project.pk
@@ -64,6 +78,7 @@ def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
     if request.method == "POST":
         names = request.POST.getlist("session")[: erasure.MAX_OPEN]
         try:
+            _confirm(request, len({*names}))
             found = erasure.request_erasures(project_id, names, actor_of(request))
         except ServiceError as problem:
             error = problem
@@ -99,7 +114,7 @@ def _render(
     rows = Erasure.objects.filter(project_id=request.project.pk).order_by("-pk")[:MAX_SHOWN]
     context |= {
         "error": error,
-        "choices": (*ErasureOf.choices, (_CONTENTS, "Sessions that contain words")),
+        "choices": (*ErasureOf.choices, (_CONTENTS, "Customer, by words in calls")),
         "rows": [(row, _removed(row)) for row in rows],
     }
     return render(request, "projects/erasures.html", context, status=error.status if error else 200)
