@@ -16,7 +16,7 @@ from detection.console.accounts import (
 from detection.console.alerting import alert_pages, alert_routes
 from detection.console.approvals import decisions, held_groups, held_page
 from detection.console.gateway import backends, prices, traffic
-from detection.console.insights import board
+from detection.console.insights import board, fleet
 from detection.console.integrations import (
     base_urls,
     client_wheel,
@@ -64,7 +64,7 @@ urlpatterns = [
     path("account/second-factor", second_factor.page, name="second_factor"),
     path("sign-out", preferences.sign_out, name="sign_out"),
     path("preferences", preferences.page, name="preferences"),
-    path("projects", project_pages.list_page, name="projects"),
+    path("projects", fleet.page, name="projects"),
     path("invitations/<str:token>", invitations.page, name="invitation"),
     path(_PROJECT, home.project, name="project"),
     path(_PROJECT + "attention", attention.attention, name="attention"),

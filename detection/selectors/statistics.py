@@ -6,7 +6,7 @@ Rows of both are merged by the group.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, Any, Final, Literal
@@ -247,6 +247,18 @@ def over_time(
     groups = grouped_sums(found, {"of": (_bucket(at, step, query.zone), *names)}, _INCIDENT_NUMBERS)["of"]
     merged = _merged(None, groups)
     return {(_moment(at, query.zone), _key(key, query.zone)): one for (at, *key), one in merged.items()}
+
+
+def of_projects(
+    project_ids: Collection[int], start: datetime, end: datetime, zone: tzinfo
+) -> dict[tuple[datetime, int], Numbers]:
+    """Return the numbers of the incidents of projects by day and project; one query, and none without projects."""
+    if not project_ids:
+        return {}
+    found = Incident.objects.filter(project_id__in=project_ids, opened_at__gte=start, opened_at__lt=end)
+    by_day = (Trunc("opened_at", "day", tzinfo=zone), F("project_id"))
+    merged = _merged(None, grouped_sums(found, {"of": by_day}, _INCIDENT_NUMBERS)["of"])
+    return {(_moment(at, zone), project_id): one for (at, project_id), one in merged.items()}
 
 
 def _bucket(at: Any, step: Step, zone: tzinfo) -> Any:

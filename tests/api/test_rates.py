@@ -1,5 +1,6 @@
 """`GET /rates`: loops and costs per 1,000 calls, with intervals that show how sure this is."""
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -146,10 +147,12 @@ def test_all_projects_shows_those_that_the_person_may_see(api, project, as_other
     client.force_login(person)
     Session.objects.create(project=locked, external_id="x", call_count=5)
     page = client.get(reverse("console:projects")).content.decode()
-    table = page[page.index('id="rates"') :]
-    assert "support" in table
+    rows = page.partition('aria-label="Projects"')[2].partition("</table>")[0].split("<tr>")
+    (support,), (asks,) = ([row for row in rows if f">{name}<" in row] for name in ("Support", "Locked"))
+    assert "111.1" in " ".join(support.split())  # 1 loop in 9 calls
     assert "rivals" not in page
-    assert "locked" not in table
+    assert "Asks for a second factor" in asks
+    assert not re.search(r"\?board=rate", asks)
     no_rates = "there are no calls and no rates under it"
     for query, has_rates in (("", True), ("?q=agent:triage", True), ("?q=tool:x", False)):
         page = client.get(f"/p/support/insights{query}").content.decode()

@@ -1,4 +1,4 @@
-"""Projects: the user's projects, creating a project, and the settings of a project."""
+"""The settings of a project."""
 
 from __future__ import annotations
 
@@ -7,65 +7,23 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import messages
-from django.core.exceptions import PermissionDenied
-from django.db.models import F
-from django.http import Http404, HttpRequest, HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
 from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
-from detection.console.access import ProjectRequest, actor_of, in_project, lacks_second_factor, own_page
-from detection.models import Membership, Project, Role, Session
+from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.models import Project, Role, Session
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
-from detection.selectors.rates import RateRow, rates
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import projects as service
 from detection.services.redaction.redaction import normalized_name
 from detection.services.versions import ChangedMeanwhile
 
-MAX_SHOWN = 500
 MAX_COUNTED = 10_000
-RATES_PERIOD = timedelta(days=7)
 _SEPARATORS = re.compile(r"[,\n]")
-
-
-@never_cache
-@own_page
-@require_http_methods(["GET", "HEAD", "POST"])
-def list_page(request: HttpRequest) -> HttpResponse:
-    """List the user's projects, or create one with the user as its admin."""
-    may_create = service.may_create_projects(request.user)
-    error: ServiceError | None = None
-    if request.method == "POST":
-        if not may_create:
-            raise PermissionDenied
-        try:
-            project = service.create_project(actor_of(request), name=request.POST.get("name", ""))
-        except ServiceError as problem:
-            error = problem
-        else:
-            messages.success(request, f"Project {project.name} created. You are its admin.")
-            return redirect("console:project", project.slug)
-    rows = Membership.objects.filter(user_id=request.user.pk or 0).select_related("project")
-    shown = [*rows.order_by(F("project__archived_at").asc(nulls_first=True), "project__name")[:MAX_SHOWN]]
-    context = {
-        "memberships": shown,
-        "rates": _rates(request, [row.project for row in shown]),
-        "may_create": may_create,
-        "error": error,
-        "given": request.POST,
-        "max_name": service.MAX_NAME_CHARACTERS,
-    }
-    return render(request, "projects/list.html", context, status=422 if error else 200)
-
-
-def _rates(request: HttpRequest, projects: list[Project]) -> list[RateRow]:
-    """Return the rates of the last seven days of the projects that the person may see now."""
-    seen = [one.pk for one in projects if not lacks_second_factor(request, one)]
-    end = timezone.now()
-    return rates(seen, end - RATES_PERIOD, end, "project") if seen else []
 
 
 @never_cache
