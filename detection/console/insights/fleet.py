@@ -77,7 +77,7 @@ class FleetNow:
 
 
 @dataclass(frozen=True, slots=True)
-class SharedLine:
+class SeveralLine:
     """A loop of several projects, with the list of it in each of them."""
 
     title: str
@@ -191,10 +191,10 @@ def _row(
     )
 
 
-def _shared(seen: Iterable[Project], start: datetime, end: datetime) -> list[SharedLine]:
+def _shared(seen: Iterable[Project], start: datetime, end: datetime) -> list[SeveralLine]:
     by_id = {one.pk: one for one in seen}
     return [
-        SharedLine(
+        SeveralLine(
             f"{one.tool}: {detector_for(one.kind).label}",
             one.agents,
             one.runs,
