@@ -15,6 +15,8 @@ from detection.selectors.database_check import database_check
 from detection.services import keys
 from detection.services.accounts import second_factor
 
+_READERS = frozenset((KeyScope.METRICS, KeyScope.ADMIN))
+
 
 def healthz(request: HttpRequest) -> HttpResponse:
     """Respond 200 while the process runs; checks nothing else."""
@@ -34,16 +36,16 @@ def metrics(request: HttpRequest) -> HttpResponse:
     """Respond with metrics in the text format of Prometheus.
 
     Open to clients on this machine, to signed-in staff (with the second factor that the installation requires) and to
-    keys with the `admin` scope. A key does not see metrics of other projects.
+    keys with the scope `metrics` or `admin`. A key does not see metrics of other projects.
     """
-    principal = _admin_principal(request)
+    principal = _principal(request)
     if principal is None and not _is_local_or_staff(request):
         return problems.respond(
             request,
             problems.Problem(
                 401,
                 "missing_key",
-                "From another machine, metrics require a key with the `admin` scope.",
+                "From another machine, metrics require a key with the scope `metrics` or `admin`.",
                 headers={"WWW-Authenticate": 'Bearer realm="LoopGuard"'},
             ),
         )
@@ -66,12 +68,12 @@ def _without_other_projects(text: bytes, project: str) -> bytes:
     return b"".join(line for line in lines if b'project="' not in line or own in line)
 
 
-def _admin_principal(request: HttpRequest) -> keys.Principal | None:
+def _principal(request: HttpRequest) -> keys.Principal | None:
     kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
     if kind.lower() != "bearer" or not token.isascii():
         return None
     principal = keys.authenticate(token.strip())
-    return principal if principal is not None and KeyScope.ADMIN in principal.scopes else None
+    return principal if principal is not None and _READERS.intersection(principal.scopes) else None
 
 
 def _is_local_or_staff(request: HttpRequest) -> bool:

@@ -715,7 +715,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=80)),
                 ('public_id', models.CharField(editable=False, max_length=16, unique=True)),
                 ('digest', models.CharField(editable=False, max_length=64)),
-                ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('ingest', 'Ingest: send events'), ('guard', 'Guard: evaluate calls'), ('read', 'Read: sessions, incidents, policies'), ('admin', 'Admin: change sessions, incidents and policies')], max_length=16), default=detection.models.keys.all_scopes, size=None)),
+                ('scopes', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('ingest', 'Ingest: send events'), ('guard', 'Guard: evaluate calls'), ('read', 'Read: sessions, incidents, policies'), ('admin', 'Admin: change sessions, incidents and policies'), ('metrics', 'Metrics: read /metrics')], max_length=16), default=detection.models.keys.all_scopes, size=None)),
                 ('is_demo', models.BooleanField(default=False, editable=False, help_text='Sessions sent with this key are marked as demo.')),
                 ('created_by', models.ForeignKey(blank=True, editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, to=settings.AUTH_USER_MODEL)),
                 ('created_at', models.DateTimeField(auto_now_add=True)),

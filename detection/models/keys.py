@@ -17,6 +17,7 @@ class KeyScope(models.TextChoices):
     GUARD = "guard", "Guard: evaluate calls"
     READ = "read", "Read: sessions, incidents, policies"
     ADMIN = "admin", "Admin: change sessions, incidents and policies"
+    METRICS = "metrics", "Metrics: read /metrics"
 
 
 def all_scopes() -> list[str]:

@@ -33,12 +33,17 @@ def test_ready_while_the_database_answers_and_not_without_it(wsgi_client, db):
 
 
 @pytest.mark.promise("SEC-26")
-def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_admin(wsgi_client, api, with_scopes):
+def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_metrics_or_admin(
+    wsgi_client, api, with_scopes
+):
     assert wsgi_client.get(f"{ROOT}/metrics").status_code == 401
     assert (
         wsgi_client.get(f"{ROOT}/metrics", headers={"Authorization": "Bearer lg_nonsense"}).status_code == 401
     )
     assert with_scopes("read").get(f"{ROOT}/metrics").status_code == 401
+    reader = with_scopes("metrics")
+    assert reader.get(f"{ROOT}/metrics").status_code == 200
+    assert reader.get("/sessions").status_code == 403
     wsgi_client._transport.remote_addr = "127.0.0.1"
     assert wsgi_client.get(f"{ROOT}/metrics").status_code == 200
     assert wsgi_client.get(f"{ROOT}/metrics", headers={"X-Forwarded-For": "127.0.0.1"}).status_code == 401
