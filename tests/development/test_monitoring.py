@@ -56,7 +56,7 @@ def test_each_rule_says_how_urgent_it_is_and_what_is_wrong():
 
 
 def test_panels_neither_overlap_nor_leave_the_screen():
-    taken = set()
+    taken: set[tuple[int, int]] = set()
     for panel in panels():
         place = panel["gridPos"]
         cells = {
