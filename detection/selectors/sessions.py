@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
+from functools import reduce
+from operator import or_
 
 from django.db import connection
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
@@ -21,8 +23,8 @@ from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 from detection.selectors.session_rows import SessionRow
 
 MAX_CHANGES = 500
-CALLED_SESSIONS = 50
-"""The newest sessions in which a call of some names is looked for."""
+CALLED_SESSIONS, CALLED_EVENTS = 20, 500
+"""The newest sessions, and events of each, in which a call of some names is looked for; every two seconds."""
 
 
 ALL_SESSIONS = list_query(SESSIONS)
@@ -140,9 +142,9 @@ def get_session(project_id: int, external_id: str) -> Session | None:
 def first_call_since(
     project_id: int, since: datetime, *, agent: str, backend: str, model: str, tool: str, session: str
 ) -> Event | None:
-    """Return the first call after a time among the newest sessions with these names; empty names stand for any.
+    """Return the first call after a time among the newest events of sessions with these names; empty ones are any.
 
-    Two queries, over at most `CALLED_SESSIONS` sessions.
+    Two queries, over the newest `CALLED_EVENTS` events of at most `CALLED_SESSIONS` sessions.
     """
     names = {"agent": agent, "backend": backend, "model": model, "external_id": session}
     sessions = Session.objects.filter(
@@ -150,17 +152,16 @@ def first_call_since(
         last_event_at__gte=since,
         **{name: value for name, value in names.items() if value},
     ).order_by("-last_event_at")
-    ids = [*sessions.values_list("pk", flat=True)[:CALLED_SESSIONS]]
+    places = sessions.values_list("pk", "evaluated_seq")[:CALLED_SESSIONS]
+    newest = [Q(session_id=pk, seq__gt=seq - CALLED_EVENTS, seq__lte=seq) for pk, seq in places]
+    if not newest:
+        return None
     calls = Event.objects.filter(
-        project_id=project_id,
-        session_id__in=ids,
-        type=EventType.CALL,
-        received_at__gt=since,
-        call_number__gt=0,
+        reduce(or_, newest), project_id=project_id, type=EventType.CALL, received_at__gt=since
     )
     if tool:
         calls = calls.filter(tool=tool)
-    return calls.select_related("session").order_by("received_at").first() if ids else None
+    return calls.select_related("session").order_by("received_at").first()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import re
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from urllib.parse import urlencode
 
 import pytest
@@ -193,6 +194,24 @@ def test_one_replay_of_a_project_runs_at_a_time_and_payloads_are_needed(world, m
     world.project.stores_payloads = False
     world.project.save()
     assert "stores no payloads" in text(send(world, "try", page, scope="project", value="9"))
+
+
+def test_a_replay_claims_nothing_about_what_it_has_not_replayed(world, monkeypatch):
+    page = world.client.get(url(world, scope="project"))
+    monkeypatch.setattr(quick, "_replay", partial(late, quick._replay))
+    words = text(send(world, "try", page, scope="project", value="9"))
+    assert "A second was too short to replay a session. Details replays all of them." in words
+    assert "Nothing would have changed" not in words
+    monkeypatch.undo()
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=8))
+    words = text(send(world, "try", page, scope="project", value="9"))
+    assert "No session had a call in the last 7 days." in words
+    assert "Nothing would have changed" not in words
+
+
+def late(replay, project, change, ends_at):
+    """A replay whose time is over when it begins."""
+    return replay(project, change, ends_at - 2 * quick.SECONDS)
 
 
 def test_the_next_matching_call_shows_that_it_is_in_effect(world):

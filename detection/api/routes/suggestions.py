@@ -123,5 +123,5 @@ def undo_suggestion(request: ApiRequest, suggestion_id: str) -> HttpResponse:
 def try_suggestion(request: ApiRequest, suggestion_id: str, body: Body[TryRequestSchema]) -> HttpResponse:
     """Create a what-if of the suggestion: a worker replays the sessions of the past days with and without it."""
     row = decisions.try_on_history(*target(request, suggestion_id), days=body.days)
-    page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-if/{row.public_id}"
+    page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-ifs/{row.public_id}"
     return json_response({**as_document(row), "links": {"what_if": page}}, 202)

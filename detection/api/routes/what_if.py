@@ -22,7 +22,7 @@ router = Router(tags=["settings"])
 
 
 def _document(request: ApiRequest, row: WhatIf, *, with_items: bool = True) -> dict[str, object]:
-    page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-if/{row.public_id}"
+    page = f"{settings.PUBLIC_URL}/p/{request.principal.project_slug}/policies/what-ifs/{row.public_id}"
     return {**selector.as_document(row, with_items=with_items), "links": {"what_if": page}}
 
 

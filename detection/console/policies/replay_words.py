@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from detection.console.formatting import money, number
@@ -13,11 +13,23 @@ from detection.services.what_if.quick import DAYS, QuickReplay
 
 @dataclass(frozen=True, slots=True)
 class ReplayWords:
-    """The sentences of a replay; `losses` are what a change would cost."""
+    """The sentences of a replay; `losses` are what a change would cost.
+
+    Attributes
+    ----------
+    is_known
+        Whether a session was replayed, so that without losses and gains nothing would have changed.
+    """
 
     losses: tuple[str, ...]
     gains: tuple[str, ...]
     coverage: str = ""
+    is_known: bool = True
+
+    @property
+    def is_without_effect(self) -> bool:
+        """Whether nothing would have changed."""
+        return self.is_known and not self.losses and not self.gains
 
 
 def words_of(found: Mapping[str, Any]) -> ReplayWords:
@@ -40,13 +52,13 @@ def words_of(found: Mapping[str, Any]) -> ReplayWords:
     if not gained["count"]:
         gains += _count("{} more would be found", "loop", found["gained"]["count"])
         gains += _count("{} would get a stricter reaction", "loop", changed.get("stricter", 0))
-    return ReplayWords(tuple(losses), tuple(gains))
+    return ReplayWords(tuple(losses), tuple(gains), is_known=found["replayed"].get("sessions", 0) > 0)
 
 
 def words_of_quick(replay: QuickReplay) -> ReplayWords:
     """Return the sentences of a replay within a request."""
     words = words_of(replay.findings.dump())
-    return ReplayWords(words.losses, words.gains, _coverage(replay))
+    return replace(words, coverage=_coverage(replay))
 
 
 def _coverage(replay: QuickReplay) -> str:
@@ -54,6 +66,8 @@ def _coverage(replay: QuickReplay) -> str:
     rest = f"; {number(missing)} calls cannot be replayed" if missing else ""
     if not replay.sessions:
         return f"No session had a call in the last {DAYS} days."
+    if not replay.done_sessions:
+        return "A second was too short to replay a session. Details replays all of them."
     if replay.is_whole:
         sessions = "the only session" if replay.sessions == 1 else f"all {number(replay.sessions)} sessions"
         return f"Replayed {sessions} of the last {DAYS} days{rest}."
