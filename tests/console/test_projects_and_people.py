@@ -290,7 +290,7 @@ def test_an_admin_sees_what_an_erasure_removes_before_it_is_requested():
     assert "Nothing is stored" in text(world.client.get(f"{base}/erasures", {"name": "unknown"}))
     session = Session.objects.get(project=world.project, external_id=name)
     found = text(world.client.get(f"{base}/erasures", {"of": "session", "name": name}))
-    assert f"1 session, {session.call_count} calls, 1 incident" in found
+    assert f"1 session, {session.call_count} calls, 1 run of loops" in found
     for wrong in ({}, {"confirm": "2"}, {"retry": "ers_none"}):
         refused = world.client.post(f"{base}/erasures", {"of": "session", "name": name, **wrong})
         assert refused.status_code == 422
