@@ -136,7 +136,7 @@ def _play(site: dict[str, str]) -> list[Picture]:
         Picture("live", f"{project}/sessions?q=", ("dark",), narrow),
         Picture("session", f"{project}/sessions/{LONG_RUN}?calls=200&from=621", both, wide),
         Picture("session", f"{project}/sessions/{LONG_RUN}", ("light",), narrow),
-        Picture("incident", f"{project}/incidents/{loop['id']}", ("light",), wide, is_whole=True),
+        Picture("loop", f"{project}/incidents/{loop['id']}", ("light",), wide, is_whole=True),
         Picture("approvals", f"{project}/held", ("light",), narrow),
     ]
 

@@ -35,7 +35,7 @@ def call_page_url(project: str, name: str, seq: int) -> str:
 
 
 def incident_url(project: str, public_id: str) -> str:
-    """Return an incident's page."""
+    """Return the address of an incident, which leads to its loop."""
     return f"/p/{project}/incidents/{public_id}"
 
 
@@ -45,7 +45,6 @@ def loop_url(project: str, public_id: str) -> str:
 
 
 def undo_url(project: str, ids: str) -> str:
-    """Return the address that undoes a change of these incidents or loops, separated by spaces, or an answer."""
-    if ids.startswith("ans_"):
-        return reverse("console:undo_answer", args=[project])
-    return reverse(f"console:{'loops' if ids.startswith('loop_') else 'incidents'}_act", args=[project])
+    """Return the address that undoes a change of these loops, separated by spaces, of a bulk action, or an answer."""
+    page = "undo_answer" if ids.startswith("ans_") else "loops_act"
+    return reverse(f"console:{page}", args=[project])

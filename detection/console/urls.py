@@ -25,7 +25,7 @@ from detection.console.integrations import (
     ingest,
     quarantine,
 )
-from detection.console.loops import incident, incidents, loop_list, loop_page
+from detection.console.loops import fine_page, history, loop_list, loop_page
 from detection.console.now import attention, containments, now_page
 from detection.console.policies import (
     change_here,
@@ -86,17 +86,14 @@ urlpatterns = [
     path(_PROJECT + "loops", loop_list.page, name="loops"),
     path(_PROJECT + "loops/act", loop_list.act, name="loops_act"),
     path(_PROJECT + "loops/read", loop_list.mark_as_read, name="loops_read"),
+    path(_PROJECT + "loops/fine", fine_page.of_several, name="loops_fine"),
+    path(_PROJECT + "loops/history", history.page, name="loop_history"),
+    path(_PROJECT + "loops/<str:public_id>/fine", fine_page.page, name="loop_fine"),
     path(_PROJECT + "loops/<str:public_id>", loop_page.page, name="loop"),
     path(_PROJECT + "patterns", loop_list.earlier_address, name="patterns"),
     path(_PROJECT + "patterns/<str:public_id>", loop_list.earlier_address, name="pattern"),
-    path(_PROJECT + "incidents", incidents.page, name="incidents"),
-    path(_PROJECT + "incidents/act", incidents.act, name="incidents_act"),
-    path(_PROJECT + "incidents/<str:public_id>", incident.page, name="incident"),
-    path(
-        _PROJECT + "incidents/<str:public_id>/exception",
-        exceptions.create_exception,
-        name="create_exception",
-    ),
+    path(_PROJECT + "incidents", history.earlier_address, name="incidents"),
+    path(_PROJECT + "incidents/<str:public_id>", loop_page.of_incident, name="incident"),
     path(_PROJECT + "export/statistics", board.export),
     path(_PROJECT + "export/<slug:name>", list_export.export, name="export_list"),
     path(_PROJECT + "views/act", saved_views.act, name="act_on_view"),

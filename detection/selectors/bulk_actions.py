@@ -14,9 +14,9 @@ IMMEDIATE: Final = timedelta(seconds=3)
 """Actions that finish within this time are reported by the response itself."""
 
 
-def shown(project_id: int, list_name: str, user_name: str) -> BulkAction | None:
+def shown(project_id: int, user_name: str) -> BulkAction | None:
     """Return the running action of anyone, or the latest one of this person that a worker just finished; one query."""
-    rows = BulkAction.objects.filter(project_id=project_id, list=list_name).select_related("reverts")
+    rows = BulkAction.objects.filter(project_id=project_id).select_related("reverts")
     row = rows.defer("targets", "reverts__targets").order_by("-pk").first()
     if row is None or row.finished_at is None:
         return row

@@ -219,7 +219,6 @@ INCIDENTS: Final = ListSpec(
     time_words="Opened",
     also_since="last_seen_at",
     sorts=sorts_of(IncidentRow, first="seen"),
-    default_text="is:open",
     example="detector:cycle agent:browser -tool:bash cost:>0.1",
 )
 

@@ -131,6 +131,7 @@ class LoopRow:
         "Cost of its incidents without those labelled false alarms, in US dollars.",
     )]
     cost_note: str
+    found_by: Annotated[tuple[str, ...], Shown("Detectors that found its incidents, most frequent first.")]
     agents: Annotated[tuple[NameCount, ...], Shown("Agents, most frequent first.")]
     models: Annotated[tuple[NameCount, ...], Shown("Models, most frequent first.")]
     trend: Annotated[tuple[int, ...], Shown("Incidents opened in each of the last 24 hours, oldest first.")]
@@ -191,7 +192,7 @@ def list_loops(
     Raises
     ------
     BadCursor
-        Six queries, one of which groups the matching incidents.
+        Seven queries, one of which groups the matching incidents.
     """
     figures, by = _figures(_matching(project_id, query.condition())), query.order.key.column
     if by in _NAMES_TO_SORT_BY:
@@ -235,7 +236,7 @@ def _figures(incidents: QuerySet[Incident]) -> Any:
 
 
 def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incident]) -> list[LoopRow]:
-    """Complete the figures of loops to rows; five queries."""
+    """Complete the figures of loops to rows; six queries."""
     ids = [row.id for row in figures]
     loops = {row.pk: row for row in with_status(project_id).select_related("assignee").filter(pk__in=ids)}
     now = timezone.now()
@@ -253,6 +254,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
         )
     }
     agents, models = _names(incidents.filter(loop__in=ids))
+    kinds = _kinds(incidents.filter(loop__in=ids))
     trends, later = _trends(project_id, ids), _postponements(project_id, ids)
     touched = set(
         LoopActivity.objects.filter(project_id=project_id, loop__in=ids).values_list("loop", flat=True)
@@ -291,6 +293,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
                 calls_in_loop=row.calls,
                 cost_note="" if row.calls else without_calls,
                 calls_blocked=row.blocked,
+                found_by=kinds.get(loop.pk, (loop.kind,)),
                 agents=agents.get(loop.pk, ()),
                 models=models.get(loop.pk, ()),
                 trend=trends[loop.pk],
@@ -352,6 +355,19 @@ def _names(incidents: QuerySet[Incident]) -> tuple[_Names, _Names]:
         }
 
     return named(agents), named(models)
+
+
+def _kinds(incidents: QuerySet[Incident]) -> dict[int, tuple[str, ...]]:
+    """Return the detectors that found the incidents of loops, most frequent first; one query."""
+    counted: defaultdict[int, Counter[str]] = defaultdict(Counter)
+    rows = incidents.order_by().values_list("loop_id", "kind", "kinds").annotate(Count("pk"))
+    for loop, acted, kinds, number in rows:
+        for kind in dict.fromkeys((acted, *kinds)):
+            counted[loop][kind] += number
+    return {
+        loop: tuple(name for name, _ in sorted(names.items(), key=_most_first))
+        for loop, names in counted.items()
+    }
 
 
 def trend_by_day(loop: Loop) -> tuple[int, ...]:
@@ -430,7 +446,7 @@ def changes_since(project_id: int, since: datetime, limit: int = MAX_CHANGES) ->
     limit
         At most `MAX_CHANGES`; the newest ones.
 
-    Eight queries, the first of which reads the incidents that people still have to deal with.
+    Nine queries, the first of which reads the incidents that people still have to deal with.
     """
     now = timezone.now()
     opened = Incident.objects.filter(
@@ -550,7 +566,7 @@ def ids_with_incidents(loop_ids: Iterable[int]) -> set[int]:
 
 
 def row_of(loop: Loop) -> LoopRow:
-    """Return the row of a loop with the figures of all its incidents; six queries."""
+    """Return the row of a loop with the figures of all its incidents; seven queries."""
     incidents = Incident.objects.filter(loop=loop)
     figures = [_read_figures(row) for row in _figures(incidents)]
     (row,) = _rows(loop.project_id, figures, incidents)

@@ -6,9 +6,12 @@ repeating, counting and indexing take a lock.
 
 from __future__ import annotations
 
+from functools import partial
+
 from celery.signals import worker_init, worker_shutting_down
 
 from detection.services.alerting import delivery, reminders
+from detection.services.exceptions import fine
 from detection.services.incidents import bulk_actions, loop_changes
 from detection.services.maintenance import hourly_counts
 from detection.services.search import indexing
@@ -28,7 +31,9 @@ def _start(**_: object) -> None:
     _threads[:] = [
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
         Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
-        Periodic("bulk_actions", ACTION_PERIOD_SECONDS, bulk_actions.carry_out_waiting),
+        Periodic(
+            "bulk_actions", ACTION_PERIOD_SECONDS, partial(bulk_actions.carry_out_waiting, fine.ACTIONS)
+        ),
         Periodic("loop_changes", ACTION_PERIOD_SECONDS, loop_changes.carry_out_waiting),
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
         Periodic("search_index", INDEX_PERIOD_SECONDS, indexing.index_texts),

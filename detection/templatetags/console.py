@@ -87,21 +87,10 @@ def with_code(text: object) -> SafeString:
     )
 
 
-@register.simple_tag(takes_context=True)
-def activity(context: RequestContext, action: str) -> str:
-    """Return an action of an incident's activity in words; a loop has no incident."""
-    incident = context.get("incident")
-    if incident and not incident.was_guarded and action in ("reacted", "reacted_also"):
-        return "The guard would have reacted"
+@register.filter
+def activity_words(action: str) -> str:
+    """Return an action of a loop's activity in words."""
     return incident_text.ACTIVITY.get(action, formatting.word(action).capitalize())
-
-
-@register.simple_tag(takes_context=True)
-def how_often(context: RequestContext, entry: Any) -> str:
-    """Return how often what an entry of an incident's activity tells happened: “, 3 times”, or nothing."""
-    incident = context.get("incident")
-    times = incident_text.times(incident, entry) if incident else 1
-    return f", {times:,} times" if times > 1 else ""
 
 
 @register.filter
@@ -184,28 +173,6 @@ def step(
 
 
 @register.simple_tag
-def strip_cells(strip: Strip, calls_query: str = "", chosen_seq: int = 0) -> SafeString:
-    """Write the cells of a large strip, as links to their calls if there is an address.
-
-    Here, because the loops of a template take ten times as long for two hundred shapes.
-    """
-    shape = '<rect class="{}" x="{}" y="{}" width="{}" height="{}" rx="{}" /><title>{}</title></a>'
-    start = '<a href="{}{}#call" tabindex="-1"{}>' if calls_query else "<a>"
-    width, radius = strip.cell_width, strip.radius
-    return format_html_join(
-        "",
-        start + shape,
-        (
-            (
-                *((calls_query, one.cell.seq, _at(one.cell.seq, chosen_seq)) if calls_query else ()),
-                *(one.look, one.x, one.y, width, one.height, radius, one.title),
-            )
-            for one in strip.cells
-        ),
-    )
-
-
-@register.simple_tag
 def waterfall(x: str, width: str, look: str = "") -> SafeString:
     """Write the bar of a line of a trace, in percent of the time that the trace covers."""
     return format_html(
@@ -214,10 +181,6 @@ def waterfall(x: str, width: str, look: str = "") -> SafeString:
         x,
         width,
     )
-
-
-def _at(seq: int, chosen_seq: int) -> SafeString | str:
-    return SafeString(' class="at"') if seq == chosen_seq else ""
 
 
 @register.inclusion_tag("sessions/_map.html")

@@ -10,16 +10,14 @@ const table = [
   ["o", "Open the row", () => current()?.querySelector("a.name, a")?.click()],
   ["X", "Select the rows up to this one", () => selectRange()],
   ["x", "Select the row", () => current()?.querySelector("input[type=checkbox]")?.click()],
-  ["a", "Assign to me, or acknowledge", () => press("a")],
+  ["a", "Assign to me", () => press("a")],
   ["d", "Done", () => press("d")],
   ["l", "Later", () => press("l")],
-  ["r", "Resolve", () => press("r")],
-  ["s", "Snooze", () => press("s")],
   ["f", "This is fine", () => press("f")],
   ["c", "Comment", () => press("c")],
   ["u", "Undo", () => press("u")],
-  ["[", "Previous call or incident", () => press("[")],
-  ["]", "Next call or incident", () => press("]")],
+  ["[", "Previous call or newer run", () => press("[")],
+  ["]", "Next call or older run", () => press("]")],
   [".", "Show new rows", () => document.getElementById("live-new")?.click()],
   ["n", "Next loop of the session", () => press("n")],
   ["p", "Pause live updates, or previous loop", () => (document.getElementById("live-pause") ?? named("p"))?.click()],
@@ -32,6 +30,9 @@ const table = [
   ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time")), true],
   ["y", "Copy the address of this page", () => copyAddress(), true],
 ];
+/** Keys of before, which say once what replaced them. */
+const replaced = { r: "Resolve is now Done: press d.", s: "Snooze is now Later: press l." };
+
 async function copyAddress() {
   const isCopied = await copyText(location.href);
   toast(isCopied ? "Address copied." : "The browser did not copy the address.", !isCopied);
@@ -125,6 +126,10 @@ export function bindKeys() {
     if (event.key === "g") {
       goToUntil = Date.now() + 1500;
       return;
+    }
+    if (event.key in replaced && named(event.key === "r" ? "d" : "l")) {
+      toast(replaced[event.key], false);
+      delete replaced[event.key];
     }
     const entry = table.find(([key]) => key === event.key);
     if (entry && !document.querySelector("dialog[open]")) {

@@ -16,7 +16,7 @@ def world(site, page):
 
 
 def test_a_filter_is_completed_by_keyboard_applied_and_removed_by_its_chip(site, world, page):
-    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.goto(f"{site.url}{world.base}/loops/history?q=")
     page.keyboard.press("/")
     box = page.get_by_role("combobox", name="Filter")
     box.press_sequentially("ag")
@@ -40,10 +40,10 @@ def test_a_filter_is_completed_by_keyboard_applied_and_removed_by_its_chip(site,
     box.press("ArrowDown")
     box.press("Enter")
     box.press("Enter")
-    page.wait_for_url("**/incidents?q=agent*")
+    page.wait_for_url("**/loops/history?q=agent*")
     assert page.locator("[data-rows] > tr").count() == 1
     page.get_by_role("link", name='Remove agent:"the coder"').click()
-    page.wait_for_url("**/incidents?q=-detector%3Acycle")
+    page.wait_for_url("**/loops/history?q=-detector%3Acycle")
     assert page.locator("[data-rows] > tr").count() == 2
     box.fill("-detector:cycle bash")
     page.locator("details.range > summary").click()
@@ -55,10 +55,10 @@ def test_a_filter_is_completed_by_keyboard_applied_and_removed_by_its_chip(site,
 
 
 def test_a_value_of_a_row_is_a_filter_by_mouse_and_keyboard_and_the_rows_own_link_stays(site, world, page):
-    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.goto(f"{site.url}{world.base}/loops/history?q=")
     page.locator("#filter").fill("-detector:cycle")  # typed, not applied
     page.locator("[data-rows]").get_by_role("button", name="the coder").click()
-    page.wait_for_url("**/incidents?q=-detector%3Acycle+agent*")
+    page.wait_for_url("**/loops/history?q=-detector%3Acycle+agent*")
     assert page.get_by_role("link", name='Remove agent:"the coder"').is_visible()
     assert page.locator("[data-rows] > tr").count() == 1
     page.get_by_role("link", name="Clear filters").click()
@@ -68,15 +68,15 @@ def test_a_value_of_a_row_is_a_filter_by_mouse_and_keyboard_and_the_rows_own_lin
     page.wait_for_url("**tool%3Asearch_web*")
     page.keyboard.press("j")
     page.keyboard.press("o")
-    page.wait_for_url("**/incidents/*_*")
+    page.wait_for_url("**/loops/loop_*")
 
 
 def test_the_numbers_of_tabs_follow_the_rows_and_a_tab_keeps_the_focus(site, world, page):
-    page.goto(f"{site.url}{world.base}/incidents?q=")
+    page.goto(f"{site.url}{world.base}/loops?q=")
     page.locator("[data-rows] > tr").nth(1).wait_for()
     page.locator("#tab-open").focus()
     loop(world.project, "third", tool="grep", agent="the coder")
-    page.locator("#incident-list").dispatch_event("refresh")
+    page.locator("#loop-list").dispatch_event("refresh")
     page.locator("[data-rows] > tr").nth(2).wait_for()
     assert page.locator("#tab-open .n").inner_text() == "3"
     assert page.evaluate("document.activeElement.id") == "tab-open"
@@ -84,7 +84,7 @@ def test_the_numbers_of_tabs_follow_the_rows_and_a_tab_keeps_the_focus(site, wor
 
 def test_on_a_narrow_screen_the_current_tab_is_in_sight(site, world, page):
     page.set_viewport_size({"width": 390, "height": 844})
-    page.goto(f"{site.url}{world.base}/incidents?q=is:resolved")
-    expect(page.locator("#tab-resolved")).to_be_in_viewport(ratio=1)
-    page.goto(f"{site.url}{world.base}/incidents")
+    page.goto(f"{site.url}{world.base}/loops/history")
+    expect(page.locator("#tab-history")).to_be_in_viewport(ratio=1)
+    page.goto(f"{site.url}{world.base}/loops")
     expect(page.locator("#tab-open")).to_be_in_viewport(ratio=1)

@@ -65,7 +65,7 @@ INJECTED = (
     " math, script:not([src], [type='application/json']), a[href^=javascript], form[action*=evil], meta[http-equiv]"
 )
 """Elements that only a payload would put on a page."""
-OF_A_SESSION = ("session", "session table", "session settings", "incident")
+OF_A_SESSION = ("session", "session table", "session settings", "loop_run")
 """Screens of one session; the others show all sessions of the project."""
 LIKE_OTHERS = (
     "policies of a model",

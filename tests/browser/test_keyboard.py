@@ -49,18 +49,17 @@ def test_keys_change_how_times_are_shown_and_go_to_a_screen(site, world, page):
 
 
 def test_rows_are_walked_selected_and_opened(site, world, page):
-    page.goto(f"{site.url}{world.base}/incidents")
+    page.goto(f"{site.url}{world.base}/loops")
     page.keyboard.press("j")
     page.keyboard.press("x")
     assert page.locator("[data-bulk-count]").inner_text() == "1 selected"
     page.keyboard.press("j")
     page.keyboard.press("o")
-    page.wait_for_url("**/incidents/inc_*")
+    page.wait_for_url("**/loops/loop_*")
 
 
-@pytest.mark.parametrize("name", ["incidents", "loops"])
-def test_selected_rows_stay_while_new_ones_arrive_and_come_in_afterwards(site, world, page, name):
-    page.goto(f"{site.url}{world.base}/{name}")
+def test_selected_rows_stay_while_new_ones_arrive_and_come_in_afterwards(site, world, page):
+    page.goto(f"{site.url}{world.base}/loops")
     tab = page.locator("#list-tabs a", has_text="Open")
     expect(tab).to_contain_text("2")
     page.locator("[data-select-all]").check()
@@ -91,20 +90,21 @@ def test_typing_after_the_sign_in_has_ended_stays_on_the_page(site, world, page)
     assert page.input_value("[name=set_max_repeats]") == "7"
 
 
-def test_one_key_resolves_and_one_takes_it_back(site, world, page):
+def test_one_key_closes_and_one_takes_it_back(site, world, page):
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
     page.keyboard.press("r")
-    page.wait_for_selector("text=1 incident resolved")
+    page.wait_for_selector("text=Resolve is now Done: press d.")
+    page.keyboard.press("d")
+    page.wait_for_selector("text=1 loop closed")
     page.keyboard.press("u")
-    page.wait_for_selector("text=1 incident restored")
+    page.wait_for_selector("text=1 loop restored")
     world.incident.refresh_from_db()
     assert world.incident.status == "open"
 
 
-def test_one_key_leads_to_the_loop_of_an_incident_and_the_next_puts_it_off(site, world, page):
+def test_one_key_puts_a_loop_off(site, world, page):
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
-    page.keyboard.press("l")
-    page.wait_for_url(f"**/loops/{world.incident.loop.public_id}*")
+    page.wait_for_url(f"**/loops/{world.incident.loop.public_id}?run={world.incident.public_id}")
     page.keyboard.press("l")
     page.get_by_role("button", name="For 1 hour").click()
     page.wait_for_selector("text=put off by")
@@ -113,7 +113,7 @@ def test_one_key_leads_to_the_loop_of_an_incident_and_the_next_puts_it_off(site,
 
 def test_a_menu_that_a_key_opened_is_used_with_the_arrows(site, world, page):
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
-    page.keyboard.press("f")
+    page.keyboard.press("l")
     entries = page.locator("details[open] .sheet button")
     expect(entries.first).to_be_focused()
     page.keyboard.press("ArrowUp")
@@ -122,10 +122,10 @@ def test_a_menu_that_a_key_opened_is_used_with_the_arrows(site, world, page):
     page.keyboard.press("ArrowDown")
     expect(entries.nth(1)).to_be_focused()
     page.keyboard.press("Escape")
-    expect(page.locator("summary[data-key=f]")).to_be_focused()
-    page.keyboard.press("f")
+    expect(page.locator("summary[data-key=l]")).to_be_focused()
+    page.keyboard.press("l")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("button", name="Remove label")).to_be_visible()
+    expect(page.get_by_role("button", name="Reopen")).to_be_visible()
 
 
 def test_keys_can_be_switched_off(site, world, page):
@@ -151,10 +151,10 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     page.keyboard.press("Control+k")
     palette = page.get_by_role("combobox", name="Command, screen or search")
     expect(palette).to_be_focused()
-    palette.fill("resolve")
-    expect(page.locator("#palette-list li").first).to_contain_text("Resolve")
+    palette.fill("done")
+    expect(page.locator("#palette-list li").first).to_contain_text("Done")
     page.keyboard.press("Enter")
-    page.wait_for_selector("text=1 incident resolved")
+    page.wait_for_selector("text=1 loop closed")
     page.keyboard.press("Control+k")
     palette.fill("insights")
     page.keyboard.press("ArrowDown")
@@ -209,15 +209,15 @@ def test_a_draft_of_a_form_that_no_server_has_answered_is_restored(site, world, 
     note = page.locator("form:has(input[value=comment]) [name=note]")
     note.fill("what I found out")
     send = "one => one.form.requestSubmit(one.form.querySelector('button:not([type=button])'))"
-    page.route("**/incidents/act", lambda route: route.abort("connectionrefused"))
+    page.route("**/loops/act", lambda route: route.abort("connectionrefused"))
     with page.expect_event("requestfailed"):
         note.evaluate(send)
-    page.unroute("**/incidents/act")
+    page.unroute("**/loops/act")
     page.goto(address)
     expect(note).to_have_value("what I found out")
     assert "[object" not in page.evaluate("Object.keys(sessionStorage).join()")
     # A rejection by a redirect has lost the text, too.
-    note.evaluate("one => { one.form.querySelector('[name=ids]').value = 'inc_unknown'; }")
+    note.evaluate("one => { one.form.querySelector('[name=ids]').value = 'loop_unknown'; }")
     note.evaluate(send)
     expect(page.locator(".toast.error")).to_be_visible()
     expect(note).to_have_value("what I found out")

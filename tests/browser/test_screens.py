@@ -29,7 +29,7 @@ def world(site):
 
 def test_pages_stay_light_and_fetch_nothing_from_elsewhere(site, world, page):
     sign_in(page, site, world.user)
-    for name in ("sessions", "session", "incident", "policies"):
+    for name in ("sessions", "session", "loop_run", "policies"):
         page.goto(site.url + screens(world)[name])
         fetched = page.evaluate("performance.getEntriesByType('resource').map(entry => entry.name)")
         urls = {page.url, *(url for url in fetched if not url.startswith("ws"))}
@@ -52,7 +52,7 @@ def test_a_page_works_without_scripts(site, world, browser):
     expect(page.locator('#call >> text="Arguments"')).to_have_count(1)
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
     with page.expect_navigation():
-        page.click("button >> text=Resolve")
+        page.click("button >> text=Done")
     world.incident.refresh_from_db()
     assert world.incident.status == "resolved"
     context.close()

@@ -1,4 +1,4 @@
-"""From an incident to a saved exception, as a person does it: reason, what-if beside the form, expiry, undo."""
+"""From a loop to a saved exception, as a person does it: reason, what-if in the form, expiry, undo."""
 
 import pytest
 from playwright.sync_api import expect
@@ -14,18 +14,15 @@ def world(site):
     return make_world()
 
 
-def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site, world, page):
+def test_a_loop_is_fine_with_an_exception_that_was_tried_first(site, world, page):
     noise = noise_of(page)
     sign_in(page, site, world.user)
     page.goto(f"{site.url}{world.base}/incidents/{world.incident.public_id}")
     page.keyboard.press("f")
-    page.get_by_role("button", name="Polling").click()
-    expect(page.locator(".banner.ok")).to_contain_text("Polling")
-    assert Incident.objects.get(pk=world.incident.pk).label_reason == "poll"
-    expect(page.get_by_label("Treat it as polling")).to_be_checked()
-    page.get_by_label("Exempt it").check()
-    expect(page.get_by_label("Reason")).to_have_value("Not a loop: polling")
-    page.get_by_label("Reason").fill("a mock")
+    expect(page.get_by_role("heading", name="this is fine for…")).to_be_visible()
+    page.get_by_label("These calls").check()
+    page.get_by_label("Reason").select_option("poll")
+    page.get_by_label("Note").fill("a mock")
     page.get_by_role("button", name="Try on history").click()
     beside = page.locator("#what-if")
     expect(beside).to_contain_text("Waiting for a worker")
@@ -35,21 +32,20 @@ def test_an_incident_is_no_loop_and_gets_an_exception_that_was_tried_first(site,
     expect(beside).to_contain_text("Waiting for a worker")
     worker.run_waiting(lambda: False)
     expect(beside).to_contain_text("Finished", timeout=10_000)
-    expect(beside).to_contain_text("1 “not a loop”")
-    expect(page.get_by_label("Reason")).to_have_value("a mock")
+    expect(beside).to_contain_text("1 incident lost")
+    expect(page.get_by_label("Note")).to_have_value("a mock")
     # A result of another form says so.
     outdated = beside.get_by_text("The form was changed after this replay.")
     expect(outdated).to_be_hidden()
-    page.get_by_label("Treat it as polling").check()
+    page.get_by_label("Everywhere").check()
     expect(outdated).to_be_visible()
-    page.get_by_label("Exempt it").check()
+    page.get_by_label("These calls").check()
     expect(outdated).to_be_hidden()
-    # The form is at hand where the result is read.
-    expect(page.get_by_role("button", name="Save exception")).to_be_in_viewport()
     assert complaints(page) == []
-    page.get_by_label("Expires").select_option("7d")
-    page.get_by_role("button", name="Save exception").click()
-    expect(page.locator(".banner", has_text="Exempt it from detection until")).to_be_visible()
+    page.get_by_label("For", exact=True).select_option("7d")
+    page.get_by_role("button", name="This is fine", exact=True).click()
+    expect(page.locator(".banner", has_text="Treat it as polling: higher limits apply until")).to_be_visible()
+    assert Incident.objects.get(pk=world.incident.pk).label_reason == "poll"
     assert ToolOverride.objects.get(pattern="search_web").expires_at is not None
     page.get_by_role("button", name="Undo exception").click()
     expect(page.locator(".toast", has_text="Exception undone")).to_be_visible()

@@ -143,6 +143,12 @@ class World:
         return f"/p/{self.project.slug}"
 
 
+def run_address(incident: Incident) -> str:
+    """Where the page of a loop shows this incident."""
+    assert incident.loop is not None
+    return f"/p/{incident.project.slug}/loops/{incident.loop.public_id}?run={incident.public_id}"
+
+
 def finished_import(incident: Incident) -> TranscriptImport:
     """An import as a worker leaves it, whose worst loop is this incident."""
     assert incident.session_id is not None
@@ -254,8 +260,9 @@ def screens(world: World) -> dict[str, str]:
         "session": session,
         "session table": f"{session}{more}tab=calls&call=1",
         "session settings": f"{session}{more}tab=settings",
-        "incidents": f"{base}/incidents?q=",
-        "incident": f"{base}/incidents/{world.incident.public_id}",
+        "loop_history": f"{base}/loops/history",
+        "loop_run": run_address(world.incident),
+        "loop_fine": f"{base}/loops/{world.incident.loop.public_id}/fine",
         "loops": f"{base}/loops?q=",
         "loop": f"{base}/loops/{loop_of(world.incident).public_id}",
         "policies": f"{base}/policies",

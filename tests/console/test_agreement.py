@@ -163,11 +163,13 @@ def check(world, api):
     figures = world.client.get(f"{world.base}/session/tabs").content.decode()
     assert tabs_of(live) == tabs_of(figures) == tabs_for(sessions)
 
-    page = world.client.get(f"{world.base}/incidents").content.decode()
-    tabs = tabs_of(page)
-    assert {name: tabs[name] for name in statuses} == incidents
-    assert tabs["all"] == sum(incidents.values()) == len(listed(api, "/incidents"))
-    assert tabs["of_them_not_a_loop"] == len(listed(api, "/incidents", label="false_alarm"))
+    page = world.client.get(f"{world.base}/loops/history").content.decode()
+    rows = page.partition("<tbody")[2].partition("</tbody>")[0].count("<tr>")
+    assert rows == sum(incidents.values()) == len(listed(api, "/incidents"))
+    for status, number in incidents.items():
+        of_it = world.client.get(f"{world.base}/loops/history?q=is:{status}").content.decode()
+        assert of_it.partition("<tbody")[2].partition("</tbody>")[0].count("<tr>") == number
+    check_loops(world, api)
 
     tabs = tabs_of(world.client.get(f"{world.base}/loops").content.decode())
     rare = {"later_but_firing"}  # shown only while there is something in it
@@ -185,6 +187,25 @@ def check(world, api):
         assert badges_of(html) == {name: badges[name] for name in ("now", "loops")}
         title = re.search(r"<title>\s*(?:\((\d+)\))?", html)
         assert int(title[1] or 0) == badges["approvals"]
+
+
+def check_loops(world, api):
+    """Compare the figures, the bars and the buttons of each loop's page with what the API lists of it."""
+    for one in listed(api, "/loops"):
+        html = world.client.get(f"{world.base}/loops/{one['id']}").content.decode()
+        runs = listed(api, "/incidents", q=f"loop:{one['id']}")
+        assert len(runs) == one["incidents"]
+        figures = dict(re.findall(r"<dt>([\w, ]+)</dt>\s*<dd>\s*(?:<a[^>]*>)?([^<\s]+)", html))
+        assert int(figures["Runs"]) == len(runs)
+        assert int(figures["Calls blocked"]) == sum(run["calls_blocked"] for run in runs)
+        cost = sum(run["cost_usd"] for run in runs if run["label"] != "false_alarm")
+        assert (money_of(figures["Cost"]) if figures["Cost"] != "–" else 0) == cost
+        bars = re.findall(r"<title>\s*([\d,]+) (?:looping now|stopped|continued)\s*</title>", html)
+        assert sum(map(int, bars)) == len(runs)
+        state = one["later"] is not None or one["status"] == "later"
+        assert ("Done<kbd>d</kbd>" in re.sub(r"\s+", "", html)) == (one["status"] in ("open", "later")), state
+        if one["form"] == "looping_now":
+            assert f"{one['looping_now']} looping now" in html
 
 
 def check_recovery(world, api):
@@ -233,7 +254,7 @@ def check_money(world, api):
         assert not [row for row in rows if row["label"] != "false_alarm"]
     for part, html in page.items():
         links = re.findall(
-            r'<a\s+class="link"\s+href="([^"]*/incidents\?[^"]*)"[^>]*>(\$[\d.,]+)</a>',
+            r'<a\s+class="link"\s+href="([^"]*/loops/history\?[^"]*)"[^>]*>(\$[\d.,]+)</a>',
             html.partition("Group by")[2] or html,
         )
         assert all(money_of(shown) == listed_at(url) for url, shown in links), (part, links)

@@ -16,6 +16,7 @@ from detection.services.containments.containments import Wanted, contain
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.policies import overrides
+from tests.console.scenes import run_address
 from tests.support.projects import make_key, make_member, make_project
 
 HOSTILE = '"><script>alert(1)</script>'
@@ -167,14 +168,14 @@ def test_other_projects_do_not_exist(client, project, held):
     [("skip", "skipped", "active"), ("allow_once", "allowed", "allowed"), ("stop", "stopped", "active")],
 )
 def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_member, held):
-    member, incident = as_member(Role.OPERATOR), f"/p/support/incidents/{held.incident.public_id}"
+    member, incident = as_member(Role.OPERATOR), run_address(held.incident)
     assert "Waiting for a person" in member.get(incident).content.decode()
-    assert "held</button>" in member.get("/p/support/incidents").content.decode()
+    assert "held</button>" in member.get("/p/support/loops/history").content.decode()
     member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": choice})
     page = member.get(incident).content.decode()
     assert "Approvals and judge" in page
     assert f"held, then {outcome}" in page
-    rows = " ".join(member.get("/p/support/incidents?q=detector:repeat").content.decode().split())
+    rows = " ".join(member.get("/p/support/loops/history?q=detector:repeat").content.decode().split())
     assert f"held, then {outcome}</button>" in rows
     assert (f">{progress}</span>" in rows) == (progress != "ended")
 
@@ -223,7 +224,7 @@ def test_a_ruling_is_labelled_on_its_incident(as_member, project, held):
         outcome="accepted",
     )
     page, form = (
-        f"/p/support/incidents/{held.incident.public_id}",
+        run_address(held.incident),
         {"id": held.public_id, "incident": held.incident.public_id},
     )
     member = as_member(Role.OPERATOR)

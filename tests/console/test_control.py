@@ -15,7 +15,7 @@ from detection.services.sessions.evaluation import evaluate
 from tests.api.conftest import Api, speaking
 from tests.api.test_hooks import HookedAgent, is_denied
 from tests.api.test_telemetry import accepted, send, tool_span
-from tests.console.scenes import make_world
+from tests.console.scenes import make_world, run_address
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
@@ -105,11 +105,13 @@ def shown(world, api, session):
         "session/tabs",
         f"sessions/{session}",
         f"sessions/{session}?tab=calls",
-        "incidents",
+        "loops/history",
         "held",
     ]
     pages += ["loops", "insights", "attention"]
-    pages += [f"incidents/{row.public_id}" for row in Incident.objects.filter(session_name=session)]
+    pages += [
+        run_address(row).removeprefix(f"{base}/") for row in Incident.objects.filter(session_name=session)
+    ]
     found = {}
     for page in pages:
         response = world.client.get(f"{base}/{page}")

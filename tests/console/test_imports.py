@@ -10,7 +10,7 @@ from detection.engine.fields import FIELDS
 from detection.models import Incident, Role, Session, TranscriptImport
 from detection.services.exceptions import exceptions
 from detection.services.ingestion import import_files, import_worker
-from tests.console.scenes import text
+from tests.console.scenes import run_address, text
 from tests.support.projects import make_member, make_project
 from tests.support.transcripts import claude_code, lines
 
@@ -66,7 +66,10 @@ def test_an_upload_ends_in_a_summary_at_its_own_address(operator, project, folde
     assert "8 calls" in shown
     assert "$0.0" in shown
     link = operator.get(url).content.decode().partition(f'href="/p/{project.slug}/incidents/')[2]
-    assert operator.get(f"/p/{project.slug}/incidents/{link.partition(chr(34))[0]}").status_code == 200
+    assert (
+        operator.get(f"/p/{project.slug}/incidents/{link.partition(chr(34))[0]}", follow=True).status_code
+        == 200
+    )
     assert "run.jsonl" in text(operator.get(f"/p/{project.slug}/connect/imports"))
     assert list(folder.iterdir()) == []
 
@@ -191,13 +194,13 @@ def test_incidents_say_which_arguments_their_results_had_and_why_nobody_reacted(
     incident = Incident.objects.get()
     found = {one["kind"]: one["decision"] for one in incident.findings.values()}
     assert (found["cycle"], found["repeat"]) == ("warn", "allow")
-    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}", follow=True))
     assert " acted " in shown.partition("Found by")[2]
 
     upload(operator, project, file(lines(claude_code([f"make part{n}" for n in range(8)], "77aa"))))
     work()
     incident = Incident.objects.get(kind="outcome", session_name="77aa")
-    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}", follow=True))
     assert "with different arguments" in shown
     assert "Its run was imported. With the guard, it would have been warned" in shown
 
@@ -207,24 +210,24 @@ def test_not_a_loop_and_its_exception_cover_all_detectors_that_found_an_ended_lo
     cycle = Incident.objects.get()
     others = cycle.findings_by_weight[1:]
     assert not Incident.objects.filter(ended_at=None).exists()
-    page, act = f"/p/{project.slug}/incidents/{cycle.public_id}", f"/p/{project.slug}/incidents/act"
-    label = {"action": "label", "label": "false_alarm", "ids": cycle.public_id, "next": page}
+    page, act = run_address(cycle), f"/p/{project.slug}/loops/act"
+    form = {"ids": cycle.loop.public_id, "run": cycle.public_id, "next": page}
     assert others
-    operator.post(act, label | {"action": "label:poll"})
-    assert "Label changed by" in text(operator.get(page))
-    assert "not a loop: polling" in text(operator.get(page))
+    operator.post(act, form | {"action": "fine", "reason": "poll"})
+    assert "This is fine by" in text(operator.get(page))
+    assert "Polling: it waits for a state to change." in text(operator.get(page))
     assert {one.label for one in Incident.objects.all()} == {"false_alarm"}
-    operator.post(act, {"action": "undo", "ids": cycle.public_id, "next": page})
+    operator.post(act, form | {"action": "undo"})
     assert {one.label for one in Incident.objects.all()} == {""}
     raised = next(one for one in exceptions.options(cycle) if one.id == "model:raise")
     names = {"cycle_min_laps", "outcome_max_results"}
     assert names <= set(raised.change.values)
     assert raised.change.values["outcome_max_results"] > max(one["count"] for one in others)
     operator.force_login(make_member(project, Role.ADMIN))
-    shown = text(operator.get(page))
+    shown = text(operator.get(f"/p/{project.slug}/loops/{cycle.loop.public_id}/fine?run={cycle.public_id}"))
     assert all(f"{FIELDS[name].label}: {raised.change.values[name]}" in shown for name in names)
-    assert "An exception for this session" not in shown  # it has ended
-    operator.post(f"{page}/exception", {"option": raised.id, "note": "a test", "next": page})
+    assert "which has ended" in shown
+    operator.post(act, form | {"action": "fine", "where": "model", "reason": "other", "note": "a test"})
     assert f"{FIELDS['cycle_min_laps'].label}: " in exceptions.current(cycle).note
 
 
@@ -233,7 +236,7 @@ def test_the_activity_of_an_imported_incident_has_the_times_of_its_run(operator,
     work()
     incident = Incident.objects.get()
     assert {entry.at.date().isoformat() for entry in incident.activity.all()} == {"2026-03-01"}
-    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}"))
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{incident.public_id}", follow=True))
     assert "The guard would have reacted" in shown
     assert "the session ended in the loop" in shown
     assert "Set up 0 of 6" in text(operator.get(f"/p/{project.slug}/connect"))
@@ -245,7 +248,10 @@ def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, projec
     upload(operator, project, file(lines(claude_code(commands))))
     work()
     first, last = Incident.objects.filter(kind="repeat").order_by("first_seq")
-    shown = [text(operator.get(f"/p/{project.slug}/incidents/{one.public_id}")) for one in (first, last)]
+    shown = [
+        text(operator.get(f"/p/{project.slug}/incidents/{one.public_id}", follow=True))
+        for one in (first, last)
+    ]
     assert "The session ended in another loop Repeated call: Bash" in shown[0]
     assert "The session ended in the loop" in shown[1]
 
@@ -253,7 +259,7 @@ def test_a_session_that_leaves_one_loop_for_another_one_says_so(operator, projec
 def test_a_session_that_ends_in_a_loop_says_so_and_shows_what_each_detector_found(operator, project):
     import_cycle(operator, project, "cat 0.py", "make test", "make test")
     cycle = Incident.objects.get()
-    shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}"))
+    shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}", follow=True))
     for one in cycle.findings_by_weight:
         assert f"{one['count']} of {one['limit']}, to call {one['last_call_number']}" in shown
     assert "The session ended in the loop" in shown

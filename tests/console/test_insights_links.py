@@ -63,7 +63,7 @@ def shared_world(django_db_setup, django_db_blocker):
 def rows_of(world, url):
     """How many rows the list behind a link has."""
     path, _, query = unescape(url).partition("?")
-    name = {"incidents": "incidents", "sessions": "sessions"}[path.rpartition("/")[2]]
+    name = {"history": "incidents", "sessions": "sessions"}[path.rpartition("/")[2]]
     lines = world.client.get(f"{world.base}/export/{name}?{query}&format=jsonl").getvalue()
     return len(lines.splitlines())
 
@@ -149,17 +149,21 @@ def test_the_checked_calls_of_a_tool_are_those_of_the_sessions_that_it_leads_to(
 
 def test_numbers_of_loops_lead_to_their_rows(world):
     page = world.client.get(f"{world.base}/loops?q=").content.decode()
-    links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>([\d,]+)<', page)
+    links = re.findall(r'href="([^"]*/loops/history\?[^"]*)"\s*>([\d,]+)<', page)
     counts = [int(words) for url, words in links if "sort=session" not in url]
     assert counts == [rows_of(world, url) for url, _ in links if "sort=session" not in url]
     assert sum(counts) == Incident.objects.count()
     loop = Incident.objects.filter(agent="coder").first().loop
     page = world.client.get(f"{world.base}/loops/{loop.public_id}").content.decode()
-    links = re.findall(r'href="([^"]*/incidents\?[^"]*)"\s*>\s*([\d,]+)( open)?\s*<', page)
-    assert len(links) >= 3
+    links = re.findall(r'href="([^"]*/loops/history\?[^"]*)"\s*>\s*(?:All )?([\d,]+)(\s*runs?)?\s*<', page)
+    assert len(links) >= 2
     for url, words, _ in links:
-        if "sort=" not in url:
-            assert rows_of(world, url) == int(words), url
+        assert rows_of(world, url) == int(words), url
+    shares = re.findall(r'href="([^"]*/loops/history\?[^"]*)"\s*>\s*(\d+)\s?%<', page)
+    assert len(shares) >= 3
+    number = loop.incidents.count()
+    for url, share in shares:
+        assert round(100 * rows_of(world, url) / number) == int(share), url
 
 
 @pytest.mark.parametrize(

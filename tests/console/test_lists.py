@@ -45,7 +45,7 @@ def shared_world(django_db_setup, django_db_blocker):
         yield world
 
 
-def shown(world, page="incidents", **query):
+def shown(world, page="loops/history", **query):
     """The page, without entities."""
     found = world.client.get(f"{world.base}/{page}?{urlencode(query)}")
     assert found.status_code == 200
@@ -64,15 +64,15 @@ def test_the_address_selects_and_the_chips_undo_it(world):
     assert rows(page) == ["second"]
     removed = re.findall(r'class="filter-chip mono"\s+href="([^"]+)"\s+aria-label="Remove ([^"]+)"', page)
     assert [words for _, words in removed] == ["agent:coder", "-tool:search_web", "is:open"]
-    assert removed[0][0] == f"{world.base}/incidents?q=-tool%3Asearch_web+is%3Aopen"
+    assert removed[0][0] == f"{world.base}/loops/history?q=-tool%3Asearch_web+is%3Aopen"
     assert rows(unescape(world.client.get(removed[0][0]).content.decode())) == ["second"]
     assert rows(shown(world, q="grep")) == []
-    assert rows(shown(world)) == ["second", "s-1"]  # the default filter
-    assert 'aria-label="Remove is:open"' in shown(world)
+    assert rows(shown(world)) == ["second", "s-1"]  # every run
+    assert 'aria-label="Remove is:open"' in shown(world, "loops")  # the default filter
 
 
 def test_a_tab_replaces_its_own_term_only(world):
-    page = shown(world, q="agent:coder is:open", sort="cost")
+    page = shown(world, "loops", q="agent:coder is:open", sort="cost")
     tabs = dict(
         re.findall(
             r'<a\s+href="([^"]+)"\s+id="[\w-]+"\s+(aria-current="true")?\s*>',
@@ -82,8 +82,8 @@ def test_a_tab_replaces_its_own_term_only(world):
     assert [url.partition("?")[2] for url, current in tabs.items() if current] == [
         "q=agent%3Acoder+is%3Aopen&sort=cost"
     ]
-    assert f"{world.base}/incidents?q=agent%3Acoder+is%3Aresolved&sort=cost" in tabs
-    assert f"{world.base}/incidents?q=agent%3Acoder&sort=cost" in tabs
+    assert f"{world.base}/loops?q=agent%3Acoder+is%3Adone&sort=cost" in tabs
+    assert f"{world.base}/loops?q=agent%3Acoder&sort=cost" in tabs
 
 
 def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
@@ -93,7 +93,7 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     assert rows(page) == []
     assert "Last hour" in shown(world, range="soon")
     assert "“soon” is not a time range." in shown(world, range="soon")
-    for screen in ("incidents", "sessions", "loops", "insights", "audit"):
+    for screen in ("loops/history", "sessions", "loops", "insights", "audit"):
         page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
         assert "The filter could not be read" in page, screen
         assert 'class="kpis"' not in page
@@ -108,14 +108,14 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
     assert 'value="agent:coder costs:3 -is:resolved cost:cheap"' in page
     assert "Remove agent:coder" in page
     assert "that match</label>" not in page
-    form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "resolve"}
-    said = world.client.post(f"{world.base}/incidents/act", form, follow=True).content.decode()
+    form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "done"}
+    said = world.client.post(f"{world.base}/loops/act", form, follow=True).content.decode()
     assert "The filter is not valid. Correct it before acting on all matching rows." in said
     assert not Incident.objects.filter(status="resolved").exists()
     assert rows(shown(world, q='agent:coder "open')) == []
     # A value of a row is added to what was typed.
-    moved = world.client.get(f"{world.base}/incidents?q=agent:coder+costs:3&term=tool:bash")["Location"]
-    assert moved == f"{world.base}/incidents?q=agent%3Acoder+costs%3A3+tool%3Abash"
+    moved = world.client.get(f"{world.base}/loops/history?q=agent:coder+costs:3&term=tool:bash")["Location"]
+    assert moved == f"{world.base}/loops/history?q=agent%3Acoder+costs%3A3+tool%3Abash"
     insights = world.client.get(f"{world.base}/insights?q=agent:coder+costs:3").content.decode()
     assert "The filter could not be read" in insights
     assert "rest of the filter" not in insights
@@ -123,9 +123,12 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
 
 def test_a_typed_range_is_read_in_the_readers_zone_and_kept_as_instants(world):
     world.client.cookies["loopguard-zone"] = "Europe%2FBerlin"
-    url = f"{world.base}/incidents?q=is%3Aopen+bash&from=2026-01-01T00:00&to=2099-06-30T12:00"
+    url = f"{world.base}/loops/history?q=is%3Aopen+bash&from=2026-01-01T00:00&to=2099-06-30T12:00"
     moved = world.client.get(url)["Location"]
-    assert moved == f"{world.base}/incidents?q=is%3Aopen+bash&range=2025-12-31T23%3A00Z%2F2099-06-30T10%3A00Z"
+    assert (
+        moved
+        == f"{world.base}/loops/history?q=is%3Aopen+bash&range=2025-12-31T23%3A00Z%2F2099-06-30T10%3A00Z"
+    )
     page = unescape(world.client.get(moved).content.decode())
     assert rows(page) == ["second"]
     assert "1 Jan 2026 – 30 Jun 2099, 12:00" in page
@@ -155,7 +158,7 @@ def test_each_value_in_a_row_adds_its_term_to_the_filter(world):
     Notification.objects.create(
         project=world.project, destination=destination, route_name="all: loud", due_at=timezone.now()
     )
-    for name in ("sessions", "loops", "incidents", "held", "audit", "alerts"):
+    for name in ("sessions", "loops", "loops/history", "held", "audit", "alerts"):
         check_terms(world, name)
 
 
@@ -193,11 +196,12 @@ def test_a_loop_is_one_row_that_names_its_other_detectors(world):
     assert [json.loads(line)["found_by"] for line in file.splitlines()] == [row.kinds]
 
 
-def test_incidents_without_open_ones_say_so_and_lead_to_the_others(world):
+def test_loops_without_open_ones_say_so_and_lead_to_the_others(world):
     Incident.objects.update(status="ended", ended_at=timezone.now())
-    page = re.sub(r"\s+", " ", shown(world))
-    assert "No open incidents" in page
+    page = re.sub(r"\s+", " ", shown(world, "loops"))
+    assert "No open loops" in page
     assert "2 in other tabs." in page
+    assert rows(shown(world)) == ["second", "s-1"]
     assert "No matching incidents" in re.sub(r"\s+", " ", shown(world, q="is:open agent:nobody"))
 
 
@@ -261,7 +265,7 @@ def test_an_export_has_exactly_the_listed_rows_of_all_pages_in_their_order(world
     refused = world.client.get(f"{world.base}/export/incidents?q=nofield:1")
     assert refused.status_code == 302
     assert "“nofield” is not a field" in unescape(
-        world.client.get(f"{world.base}/incidents").content.decode()
+        world.client.get(f"{world.base}/loops/history").content.decode()
     )
     assert world.client.get(f"{world.base}/export/users").status_code == 404
 
@@ -320,7 +324,7 @@ def test_the_header_of_a_column_sorts_all_pages_by_it(world, monkeypatch, page, 
 
 
 def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
-    act, back = f"{world.base}/views/act", f"{world.base}/incidents?q=agent%3Acoder"
+    act, back = f"{world.base}/views/act", f"{world.base}/loops/history?q=agent%3Acoder"
     stored = unescape(
         re.search(r'name="query" value="([^"]*)"', shown(world, q="agent:coder", sort="-cost"))[1]
     )
@@ -328,7 +332,7 @@ def test_views_are_shared_in_the_project_renamed_replaced_and_deleted(world):
     assert world.client.post(act, form)["Location"] == back
     member = Client()
     member.force_login(make_member(world.project, Role.VIEWER))
-    seen = unescape(member.get(f"{world.base}/incidents?q=agent:coder&sort=-cost").content.decode())
+    seen = unescape(member.get(f"{world.base}/loops/history?q=agent:coder&sort=-cost").content.decode())
     link = re.search(r'<a\s+href="([^"]+)"\s+aria-current="true"\s*>Costly coder</a>', seen)[1]
     assert rows(unescape(member.get(link).content.decode())) == ["second"]
     assert "Save this view" not in seen
@@ -383,7 +387,7 @@ def test_the_audit_begins_with_what_people_did_and_shows_the_rest_on_request(wor
     assert "action:policy.*" in page(link(only_policies, r"Only people and\s+keys"), has_system=False)
 
 
-@pytest.mark.parametrize("name", ["sessions", "loops", "incidents", "held", "audit", "alerts?tab=sent"])
+@pytest.mark.parametrize("name", ["sessions", "loops", "loops/history", "held", "audit", "alerts?tab=sent"])
 @pytest.mark.parametrize("ends", ["range=7x", "from=2026-01-02T00:00&to=2026-01-01T00:00"])
 def test_a_range_that_cannot_be_read_is_not_taken_for_an_empty_list(world, name, ends):
     shown = world.client.get(f"{world.base}/{name}{'&' if '?' in name else '?'}q=&{ends}").content.decode()
@@ -401,9 +405,9 @@ def test_incidents_of_a_shell_are_told_apart_by_their_programs(world):
             arguments='{"command": "kubectl rollout status api"}',
         )
     loops.assign_missing()
-    listed = text(world.client.get(f"{world.base}/incidents?q=session:deploying"))
+    listed = text(world.client.get(f"{world.base}/loops/history?q=session:deploying"))
     assert "Repeated call: Bash (kubectl rollout)" in listed
     incident = Incident.objects.get(session_name="deploying", kind="repeat")
     assert "Repeated call: Bash (kubectl rollout)" in text(
-        world.client.get(f"{world.base}/incidents/{incident.public_id}")
+        world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True)
     )

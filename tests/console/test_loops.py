@@ -4,6 +4,7 @@ import json
 import re
 from datetime import timedelta
 from html import unescape
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.test import Client
@@ -42,7 +43,7 @@ def test_the_list_says_in_one_row_what_happens_how_often_and_to_whom(world):
     empty = make_project()
     client = Client()
     client.force_login(make_member(empty))
-    assert "all its incidents become one row, like this" in text(client.get(f"/p/{empty.slug}/loops"))
+    assert "all its runs become one row, like this" in text(client.get(f"/p/{empty.slug}/loops"))
 
 
 def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world):
@@ -50,18 +51,14 @@ def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world)
     shown, number = text(page), Incident.objects.count()
     assert f"All {number} share tool search_web and model gpt-5." in shown
     assert "Check the tool and the model first: agents differ." in shown
-    # Each with its number, which leads to the incidents.
-    arguments = unescape(re.search(r"Arguments 4 different (.*?) Session", shown)[1])
-    assert re.fullmatch(r'({"q":"(reset|\d)"} 1 \(25\s?%\) ){3}and 1 more', arguments)
+    # Each with its share, which leads to the runs.
+    assert len(re.findall(r'Arguments {"q":"(?:reset|\d)"} 25\s?%', unescape(shown))) == 3
     loops = re.findall(r"\?q=loop%3A\w+\+calls_digest%3A(\w+)", page.content.decode())
     assert {*loops} < {*Incident.objects.values_list("calls_digest", flat=True)}
     assert len(loops) == 3
-    assert f'href="{world.base}/incidents/{world.incident.public_id}"' in page.content.decode()
-    all_ = world.client.get(f"{world.base}/incidents?q=loop:{Loop.objects.get().public_id}")
-    assert f"All {number}" in text(all_)
-    assert Loop.objects.get().public_id in text(
-        world.client.get(f"{world.base}/incidents/{world.incident.public_id}")
-    )
+    assert f'href="?run={world.incident.public_id}#evidence"' in page.content.decode()
+    listed = world.client.get(f"{world.base}/loops/history?q=loop:{Loop.objects.get().public_id}")
+    assert listed.content.decode().partition("<tbody")[2].partition("</tbody>")[0].count("<tr>") == number
     stranger = Client()
     stranger.force_login(make_member(make_project()))
     assert stranger.get(page.request["PATH_INFO"]).status_code == 404
@@ -77,7 +74,7 @@ def test_a_loop_is_put_off_assigned_commented_and_closed_with_undo(world):
     assert "Later, 1 since" in shown
     assert "Still firing" in text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     assert "1 loop restored." in act(world, "undo")
-    act(world, "later:8h")
+    act(world, "later:7d")
     until = AlertSilence.objects.latest("pk").ends_at
     noted = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))
     assert f"until {until:%Y-%m-%d %H:%M} UTC" in noted
@@ -111,11 +108,9 @@ def test_a_loop_is_put_off_assigned_commented_and_closed_with_undo(world):
 
 def test_a_loop_whose_incidents_are_all_labelled_is_not_a_loop_everywhere(world):
     address = f"{world.base}/loops/{Loop.objects.get().public_id}"
-    ids = [*Incident.objects.values_list("public_id", flat=True)]
-    form = {"action": "label:false_alarm", "ids": ids}
-    world.client.post(f"{world.base}/incidents/act", form | {"ids": ids[:1]})
-    assert "Fine 0" in text(world.client.get(f"{world.base}/loops?q="))
-    world.client.post(f"{world.base}/incidents/act", form)
+    for run in Incident.objects.values_list("public_id", flat=True):
+        assert "Fine 0" in text(world.client.get(f"{world.base}/loops?q="))
+        act(world, "fine", run=run, where="run", reason="poll")
     listed = text(world.client.get(f"{world.base}/loops?q=is:fine"))
     assert "Fine 1" in listed
     assert "search_web is called again" in listed
@@ -143,7 +138,109 @@ def test_a_loop_of_a_cycle_shares_its_tools_whichever_detectors_found_it(world):
     number = Incident.objects.filter(loop=row).count()
     assert number > 2
     assert f"All {number} share tool list_files → read_file" in shown
-    assert f"Tool all {number} list_files → read_file" in shown
+    assert re.search(r"Tool list_files → read_file 100\s?%", shown)
+
+
+def test_a_run_and_a_call_are_chosen_by_the_address_and_neighbours_follow(world):
+    row = Loop.objects.get()
+    page = f"{world.base}/loops/{row.public_id}"
+    newest, *_, oldest = Incident.objects.order_by("-last_seen_at", "-pk")
+    first = world.client.get(f"{page}?run={newest.public_id}").content.decode()
+    assert f'href="?run={newest.public_id}' not in first.partition('data-key="]"')[0].rpartition("<a")[2]
+    assert 'data-key="["' not in first
+    names = [newest.public_id]
+    while follows := re.search(r'href="\?run=(\w+)#evidence" data-key="]"', first):
+        names.append(follows[1])
+        first = world.client.get(f"{page}?run={follows[1]}").content.decode()
+    assert names == [*Incident.objects.order_by("-last_seen_at", "-pk").values_list("public_id", flat=True)]
+    assert names[-1] == oldest.public_id
+    seq = newest.evidence["calls"][-1]["seq"]
+    chosen = world.client.get(f"{page}?run={newest.public_id}&call={seq}").content.decode()
+    assert f'<tr id="call-{seq}" aria-current="true"' in chosen
+    assert world.client.get(f"{page}?run=inc_none").status_code == 404
+    assert world.client.get(f"{page}?call=nonsense").status_code == 200
+    moved = world.client.get(f"{world.base}/incidents/{newest.public_id}?call={seq}")
+    assert (moved.status_code, moved["Location"]) == (301, f"{page}?run={newest.public_id}&call={seq}")
+    listed = world.client.get(f"{world.base}/incidents?q=agent%3Acoder&range=7d")
+    assert (listed.status_code, listed["Location"]) == (
+        301,
+        f"{world.base}/loops/history?q=agent%3Acoder&range=7d",
+    )
+
+
+def test_identical_calls_are_folded_until_one_of_them_is_chosen(world):
+    run = loop(world.project, "long", calls=12, tool="get_order", model="gpt-5-mini")
+    page = f"{world.base}/loops/{run.loop.public_id}"
+    folded = world.client.get(page).content.decode()
+    (seq, number) = re.search(r'call=(\d+)#call-\d+"\s*>(\d+) more calls', folded).groups()
+    assert int(number) >= 3
+    unfolded = world.client.get(f"{page}?call={seq}").content.decode()
+    rows = "<tr id="
+    assert unfolded.count(rows) == folded.count(rows) + int(number) - 1
+    changed = loop(world.project, "changing", calls=4, tool="list_rows", arguments='{"page":1}')
+    assert "more calls" not in text(world.client.get(f"{world.base}/loops/{changed.loop.public_id}"))
+
+
+def test_a_loop_is_put_off_until_tomorrow_or_a_day_of_the_persons_zone(world):
+    world.client.cookies["loopguard-zone"] = "Europe%2FBerlin"
+    act(world, "later:tomorrow")
+    until = AlertSilence.objects.latest("pk").ends_at.astimezone(ZoneInfo("Europe/Berlin"))
+    day = timezone.now().astimezone(ZoneInfo("Europe/Berlin")).date() + timedelta(days=1)
+    assert (until.date(), until.hour, until.minute) == (day, 9, 0)
+    act(world, "later:date", until_date=str(day + timedelta(days=3)))
+    until = AlertSilence.objects.latest("pk").ends_at.astimezone(ZoneInfo("Europe/Berlin"))
+    assert until.date() == day + timedelta(days=3)
+    number = AlertSilence.objects.count()
+    for wrong in (
+        {"action": "later:date"},
+        {"action": "later:date", "until_date": "soon"},
+        {"action": "later:9x"},
+    ):
+        assert (
+            "put off"
+            not in act(world, wrong.pop("action"), **wrong)
+            .partition("Put off")[0]
+            .partition("loop put off")[1]
+        )
+    assert AlertSilence.objects.count() == number
+
+
+def test_an_operator_accepts_runs_and_only_an_administrator_saves_exceptions(world):
+    row = Loop.objects.get()
+    client = Client()
+    client.force_login(make_member(world.project, Role.OPERATOR))
+    asked = client.get(f"{world.base}/loops/{row.public_id}/fine").content.decode()
+    assert re.findall(r'name="where"\s+value="(\w*)"', asked) == ["run", ""]
+    form = {"ids": row.public_id, "action": "fine", "reason": "poll"}
+    assert client.post(f"{world.base}/loops/act", {**form, "where": "tool"}).status_code == 403
+    assert client.post(f"{world.base}/loops/act", {**form, "where": ""}).status_code == 302
+    assert {*Incident.objects.values_list("label", flat=True)} == {"false_alarm"}
+    viewer = Client()
+    viewer.force_login(make_member(world.project, Role.VIEWER))
+    seen = viewer.get(f"{world.base}/loops/{row.public_id}/fine")
+    assert "You can look but not act" in text(seen)
+    assert viewer.post(f"{world.base}/loops/act", form).status_code == 403
+
+
+def test_each_choice_says_what_it_would_lose(world):
+    for number in range(3):
+        loop(world.project, f"other-{number}", tool=f"tool_{number}", agent="researcher", cost_usd=0.5)
+    run = Incident.objects.filter(session_name="s-1").get()
+    asked = unescape(
+        text(world.client.get(f"{world.base}/loops/{run.loop.public_id}/fine?run={run.public_id}"))
+    )
+    choices = dict(
+        re.findall(
+            r"(Only this run|These calls|Everything of this agent|Everywhere)(.*?)(?=Only|These|Everything|Everywhere|Reason)",
+            asked,
+        )
+    )
+    assert "No other loop of the last 7 days would be lost" in choices["These calls"]
+    assert (
+        "You would lose at most 3 other loops of the last 7 days, which cost $"
+        in choices["Everything of this agent"]
+    )
+    assert "You would lose at most 3 other loops" in choices["Everywhere"]
 
 
 def test_addresses_from_when_loops_were_patterns_lead_to_them(world):

@@ -32,7 +32,7 @@ def test_no_text_says_that_the_arguments_were_the_same(values):
     incident = Incident.objects.filter(session_name="by-name", kind="repeat").get()
 
     pages = ["sessions/by-name", f"incidents/{incident.public_id}", f"loops/{incident.loop.public_id}"]
-    shown = {page: text(world.client.get(f"{world.base}/{page}")) for page in pages}
+    shown = {page: text(world.client.get(f"{world.base}/{page}", follow=True)) for page in pages}
     assert "with any arguments" in shown[pages[1]]
     assert "look_up is called again with any arguments" in shown[pages[2]]
     assert "look_up (any arguments)" in shown[pages[2]]

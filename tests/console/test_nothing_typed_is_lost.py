@@ -14,8 +14,8 @@ from detection.models import (
     AlertDestination,
     AlertSilence,
     ApiKey,
-    IncidentActivity,
     Invitation,
+    LoopActivity,
     MessageTemplate,
     ModelPrice,
     Override,
@@ -59,20 +59,20 @@ def fields_of(page, name=None):
 
 
 def comment_form(world, browser):
-    address = f"{world.base}/incidents/{world.incident.public_id}"
+    address = f"{world.base}/loops/{world.incident.loop.public_id}"
     form = fields_of(browser.get(address), "note")
-    return address, {**form, "ids": world.incident.public_id, "action": "comment", "note": COMMENT}
+    return address, {**form, "ids": world.incident.loop.public_id, "action": "comment", "note": COMMENT}
 
 
 def comments():
-    return [*IncidentActivity.objects.filter(action="commented").values_list("note", flat=True)]
+    return [*LoopActivity.objects.filter(action="commented").values_list("note", flat=True)]
 
 
 def test_a_form_sent_after_the_sign_in_ended_comes_back_and_can_be_sent(world, browser):
     address, form = comment_form(world, browser)
     del browser.cookies["loopguard"]
     own = {"Referer": f"http://testserver{address}"}
-    asked = browser.post(f"{world.base}/incidents/act", form, headers=own)
+    asked = browser.post(f"{world.base}/loops/act", form, headers=own)
     assert asked.status_code == 401
     assert "What you entered is kept" in text(asked)
     assert comments() == []
@@ -85,7 +85,7 @@ def test_a_form_sent_after_the_sign_in_ended_comes_back_and_can_be_sent(world, b
     assert "A long comment" in text(shown)
     assert "<b>loops" not in shown.content.decode()
     assert f'href="{address}"' in shown.content.decode()
-    sent = browser.post(f"{world.base}/incidents/act", {**fields_of(shown), "note": COMMENT})
+    sent = browser.post(f"{world.base}/loops/act", {**fields_of(shown), "note": COMMENT})
     assert sent.status_code == 302
     assert comments() == [COMMENT]
 
@@ -105,25 +105,25 @@ def test_a_kept_form_is_read_only_as_it_was_signed(world, browser):
 def test_a_form_that_was_open_since_before_the_sign_in_is_shown_and_not_rejected(world, browser):
     _, form = comment_form(world, browser)
     stale = {**form, "csrfmiddlewaretoken": "x" * 64}
-    foreign = browser.post(f"{world.base}/incidents/act", stale, headers={"Origin": "https://evil.example"})
+    foreign = browser.post(f"{world.base}/loops/act", stale, headers={"Origin": "https://evil.example"})
     assert foreign.status_code == 403
     assert "A long comment" not in text(foreign)
-    shown = browser.post(f"{world.base}/incidents/act", stale, headers={"Origin": "http://testserver"})
+    shown = browser.post(f"{world.base}/loops/act", stale, headers={"Origin": "http://testserver"})
     assert "A long comment" in text(shown)
     assert comments() == []
-    browser.post(f"{world.base}/incidents/act", {**fields_of(shown), "note": COMMENT})
+    browser.post(f"{world.base}/loops/act", {**fields_of(shown), "note": COMMENT})
     assert comments() == [COMMENT]
 
 
 def test_a_form_that_arrives_again_is_handled_once_and_answered_alike(world, browser):
     before = ApiKey.objects.count()
     _, form = comment_form(world, browser)
-    answers = [browser.post(f"{world.base}/incidents/act", form) for _ in range(3)]
+    answers = [browser.post(f"{world.base}/loops/act", form) for _ in range(3)]
     assert {(one.status_code, one["Location"]) for one in answers} == {(302, answers[0]["Location"])}
     assert comments() == [COMMENT]
     # The same words in a form that was rendered anew are another comment.
     _, other = comment_form(world, browser)
-    browser.post(f"{world.base}/incidents/act", other)
+    browser.post(f"{world.base}/loops/act", other)
     assert comments() == [COMMENT, COMMENT]
     assert ApiKey.objects.count() == before
 
@@ -161,22 +161,22 @@ def test_a_reload_of_the_page_with_a_secret_creates_no_other_one(world, browser,
 def test_an_answered_form_is_named_in_a_cookie_unless_its_text_is_lost(world, browser):
     _, form = comment_form(world, browser)
     sent_id = form["csrfmiddlewaretoken"][:32]
-    rejected = browser.post(f"{world.base}/incidents/act", {**form, "ids": "inc_unknown"})
+    rejected = browser.post(f"{world.base}/loops/act", {**form, "ids": "loop_unknown"})
     assert (rejected.status_code, "loopguard-answered" in rejected.cookies) == (302, False)
     preview = {"csrfmiddlewaretoken": form["csrfmiddlewaretoken"], "action": "diff"}
     part = browser.post(f"{world.base}/policies/settings", preview, headers={"HX-Request": "true"})
     assert (part.status_code, "loopguard-answered" in part.cookies) == (200, False)
     session = browser.cookies.pop("loopguard")
-    waiting = browser.post(f"{world.base}/incidents/act", form)
+    waiting = browser.post(f"{world.base}/loops/act", form)
     assert (waiting.status_code, "loopguard-answered" in waiting.cookies) == (401, False)
     own = browser.post("/projects", {**form, "name": "night shift"})
     assert (own.status_code, "loopguard-answered" in own.cookies) == (302, False)
     browser.cookies["loopguard"] = session
-    foreign = browser.post("/p/nobody/incidents/act", form)
+    foreign = browser.post("/p/nobody/loops/act", form)
     assert (foreign.status_code, "loopguard-answered" in foreign.cookies) == (404, False)
     invalid = browser.post("/projects", {**form, "name": "x" * 200})
     assert (invalid.status_code, "loopguard-answered" in invalid.cookies) == (422, True)
-    answer = browser.post(f"{world.base}/incidents/act", form)
+    answer = browser.post(f"{world.base}/loops/act", form)
     assert (answer.status_code, answer.cookies["loopguard-answered"].value) == (302, sent_id)
 
 
@@ -192,7 +192,7 @@ def test_two_clicks_at_the_same_moment_create_one_comment(transactional_db):
     _, form = comment_form(world, clients[0])
 
     def send(client):
-        return client.post(f"{world.base}/incidents/act", form).status_code
+        return client.post(f"{world.base}/loops/act", form).status_code
 
     threads = [in_thread(send, client) for client in clients]
     found = [thread.result() for thread in threads]

@@ -31,13 +31,14 @@ RIGHTS = {
     "loops": (READ, None),
     "loops_act": (None, OPERATE),
     "loops_read": (None, READ),
+    "loops_fine": (None, OPERATE),
+    "loop_history": (READ, None),
+    "loop_fine": (READ, None),
     "loop": (READ, None),
     "patterns": (READ, None),
     "pattern": (READ, None),
     "incidents": (READ, None),
-    "incidents_act": (None, OPERATE),
     "incident": (READ, None),
-    "create_exception": (None, ADMINISTER),
     "undo_exception": (None, ADMINISTER),
     "policies": (READ, None),
     "policy_settings": (READ, ADMINISTER),
@@ -149,8 +150,8 @@ def addresses(world):
         "session": [world.session.external_id],
         "incident": [world.incident.public_id],
         "loop": [loop_of(world.incident).public_id],
+        "loop_fine": [loop_of(world.incident).public_id],
         "pattern": [loop_of(world.incident).public_id],
-        "create_exception": [world.incident.public_id],
         "undo_exception": [world.incident.public_id],
         "connect_guide": ["codex"],
         "import": [world.an_import.public_id],
@@ -225,8 +226,12 @@ def test_each_role_may_do_what_it_is_for_and_no_more(world, role):
 def test_a_session_and_an_incident_of_another_project_are_not_found_by_name(world):
     mine = make_world()
     assert mine.client.get(f"{mine.base}/sessions/not-mine").status_code == 404
-    assert mine.client.get(f"{mine.base}/incidents/{world.incident.public_id}").status_code == 404
-    mine.client.post(f"{mine.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
+    assert (
+        mine.client.get(f"{mine.base}/incidents/{world.incident.public_id}", follow=True).status_code == 404
+    )
+    theirs = world.incident.loop.public_id
+    mine.client.post(f"{mine.base}/loops/act", {"action": "done", "ids": theirs})
+    assert mine.client.get(f"{mine.base}/loops/{theirs}/fine").status_code == 404
     world.incident.refresh_from_db()
     assert world.incident.status == "open"
 

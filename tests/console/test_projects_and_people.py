@@ -184,7 +184,7 @@ def test_an_archived_project_rejects_agents_and_can_be_read_and_restored():
         refused = sent(path, body)
         assert (refused.status_code, refused.json()["code"]) == (403, "project_archived"), path
     assert Client().get("/api/v1/sessions", headers=auth).status_code == 200
-    page = world.client.get(f"{world.base}/incidents?q=")
+    page = world.client.get(f"{world.base}/loops/history?q=")
     assert page.status_code == 200
     assert "Events and calls for this project are rejected" in text(page)
     world.client.post(f"{world.base}/connect/sample")

@@ -26,7 +26,7 @@ from detection.services.retention import retention
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.locked_session import locked_session
 from detection.services.sessions.stalled import report_due
-from tests.console.scenes import answer, ask, loop, principal, result_of, screens, text
+from tests.console.scenes import answer, ask, loop, principal, result_of, run_address, screens, text
 from tests.support.projects import make_key, make_member, make_project
 
 pytestmark = pytest.mark.django_db
@@ -56,7 +56,7 @@ def test_every_screen_opens_in_an_empty_project():
     for name in (
         "sessions",
         "loops",
-        "incidents",
+        "loops/history",
         "policies",
         "policies/settings",
         "policies/tools",
@@ -223,24 +223,24 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
 
 
 def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):
-    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}", follow=True))
     assert "search_web was called 4 times" in shown
     assert "with identical arguments, and all 3 known results were the same." in shown
     assert "blocked at the 4th call" in shown
     assert "identical" in shown
-    assert "from preset standard" in shown
+    assert "preset standard" in shown
 
 
 def test_an_incident_with_several_reactions_names_each_reaction(world):
     incident = loop(world.project, "hammering", calls=9, model="gpt-5-mini")
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     assert (
-        "The agent was warned at the 3rd call, blocked from the 4th call and stopped at the 8th call."
+        "The agent was warned at the 3rd call, blocked from the 4th call and stopped at the 8th call ."
         in shown
     )
     # All that did not run is counted as blocked, whichever verdict it was; every call is in the summary.
     assert "6 calls blocked: 1 × chance, 3 × block, 2 × stop." in shown
-    assert "1st–2nd allow, 3rd warn, 4th chance, 5th–7th block, 8th–9th stop." in shown
+    assert "1st–2nd allow, 3rd warn, 4th chance, 5th–7th block, 8th–9th stop" in shown
     assert "They follow Reaction to repeats : chance, 3 × block, stop" in shown
     # Each of these reactions is in the activity, and what came of it, as often as it came.
     activity = [(entry.action, entry.note.partition(": ")[0]) for entry in incident.activity.all()]
@@ -255,18 +255,18 @@ def test_an_incident_with_several_reactions_names_each_reaction(world):
         ("reacted", "stop"),
         ("agent_went_on", "after stop"),
     ]
-    assert "The agent continued after block, 3 times" in shown
+    assert "The agent continued hammering · after block, 3 times" in shown
 
 
 def test_a_loop_of_a_stopped_session_is_not_called_active(world):
     incident = loop(world.project, "hammering", calls=9, model="gpt-5-mini")
     assert incident.is_active
-    shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
+    shown = text(world.client.get(f"{world.base}/loops/history?q=session:hammering"))
     assert "Repeats · search_web · blocked" in shown
     assert "calls 1 to 9, blocked" in text(world.client.get(f"{world.base}/sessions/hammering"))
     # An allowed call ends the stop, and the loop may go on.
     ask(world.project, "hammering", 20, tool="read_file")
-    shown = text(world.client.get(f"{world.base}/incidents?q=session:hammering"))
+    shown = text(world.client.get(f"{world.base}/loops/history?q=session:hammering"))
     assert "Repeats · search_web · active" in shown
 
 
@@ -293,16 +293,17 @@ def test_an_incident_says_which_results_are_not_counted(world, is_reported, why)
         ingest(principal(world.project), events)
         evaluate(Session.objects.get(external_id="mail").key)
     incident = Incident.objects.get(session_name="mail", kind="outcome")
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     assert (incident.count, incident.calls_in_loop) == (9, 12)
-    assert f"9 counted, limit 4 identical results The loop has 12 calls: {why}." in shown
+    assert f"9 counted, limit 4 identical results. The loop has 12 calls: {why}." in shown
     # Without blocks, all twelve would have counted.
-    assert "Raise the limit to 16 identical results" in shown
+    asked = world.client.get(f"{world.base}/loops/{incident.loop.public_id}/fine?run={incident.public_id}")
+    assert "Raise the limit to 16 identical results" in text(asked)
 
 
 def test_an_incident_gives_one_time_for_its_loop(world):
     incident = loop(world.project, "slowly", calls=8, model="gpt-5-mini")
-    page = f"{world.base}/incidents/{incident.public_id}"
+    page = run_address(incident)
     assert "8 times within 1 s with identical arguments" in text(world.client.get(page))
     start = datetime(2026, 5, 1, tzinfo=UTC)
     for number, call in enumerate(incident.evidence["calls"]):
@@ -323,11 +324,11 @@ def test_an_incident_of_searches_that_find_nothing_shows_its_limit_its_calls_and
         )
         answer(world.project, "searching", number, "No results found.")
     incident = Incident.objects.get(session_name="searching", kind="stagnation")
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     assert "The last 5 calls within 1 s brought no new result." in shown
     assert "5 counted, limit 4 calls without a new result" in shown
-    assert "Limit for searches that find nothing 4 calls" in shown
-    assert "In the loop 5 calls" in shown
+    assert "Limit for searches that find nothing 4" in shown
+    assert "5 calls in the loop" in shown
     assert shown.count("same warn") == 1
 
 
@@ -336,9 +337,9 @@ def test_an_incident_of_a_spent_budget_names_the_unit_of_the_limit(world):
     for number in range(3):
         ask(world.project, "spending", number, tool=f"tool_{number}", model="gpt-5-mini")
     incident = Incident.objects.get(session_name="spending")
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     assert "2 counted, limit 2 calls" in shown
-    assert "At the limit 1 call," in shown
+    assert "1 call at the limit" in shown
 
 
 def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(world):
@@ -349,13 +350,13 @@ def test_an_incident_of_repeated_words_shows_the_texts_and_the_call_before_them(
     session = Session.objects.get(external_id="talking")
     evaluate(session.key)
     incident = Incident.objects.get(session=session)
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     said_so = "The agent said the same 3 times without a call in between."
     assert f"{said_so} The agent got no message, because its texts were only reported." in shown
     assert f"Assistant {said}" in shown
     assert shown.count("Assistant identical") == 2
     assert "3 counted, limit 3 texts" in shown
-    assert "In the loop 3 texts" in shown
+    assert "3 texts in the loop" in shown
     page = world.client.get(f"{world.base}/sessions/talking").content.decode()
     assert "3 texts" in page
     assert incident.public_id in page
@@ -372,13 +373,13 @@ def test_incidents_of_a_family_and_of_silence_say_what_was_found_and_how_it_was_
 
     def page_of(kind):
         incident = Incident.objects.filter(kind=kind).earliest("pk")
-        return text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+        return text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
 
     assert "was repeated 2 times by 2 sessions of one family" in page_of("family")
     shown = page_of("stalled")
     assert "It was reported to operators, and the agent got no message" in shown
     assert "It ends with the next sign of life" in shown
-    assert "In the loop 1 call" in shown
+    assert "1 call in the loop" in shown
 
 
 def test_a_scope_with_a_preset_of_its_own_inherits_the_values_of_that_preset(world):
@@ -432,9 +433,9 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     for number in range(8):
         ask(world.project, "cycling", number, tool=("read_file", "edit_file")[number % 2], model="gpt-5-mini")
     incident = Incident.objects.get(session_name="cycling", kind="cycle")
-    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
     # Markup between two words leaves a space before a comma or a point.
-    assert "Cycle edit_file → read_file , repeated 4 times" in shown
+    assert "Cycle: edit_file → read_file , repeated 4 times" in shown
     assert "Strictest reaction: warn . Reactions to this loop: 1" in shown
     # However the cycle began, the incident and its loop have one name for it.
     assert "Cycle of calls: edit_file → read_file" in shown
@@ -453,84 +454,56 @@ def test_an_incident_stays_readable_when_its_session_is_gone(world):
     from detection.services.retention.removal import delete_sessions
 
     delete_sessions(world.project.pk, [world.session.pk])
-    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}"))
+    shown = text(world.client.get(f"{world.base}/incidents/{world.incident.public_id}", follow=True))
     assert "the evidence is kept" in shown
     assert "search_web was called 4 times" in shown
 
 
-@pytest.mark.parametrize(
-    ("action", "field", "value"),
-    [
-        ("acknowledge", "status", "acknowledged"),
-        ("resolve", "status", "resolved"),
-        ("snooze", "status", "snoozed"),
-        ("snooze:8h", "status", "snoozed"),
-    ],
-)
-def test_actions_on_an_incident_can_be_undone_on_the_page(world, action, field, value):
-    url = f"{world.base}/incidents/act"
-    page = world.client.post(url, {"action": action, "ids": world.incident.public_id}, follow=True)
-    world.incident.refresh_from_db()
-    assert getattr(world.incident, field) == value
-    assert 'value="undo"' in page.content.decode()
-    world.client.post(url, {"action": "undo", "ids": world.incident.public_id})
-    world.incident.refresh_from_db()
-    assert world.incident.status == "open"
+def fine(world, incident, where, **more):
+    """Say in the form of the loop that a run is fine, and return the page that follows."""
+    form = {"action": "fine", "ids": incident.loop.public_id, "run": incident.public_id, "where": where}
+    form |= {"reason": "other", "expires": "30d", "next": run_address(incident), **more}
+    return world.client.post(f"{world.base}/loops/act", form, follow=True)
 
 
-def test_several_incidents_are_resolved_at_once(world):
-    other = loop(world.project, "other", tool="bash")
-    world.client.post(
-        f"{world.base}/incidents/act",
-        {"action": "resolve", "ids": [world.incident.public_id, other.public_id]},
-    )
-    other.refresh_from_db()
-    assert other.status == "resolved"
-
-
-def test_not_a_loop_gets_a_reason_an_exception_for_exactly_this_tool_and_an_undo_of_both(world):
-    page = f"{world.base}/incidents/{world.incident.public_id}"
-    act = {"ids": world.incident.public_id, "action": "label:poll", "label": "false_alarm", "next": page}
-    labelled = world.client.post(f"{world.base}/incidents/act", act, follow=True)
-    world.incident.refresh_from_db()
-    assert (world.incident.label, world.incident.label_reason) == ("false_alarm", "poll")
-    assert "Polling: it waits for a state to change." in text(labelled)
-    assert re.search(r'value="tool:poll"\s+checked', labelled.content.decode())
-    scopes = re.findall(r"<legend>(.*?)</legend>", labelled.content.decode())
-    assert scopes == ["This session", "Tool search_web", "Model openai / gpt-5", "Agent researcher"]
-    tried = {"exception_of": world.incident.public_id, "option": "tool:exempt", "days": "7"}
+def test_this_is_fine_saves_an_exception_for_exactly_this_tool_and_undo_takes_back_both(world):
+    asked = world.client.get(f"{world.base}/loops/{world.incident.loop.public_id}/fine")
+    choices = re.findall(r'name="where"\s+value="(\w+)"\s+(checked)?', asked.content.decode())
+    assert choices == [("run", ""), ("tool", "checked"), ("agent", ""), ("model", ""), ("everywhere", "")]
+    assert "s-1, until it ends" in text(asked)
+    tried = {"exception_of": world.incident.public_id, "where": "tool", "reason": "poll", "days": "7"}
     shown = world.client.post(f"{world.base}/policies/what-ifs/create", tried, follow=True)
     assert "What-if for tools search_web" in text(shown)
-    saved = world.client.post(
-        f"{page}/exception", {"option": "tool:exempt", "expires": "1d", "note": "mock"}, follow=True
-    )
-    assert "Tool search_web: Exempt it from detection until" in text(saved)
+    saved = fine(world, world.incident, "tool", reason="poll", expires="7d", note="mock")
+    world.incident.refresh_from_db()
+    assert (world.incident.label, world.incident.label_reason) == ("false_alarm", "poll")
+    assert "Polling: it waits for a state to change." in text(saved)
+    assert "1 loop marked as fine." in text(saved)
     rule = ToolOverride.objects.get(pattern="search_web")
-    assert rule.exempt
+    assert rule.tool_class == "poll"
     assert rule.expires_at is not None
     assert rule.note == f"mock (from {world.incident.public_id})"
-    assert 'value="Not a loop: polling"' in labelled.content.decode()
     rule_page = f"{world.base}/policies/tools?pattern=search_web"
     assert f'href="{rule_page}"' in saved.content.decode().partition("Open its settings")[0]
     listed = world.client.get(f"{world.base}/policies")
     assert "This is fine 1 exception" in text(listed)
     assert re.search(
-        r"Tool search_web: Exempt it from detection from .*: mock · until \d\d \w{3} ", text(listed)
+        r"Tool search_web: Treat it as polling: higher limits apply from .*: mock · until \d\d \w{3} ",
+        text(listed),
     )
     assert f'href="{rule_page}"' in listed.content.decode()
     for number in range(8):
         assert ask(world.project, "afterwards", number).decision == "allow"
     assert "Undo exception" in text(saved)
-    assert "Exception undone" in text(world.client.post(f"{page}/exception/undo", follow=True))
-    assert "No exceptions" in text(world.client.get(f"{world.base}/policies"))
+    undo = {"ids": world.incident.loop.public_id, "action": "undo", "next": run_address(world.incident)}
+    assert "1 loop restored." in text(world.client.post(f"{world.base}/loops/act", undo, follow=True))
     assert not ToolOverride.objects.filter(pattern="search_web").exists()
-    undo = {"ids": world.incident.public_id, "action": "undo", "next": page}
-    world.client.post(f"{world.base}/incidents/act", undo)
+    assert "No exceptions" in text(world.client.get(f"{world.base}/policies"))
     world.incident.refresh_from_db()
     assert (world.incident.label, world.incident.label_reason) == ("", "")
 
 
-def test_not_a_loop_of_a_stopped_session_offers_to_resume(world):
+def test_only_this_run_is_fine_and_its_stopped_session_can_be_resumed(world):
     for number in range(16):
         arguments = f'{{"q":"{number % 2}"}}'
         verdict = ask(world.project, "edits", number, arguments=arguments, results=()).decision
@@ -541,28 +514,22 @@ def test_not_a_loop_of_a_stopped_session_offers_to_resume(world):
     assert cycle.decision == "stop"
     # Also the first call, which belongs to no whole lap.
     assert [call["number"] for call in cycle.evidence["calls"]] == [*range(1, cycle.last_call_number + 1)]
-    page = f"{world.base}/incidents/{cycle.public_id}"
-    act = {"ids": cycle.public_id, "action": "label:honest_repetition", "label": "false_alarm", "next": page}
-    labelled = world.client.post(f"{world.base}/incidents/act", act, follow=True)
+    labelled = fine(world, cycle, "run", reason="honest_repetition")
     assert own.filter(label="false_alarm").count() == 1
-    assert "1 incident labelled." in text(labelled)
-    listed = text(world.client.get(f"{world.base}/incidents?q=session:edits"))
+    assert "1 loop marked as fine." in text(labelled)
+    listed = text(world.client.get(f"{world.base}/loops/history?q=session:edits"))
     assert "active" not in listed.partition("edit")[2].partition("Export")[0]
-    # An exception has to help: with ignored arguments, these edits would only look more alike.
-    assert 'value="tool:ignore"' not in labelled.content.decode()
-    assert re.search(r"Raise the limit to \d+ repetitions", text(labelled))
+    world.session.refresh_from_db()
+    assert Session.objects.get(external_id="edits").policy_values  # until it ends
     assert "A stop of its session is still in force." in text(labelled)
-    resume = {"name": "edits", "action": "resume", "next": page}
+    resume = {"name": "edits", "action": "resume", "next": run_address(cycle)}
     resumed = world.client.post(f"{world.base}/session/act", resume, follow=True)
     assert "Session resumed." in text(resumed)
     assert "A stop of its session is still in force." not in text(resumed)
-    undone = world.client.post(
-        f"{world.base}/incidents/act",
-        {"ids": cycle.public_id, "action": "undo", "next": page},
-        follow=True,
-    )
-    assert "1 incident restored" in text(undone)
+    undo = {"ids": cycle.loop.public_id, "action": "undo", "next": run_address(cycle)}
+    assert "1 loop restored" in text(world.client.post(f"{world.base}/loops/act", undo, follow=True))
     assert not own.exclude(label="").exists()
+    assert not Session.objects.get(external_id="edits").policy_values
 
 
 def test_a_saved_override_changes_the_next_verdict_and_the_history_restores_it(world):
@@ -698,13 +665,13 @@ def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
 
 
 def test_the_audit_shows_actor_and_action_with_before_and_after(world):
-    world.client.post(f"{world.base}/incidents/act", {"action": "resolve", "ids": world.incident.public_id})
+    form = {"action": "done", "ids": world.incident.loop.public_id}
+    world.client.post(f"{world.base}/loops/act", form)
     shown = text(world.client.get(f"{world.base}/audit?q=action:incident.*"))
     assert world.user.get_username() in shown
     assert "incident.resolved" in shown
     assert "open → resolved" in shown
-    label = {"action": "label:poll", "label": "false_alarm", "ids": world.incident.public_id}
-    world.client.post(f"{world.base}/incidents/act", label)
+    world.client.post(f"{world.base}/loops/act", {**form, "action": "fine", "reason": "poll"})
     assert "Label: – → Not a loop" in text(world.client.get(f"{world.base}/audit"))
 
 
@@ -828,22 +795,15 @@ def test_a_session_without_compactions_shows_none(world):
     assert "ompacted" not in world.client.get(url).content.decode()
 
 
-def test_an_incident_that_is_not_a_loop_offers_only_to_remove_the_label(world):
-    page = f"{world.base}/incidents/{world.incident.public_id}"
-    act = {"ids": world.incident.public_id, "next": page}
-    world.client.post(f"{world.base}/incidents/act", act | {"action": "label:poll", "label": "false_alarm"})
-    shown = text(world.client.get(page))
-    assert "Nothing is left to do." in shown
-    header = (
-        world.client.get(page)
-        .content.decode()
-        .partition('<header class="page-head">')[2]
-        .partition("</header>")[0]
-    )
-    assert set(re.findall(r'name="action"\s+value="(\w+)"', header)) == {"label"}
-    world.client.post(f"{world.base}/incidents/act", act | {"action": "resolve"})
-    assert "Nothing is left to do." not in text(world.client.get(page))
-    assert 'value="reopen"' in world.client.get(page).content.decode()
+def test_a_loop_that_is_fine_offers_to_reopen_it(world):
+    fine(world, world.incident, "")
+    page = world.client.get(run_address(world.incident)).content.decode()
+    header = page.partition('<header class="page-head">')[2].partition("</header>")[0]
+    actions = re.findall(r'name="action"\s+value="([\w:]+)"', header)
+    assert "reopen" in actions
+    assert not {"done", "fine"} & {*actions}
+    world.client.post(f"{world.base}/loops/act", {"action": "reopen", "ids": world.incident.loop.public_id})
+    assert 'value="done"' in world.client.get(run_address(world.incident)).content.decode()
 
 
 def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stopped(world):

@@ -118,9 +118,9 @@ def test_signing_in_never_redirects_to_another_site(client, target):
 def test_after_signing_in_one_gets_the_page_one_wanted(client):
     project = make_project()
     make_member(project, username="ana")
-    wanted = f"/p/{project.slug}/incidents?q="
+    wanted = f"/p/{project.slug}/loops/history?q="
     asked = client.get(wanted)
-    assert asked["Location"] == f"/sign-in?next=/p/{project.slug}/incidents%3Fq%3D"
+    assert asked["Location"] == f"/sign-in?next=/p/{project.slug}/loops/history%3Fq%3D"
     assert send(client, "ana", "right horse", next=wanted)["Location"] == wanted
 
 

@@ -1,14 +1,13 @@
-"""Incidents: filters, counts, neighbours and exports."""
+"""Incidents: filters, neighbours and exports."""
 
 import pytest
 from django.utils import timezone
 
 from detection.filtering.language import FilterError
 from detection.selectors.filters import list_query
-from detection.selectors.incident_rows import STATUSES, IncidentRow
+from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.incidents import (
     ALL_INCIDENTS,
-    counts,
     get_incident,
     list_incidents,
     neighbours,
@@ -51,38 +50,6 @@ def test_false_alarms_are_found_by_their_reason(project, session, incident):
     assert found(project, "reason:poll,none") == {poll, bare}
     with pytest.raises(FilterError, match="`volatile_argument`"):
         found(project, "reason:nonce")
-
-
-def test_counts_and_the_list_agree_under_every_filter(project, incident):
-    for status in ("open", "open", "acknowledged", "snoozed", "ended", "resolved"):
-        for agent in ("triage", "coder"):
-            incident(status=status, agent=agent)
-    incident(status="ended", label="false_alarm", agent="coder", tool="grep")
-    for text in (
-        "",
-        "agent:coder",
-        "agent:coder tool:grep",
-        "TRI",
-        "detector:cycle",
-        "-agent:coder",
-        "count:>1000",
-    ):
-        counted = counts(project.pk, list_query(INCIDENTS, f"{text} is:open"))
-        for value in (*STATUSES, "not_a_loop"):
-            assert getattr(counted, value) == len(found(project, f"{text} is:{value}")), text
-        assert counted.all == len(found(project, text))
-        assert not counted.is_capped
-
-
-def test_among_many_incidents_the_open_ones_are_counted_exactly(project, incident, monkeypatch):
-    from detection.selectors import incidents
-
-    incident(status="open")
-    for _ in range(4):
-        incident(status="ended")
-    monkeypatch.setattr(incidents, "COUNTED_INCIDENTS", 3)
-    counted = counts(project.pk)
-    assert (counted.open, counted.ended, counted.all, counted.is_capped) == (1, 3, 3, True)
 
 
 def test_neighbours_are_the_same_loop_in_other_sessions(project, session, incident):

@@ -25,7 +25,6 @@ from detection.integrations.labels import NO_LABELS
 from detection.models import (
     Approval,
     AuditEntry,
-    Incident,
     Loop,
     Project,
     RememberedDecision,
@@ -108,9 +107,9 @@ class World:
         loops.assign_missing()
         return Loop.objects.get().public_id
 
-    def all_acknowledged(self, public_id):
-        keys = [Incident.objects.get(public_id=public_id).pk]
-        return bulk_actions.start(self.pk, "incidents", keys, "acknowledge", ANA, seconds=1)
+    def all_done(self, public_id):
+        keys = [Loop.objects.get(public_id=public_id).pk]
+        return bulk_actions.start(self.pk, keys, "done", ANA, verbs=fine.ACTIONS, seconds=1)
 
     def left(self):
         person = make_member(self.project)
@@ -307,9 +306,9 @@ def _changes(w):
         "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
         "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until=timezone.now() + timedelta(hours=1))),
         "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
-        "incidents.bulk_actions.start": (w.incident, lambda i: w.all_acknowledged(i)),
+        "incidents.bulk_actions.start": (w.loop, lambda i: w.all_done(i)),
         "incidents.bulk_actions.undo": (
-            lambda: w.all_acknowledged(w.incident()), lambda b: bulk_actions.undo(w.pk, b.public_id, ANA, seconds=1)
+            lambda: w.all_done(w.loop()), lambda b: bulk_actions.undo(w.pk, b.public_id, ANA, verbs=fine.ACTIONS, seconds=1)
         ),
         "incidents.loop_triage.assign": (w.loop, lambda p: loop_triage.assign(w.pk, p, ANA, make_member(w.project).username)),
         "incidents.loop_triage.comment": (w.loop, lambda p: loop_triage.comment(w.pk, p, ANA, "x")),

@@ -10,6 +10,7 @@ from django.utils import timezone
 from detection.models import AlertDestination, AlertRoute, Incident, Notification, Project
 from detection.services.alerting import alert_routes, delivery, destinations
 from detection.services.audit import Actor
+from detection.services.tracking import loops
 from tests.support.http_receiver import Receiver
 
 ANA = Actor("ana")
@@ -22,7 +23,11 @@ def make_incident(project: Project, **fields: Any) -> Incident:
         "tool": "search_web", "count": 4, "limit": 4, "window_seconds": 120, "decision": "block", "rung": "block", "first_seq": 1,
         "last_seq": 4, "ended_at": timezone.now(),
     }  # fmt: skip
-    return Incident.objects.create(project=project, **{**values, **fields})
+    incident = Incident(project=project, **{**values, **fields})
+    if incident.loop_id is None:
+        loops.assign([incident])
+    incident.save()
+    return incident
 
 
 def make_webhook(project: Project, receiver: Receiver, name: str = "hook") -> AlertDestination:

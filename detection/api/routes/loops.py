@@ -249,6 +249,7 @@ def accept_loop(request: ApiRequest, loop_id: str, body: Body[FineRequestSchema]
             body.reason,
             body.note,
             where=body.where,
+            run=body.run,
             expires_at=body.expires_at,
             siblings=body.siblings,
         ),

@@ -156,7 +156,12 @@ class FineRequestSchema(StrictSchema):
     """Why a loop is fine, and where."""
 
     where: Literal["", Where] = Field(
-        "", description="Where the exception applies. Empty for the label alone, without an exception."
+        "",
+        description="Where the exception applies. Empty for the label alone, without an exception. For `run`, only "
+        "that incident is labelled.",
+    )
+    run: Annotated[str, StringConstraints(max_length=64)] = Field(
+        "", description="Id of the incident that the exception is made from. Empty for the newest one."
     )
     reason: LabelReasonName = Field("", description=_FINE_REASON)
     note: Note = Field("", description="Note for the activity, and the reason of the exception.")

@@ -44,7 +44,7 @@ class Links:
 
     def __init__(self, listing: Listing, range: TimeRange, project: str) -> None:  # noqa: A002
         self._listing, self._range = listing, range
-        self._incidents = reverse("console:incidents", args=[project])
+        self._incidents = reverse("console:loop_history", args=[project])
         self._sessions = reverse("console:sessions", args=[project])
         self._whole = self._clipped(None, None)
 

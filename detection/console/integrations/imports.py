@@ -8,10 +8,10 @@ from typing import Any, cast
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import redirect, render
-from django.urls import reverse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
+from detection.console import permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.integrations.labels import LabelError, Labels, checked_tags
 from detection.models import ImportState, Role, TranscriptImport
@@ -183,9 +183,12 @@ def _summary(row: TranscriptImport) -> dict[str, Any] | None:
     """Return the stored summary, with links to this server's pages."""
     if row.summary is None:
         return None
-    url = reverse("console:incidents", args=[row.project.slug])
+    slug = row.project.slug
     summary: dict[str, Any] = row.summary
     return summary | {
-        "worst": [loop | {"url": f"{url}/{loop['url'].rpartition('/')[2]}"} for loop in summary["worst"]],
+        "worst": [
+            loop | {"url": permalinks.incident_url(slug, loop["url"].rpartition("/")[2])}
+            for loop in summary["worst"]
+        ],
         "share": summary["loop_calls"] / summary["calls"] if summary["calls"] else 0,
     }

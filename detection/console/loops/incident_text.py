@@ -49,7 +49,7 @@ STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "ende
 
 
 ACTIVITY = {
-    "opened": "Incident opened",
+    "opened": "Found",
     "reacted": "Reaction",
     "reacted_also": "Reaction",
     "escalated": "Escalated",
@@ -73,6 +73,7 @@ ACTIVITY = {
     "later": "Later",
     "done": "Done",
     **{f"fine:{reason.value}" if reason else "fine": "This is fine" for reason in LabelReason},
+    **{f"fine_run:{reason}" if reason else "fine_run": "This run is fine" for reason in LabelReason},
     "confirmed": "Confirmed: a loop",
     "label_removed": "Label removed",
     "labelled false_alarm": "Labelled not a loop",
@@ -437,6 +438,11 @@ class EvidenceLine:
     decision: str
     chip: str
     rung: str
+
+    @property
+    def verdict(self) -> str:
+        """The decision in words."""
+        return DID.get(self.decision, self.decision)
 
 
 def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceLine]:

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from datetime import timedelta
-from typing import Any, Final
+from typing import Final
 from urllib.parse import urlencode
 
 from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
-from detection.console import list_actions
-from detection.console.access import ProjectRequest, in_project, next_page
-from detection.console.list_actions import ListActions
-from detection.console.listing import Listing
-from detection.console.loops import loop_text
+from detection.console.access import ProjectRequest, in_project, missing_role, next_page
+from detection.console.listing import Listing, Tab
+from detection.console.loops import loop_actions, loop_text
 from detection.console.loops.incident_text import Part
+from detection.engine.detectors import detector_for
 from detection.filtering.language import parse, term
-from detection.models import Loop, Membership, Role
+from detection.models import Membership, Role
 from detection.selectors import bulk_actions
 from detection.selectors import loops as selector
 from detection.selectors.lists import INCIDENTS, LOOPS, ONLY_LOOPS
 from detection.selectors.loops import LoopRow
-from detection.services.exceptions import fine as service
+from detection.services.exceptions import fine
 from detection.services.projects import visits
 
 PAGE_ROWS: Final = 50
@@ -40,19 +37,12 @@ TABS: Final = (
 )
 _RARE: Final = ("later_but_firing",)
 """Tabs that are shown only when not empty."""
-SPANS: Final = {
-    "1h": timedelta(hours=1),
-    "8h": timedelta(hours=8),
-    "1d": timedelta(days=1),
-    "7d": timedelta(days=7),
-    "30d": timedelta(days=30),
-}
 BAR_WIDTH, BAR_GAP, TREND_HEIGHT = 3, 1, 20
 
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """A small bar chart of incidents over time."""
+    """A small bar chart of runs over time."""
 
     width: int
     height: int
@@ -69,7 +59,7 @@ def trend(numbers: tuple[int, ...], span: str = "24 hours") -> Trend:
         if number
     )
     total = sum(numbers)
-    label = f"{total:,} incident{'' if total == 1 else 's'} opened in {span}"
+    label = f"{total:,} run{'' if total == 1 else 's'} began in {span}"
     return Trend(len(numbers) * step - BAR_GAP, TREND_HEIGHT, "".join(bars), label)
 
 
@@ -82,9 +72,11 @@ class Line:
     state: str
     chip: str
     trend: Trend
+    others: tuple[str, ...] = ()
+    """Names of the detectors that found it beside the first."""
     incidents_url: str = ""
     costly_url: str = ""
-    """The incidents that its cost sums up, those that cost most first."""
+    """The runs that its cost sums up, those that cost most first."""
 
 
 def line_of(row: LoopRow) -> Line:
@@ -94,6 +86,7 @@ def line_of(row: LoopRow) -> Line:
         loop_text.sentence(row),
         *loop_text.state(row),
         trend(row.trend),
+        tuple(detector_for(kind).label for kind in row.found_by[1:]),
     )
 
 
@@ -124,14 +117,17 @@ def page(request: ProjectRequest) -> HttpResponse:
     found = listing.page(selector.list_loops, PAGE_ROWS)
     counts = selector.status_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
-    incidents_url = reverse("console:incidents", args=[project.slug])
+    incidents_url = reverse("console:loop_history", args=[project.slug])
     context = {
         "listing": listing,
         "last_visit_at": since,
         "changes": [(one.change, line_of(one.loop)) for one in selector.changes_since(project.pk, since)]
         if since
         else [],
-        "tabs": [tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE],
+        "tabs": [
+            *(tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE),
+            _history_tab(project.slug),
+        ],
         "closed": listing.query.only("is") in ("later", "later_but_firing", "fine"),
         "lines": [
             replace(
@@ -150,40 +146,45 @@ def page(request: ProjectRequest) -> HttpResponse:
         "all_url": listing.with_terms(without=("is",)),
         "matching": next((tab for tab in tabs if tab.is_current), None),
         "up_to": selector.newest_key(project.pk),
-        **list_actions.progress(
-            request, bulk_actions.shown(project.pk, "loops", request.user.get_username())
-        ),
+        **loop_actions.progress(request, bulk_actions.shown(project.pk, request.user.get_username())),
     }
     return render(request, "loops/page.html", context)
+
+
+def _history_tab(slug: str, *, is_current: bool = False) -> Tab:
+    return Tab("history", "History", reverse("console:loop_history", args=[slug]), None, False, is_current)
+
+
+def tabs_of(slug: str) -> list[Tab]:
+    """Return the tabs of the list for its history, which is one of them, without their numbers."""
+    address = reverse("console:loops", args=[slug])
+    tabs = [
+        Tab(
+            value,
+            words,
+            f"{address}?{urlencode({'q': str(term('is', value)) if value else ''})}",
+            None,
+            False,
+            False,
+        )
+        for value, words in TABS
+        if value not in _RARE
+    ]
+    return [*tabs, _history_tab(slug, is_current=True)]
 
 
 SAMPLE: Final = trend((0, 0, 0, 1, 0, 0, 2, 1, 0, 0, 3, 2, 0, 1, 4, 2, 0, 3, 5, 3, 1, 4, 6, 5))
 """The trend of the example that an empty list shows."""
 
 
-def _arguments_of(request: ProjectRequest, action: str, option: str) -> dict[str, Any]:
-    """Read the arguments of an action."""
-    if action == "later":
-        reason = request.POST.get("reason", "")[:300]
-        if option in SPANS:
-            return {"until": timezone.now() + SPANS[option], "reason": reason}
-        return {"until_worse": True, "reason": reason}
-    if action == "fine":
-        return {"reason": option, "note": request.POST.get("note", "")[:1000]}
-    if action == "assign":
-        me = request.user.get_username()
-        return {"assignee": me if option == "me" else request.POST.get("assignee", "")}
-    return {}
-
-
-ACTIONS: Final = ListActions(LOOPS, "loop", Loop, selector.matching_keys, service, _arguments_of)
-
-
 @in_project(Role.OPERATOR)
 @require_POST
 def act(request: ProjectRequest) -> HttpResponse:
     """Apply an action to loops and offer undo."""
-    return list_actions.act(request, ACTIONS)
+    saves = request.POST.get("action") == "fine" and request.POST.get("where", "") not in ("", fine.RUN)
+    if saves and not request.membership.allows(Role.ADMIN):
+        return missing_role(request, Role.ADMIN)
+    return loop_actions.act(request)
 
 
 @in_project(Role.VIEWER)

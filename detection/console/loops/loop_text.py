@@ -83,7 +83,6 @@ class SharedLine:
     is_shared: bool
     words: str
     values: tuple[SharedValue, ...]
-    more: int
 
 
 def shown_loops(kind: str, facts: Mapping[str, SharedFact]) -> list[str]:
@@ -124,7 +123,6 @@ def _line(fact: SharedFact, arguments: Mapping[str, str]) -> SharedLine:
         fact.is_shared,
         words,
         values,
-        fact.distinct - len(values) if values else 0,
     )
 
 
@@ -132,7 +130,7 @@ def conclusion(facts: Mapping[str, SharedFact]) -> str:
     """Return one or two sentences on what the incidents have in common and what to check first."""
     total = facts["session_name"].total
     if facts["session_name"].distinct < _MANY:
-        return "All incidents are from one session. Incidents in more sessions will show what they share."
+        return "All runs are from one session. Runs in more sessions will show what they share."
     shared = [
         f"{_NAMES[name].lower()} {_name(fact)}" for name, fact in _suspects(facts).items() if fact.is_shared
     ]
@@ -144,10 +142,20 @@ def conclusion(facts: Mapping[str, SharedFact]) -> str:
     said = (
         f"All {total:,} share {' and '.join(shared)}"
         if shared
-        else f"The {total:,} incidents share no tool, agent or model"
+        else f"The {total:,} runs share no tool, agent or model"
     )
     said += f"; {', '.join(mostly)}." if mostly else "."
     return f"{said} {_advice(facts)}".strip()
+
+
+def judgement(row: LoopRow, facts: Mapping[str, SharedFact]) -> tuple[str, str]:
+    """Return what is broken and why it seems so, if the runs say it: the same errors whoever calls the tool."""
+    tool, agent, model = (facts[name] for name in ("tool", "agent", "model"))
+    if not (row.results == "errors" and tool.is_shared and max(agent.distinct, model.distinct) >= _MANY):
+        return "", ""
+    what = "agents" if agent.distinct >= _MANY else "models"
+    number = agent.distinct if agent.distinct >= _MANY else model.distinct
+    return "The tool is broken, not the agents:", f"{number:,} {what} fail alike."
 
 
 def _suspects(facts: Mapping[str, SharedFact]) -> dict[str, SharedFact]:

@@ -1,4 +1,4 @@
-"""Exceptions: the form on an incident, the exceptions that were saved, and their undo."""
+"""Exceptions that were saved, and their undo; `loops.fine_page` has the form that creates them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
-from django.shortcuts import redirect
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST
@@ -18,14 +17,11 @@ from django.views.decorators.http import require_POST
 from detection.console import permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.loops import incident_text
-from detection.console.policies.policy_pages import expiry_of
 from detection.engine.scopes import Scope
 from detection.models import AuditEntry, Incident, IncidentActivity, Project, Role
-from detection.models.incidents import LabelReason
 from detection.selectors import incidents as selector
 from detection.services.errors import NotFound, ServiceError
 from detection.services.exceptions import exceptions
-from detection.services.policies import overrides
 
 MAX_EXCEPTIONS = 200
 
@@ -71,29 +67,14 @@ def saved(project: Project) -> list[SavedException]:
     ]
 
 
-def form_of(incident: Incident) -> dict[str, Any]:
-    """Return the context of the exception form: options, narrowest scope first, and which fit the label's reason."""
-    options = exceptions.narrowest_first(incident, exceptions.options(incident))
-    by_scope: dict[str, list[Any]] = {}
-    for option in options:
-        by_scope.setdefault(option.where, []).append(option)
+def saved_of(incident: Incident) -> dict[str, Any]:
+    """Return the context of the exception that was saved from an incident, if there is one."""
     current = exceptions.current(incident)
     is_changed = current is not None and bool(exceptions.changed_since(incident.project_id, [current]))
     return {
-        "exception_options": by_scope,
-        "max_reach": exceptions.MAX_REACH,
-        "reach_days": exceptions.REACH_DAYS,
-        "has_session_option": any(option.change.session for option in options),
-        "suggested": exceptions.best(_lasting(incident, options), incident.label_reason),
-        "preselected_expiry": exceptions.expiry_of(incident.label_reason),
-        "exception_reason": exceptions.reason_of(incident),
-        "argument_names": exceptions.varying_arguments(incident),
         "current_exception": current,
         "exception_url": _url_of(incident, current),
         "is_exception_changed_since": is_changed,
-        "may_create_exception": current is None or is_changed,
-        "label_reasons": [one for one in LabelReason.choices if one[0]],
-        "reason_words": incident.get_label_reason_display() if incident.label_reason else "",
     }
 
 
@@ -124,37 +105,6 @@ def _url_of(incident: Incident, current: IncidentActivity | None) -> str:
     if current is None or incident.project is None:
         return ""
     return _urls(incident.project.slug, [current]).get(current.pk, "")
-
-
-def _lasting(incident: Incident, options: list[exceptions.ExceptionOption]) -> list[Any]:
-    """Return the options that still apply: one for a stopped session applies only after it is resumed."""
-    is_stopped = incident.session is None or incident.session.stopped_at is not None
-    return [one for one in options if not (is_stopped and one.change.session)] or options
-
-
-@in_project(Role.ADMIN)
-@require_POST
-def create_exception(request: ProjectRequest, public_id: str) -> HttpResponse:
-    """Save an exception from an incident; the page then offers to undo it."""
-    option = request.POST.get("option", "")
-    try:
-        entry = exceptions.create_exception(
-            request.project.pk,
-            public_id,
-            actor_of(request),
-            option,
-            arguments=request.POST.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None,
-            note=request.POST.get("note", "").strip()[: overrides.MAX_NOTE_CHARACTERS],
-            # An exception of a session ends with it.
-            expires_at=None if option.startswith("session:") else expiry_of(request),
-        )
-        what = entry.note.partition(" (")[0]
-        messages.success(request, f"Exception saved. {what}. It takes effect on the next call.")
-    except NotFound:
-        raise Http404 from None
-    except ServiceError as error:
-        messages.error(request, error.detail)
-    return redirect("console:incident", request.project.slug, public_id)
 
 
 @in_project(Role.ADMIN)

@@ -163,5 +163,5 @@ def _incidents_url(request: ProjectRequest, scope: str) -> str:
     else:
         backend, _, model = name.partition("/")
         terms += [language.term("backend", backend), language.term("model", model)]
-    address = reverse("console:incidents", args=[request.project.slug])
+    address = reverse("console:loop_history", args=[request.project.slug])
     return f"{address}?{urlencode({'q': ' '.join(map(str, terms)), 'range': '90d'})}"

@@ -29,7 +29,7 @@ from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
 from detection.selectors.incidents import get_incident
 from detection.selectors.pages import BadCursor
-from detection.services.errors import NotFound, ServiceError
+from detection.services.errors import Invalid, NotFound, ServiceError
 from detection.services.exceptions import exceptions
 from detection.services.policies import overrides
 from detection.services.policies.documents import RULE_FACTS
@@ -125,8 +125,13 @@ def change_of(request: ProjectRequest) -> PolicyChange:
         incident = get_incident(request.project.pk, given["exception_of"][:64])
         if incident is None:
             raise Http404
-        names = given.getlist("ignore")[: exceptions.MAX_ARGUMENTS] or None
-        return exceptions.find(incident, given.get("option", ""), names).change
+        where = given.get("where", "")
+        option = (
+            exceptions.where(incident, where, given.get("reason", "")) if where in exceptions.PLACES else None
+        )
+        if option is None:
+            raise Invalid("Nothing is saved for this choice, so there is nothing to try.", field="where")
+        return option.change
     values = {
         (setting := name.removeprefix(PREFIX)): typed_value(FIELDS.get(setting), text)
         for name, text in ((name, str(text)) for name, text in given.items())

@@ -158,7 +158,7 @@ def _incidents_url(request: ProjectRequest, session: Session) -> str:
     query = urlencode(
         {"q": language.write([language.Term("session", (language.exact(session.external_id),))])}
     )
-    return f"{reverse('console:incidents', args=[request.project.slug])}?{query}"
+    return f"{reverse('console:loop_history', args=[request.project.slug])}?{query}"
 
 
 def _refreshed(run: Navigator) -> list[str]:

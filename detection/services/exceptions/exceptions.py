@@ -55,7 +55,6 @@ MAX_ARGUMENTS: Final = 20
 REACH_DAYS: Final = 30
 MAX_REACH: Final = 2_000
 """Sessions that are looked at, the newest ones."""
-_FOR_A_DAY: Final = "1d"
 _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.POLL: ("tool:poll",),
     LabelReason.VOLATILE_ARGUMENT: ("tool:ignore", "session:raise", "tool:raise"),
@@ -81,6 +80,8 @@ class ExceptionOption:
         The settings that it sets with their values, where the words do not name them.
     sessions
         How many sessions of the last `REACH_DAYS` its scope has, as `narrowest_first` counts them.
+    sets
+        The settings that it adds to those of the scope; None for facts about a tool.
     """
 
     id: str
@@ -88,6 +89,7 @@ class ExceptionOption:
     change: PolicyChange
     settings: tuple[str, ...] = ()
     sessions: int = 1
+    sets: Mapping[str, Any] | None = None
 
     @property
     def where(self) -> str:
@@ -150,6 +152,7 @@ def options(
                 words,
                 PolicyChange(SESSION, {**stored, **values}, session.external_id),
                 labels,
+                sets=values,
             )
             for name, words, values, labels in effects
         ]
@@ -158,7 +161,9 @@ def options(
         row = rows_at(incident.project_id, scope).in_effect().first()
         stored = stored_values(row.values) if row else {}
         found += [
-            ExceptionOption(f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels)
+            ExceptionOption(
+                f"{scope.kind}:{name}", words, PolicyChange(scope, {**stored, **values}), labels, sets=values
+            )
             for name, words, values, labels in effects
         ]
     return found
@@ -270,11 +275,6 @@ def reason_of(incident: Incident) -> str:
         return ""
     label = LabelReason(incident.label_reason).label.partition(":")[0]
     return f"Not a loop: {label.lower()}" if incident.label_reason else "Not a loop"
-
-
-def expiry_of(reason: str) -> str:
-    """Return the suggested lifetime of an exception for a reason; empty for no expiry."""
-    return _FOR_A_DAY if reason == LabelReason.BROKEN_TOOL else ""
 
 
 def find(incident: Incident, option_id: str, arguments: Sequence[str] | None = None) -> ExceptionOption:
@@ -543,6 +543,7 @@ def _of_tool(
             words,
             PolicyChange(scope, one.values, rule=one),
             _labels(tool_limits) if name == "raise" else (),
+            sets=tool_limits if name == "raise" else None,
         )
         for name, (words, one) in found.items()
     ]

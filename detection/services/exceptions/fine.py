@@ -23,7 +23,12 @@ from detection.services.incidents.loop_triage import (
     latest_activity,
 )
 
-__all__ = ["ACTIONS", "bulk", "changed_since", "choices", "comment", "fine", "latest_activity", "undo"]
+__all__ = [
+    "ACTIONS", "PLACES", "bulk", "changed_since", "choices", "comment", "fine", "latest_activity", "run_of", "undo",
+]  # fmt: skip
+
+
+RUN: Final = "run"
 
 
 class FinePlace(NamedTuple):
@@ -33,15 +38,20 @@ class FinePlace(NamedTuple):
     option: ExceptionOption
 
 
-def choices(project_id: int, public_id: str, reason: str = "") -> list[FinePlace]:
-    """Return where a loop may be fine, narrowest first, each with the exception of its newest incident.
+def choices(project_id: int, public_id: str, reason: str = "", run: str = "") -> list[FinePlace]:
+    """Return where a loop may be fine, narrowest first, each with the exception of an incident.
+
+    Parameters
+    ----------
+    run
+        Id of the incident; empty for the newest one.
 
     Raises
     ------
     NotFound
-        Without incidents.
+        Without incidents, or if it has not this one.
     """
-    incident = _newest(project_id, public_id)
+    incident = run_of(project_id, public_id, run)
     found = [(place, exceptions.where(incident, place, reason)) for place in PLACES]
     return [FinePlace(place, option) for place, option in found if option is not None]
 
@@ -54,6 +64,7 @@ def fine(
     note: str = "",
     *,
     where: str = "",
+    run: str = "",
     expires_at: datetime | None = None,
     siblings: bool = True,
     seconds: float = IN_REQUEST_SECONDS,
@@ -65,7 +76,10 @@ def fine(
     reason
         Why, one of `LabelReason`; empty without a reason.
     where
-        One of `PLACES`; empty for no exception.
+        One of `PLACES`; empty for no exception. For `run`, only that incident is labelled, and the exception, which a
+        session that has ended does not need, is for its session.
+    run
+        Id of the incident that the exception is made from; empty for the newest one.
     expires_at
         End of the exception; None for none. One for a run ends with its session.
     siblings
@@ -83,30 +97,41 @@ def fine(
         if expires_at is not None or not siblings:
             raise Invalid("`where` is required: it says where the exception applies.", field="where")
         return loop_triage.fine(project_id, public_id, actor, reason, note, seconds=seconds)
-    incident = _newest(project_id, public_id)
+    incident = run_of(project_id, public_id, run)
     option = exceptions.where(incident, where, reason) if where in PLACES else None
-    if option is None:
+    is_one_run = where == RUN
+    if option is None and not is_one_run:
         names = ", ".join(choice.where for choice in choices(project_id, public_id, reason))
         raise Invalid(f"`where` must be one of {names}.", field="where")
     because = note.strip() or (LabelReason(reason).label.partition(":")[0] if reason else "")
     with transaction.atomic():
-        entry = exceptions.create_exception(
-            project_id, incident.public_id, actor, option.id, note=because, expires_at=expires_at
-        )
+        entry = None
+        if option is not None:
+            entry = exceptions.create_exception(
+                project_id, incident.public_id, actor, option.id, note=because, expires_at=expires_at
+            )
         change = loop_triage.start_fine(
             project_id,
             public_id,
             actor,
             reason,
-            note or entry.note,
-            excepted=incident.public_id,
+            note or (entry.note if entry else ""),
+            excepted=incident.public_id if entry else "",
             siblings=siblings,
+            only=incident if is_one_run else None,
         )
     return loop_triage.finish(project_id, public_id, change, seconds)
 
 
-def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_REQUEST_SECONDS) -> Loop:
-    """Undo the last action of the same person on a loop, with the exception that it saved.
+def undo(
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    *,
+    seconds: float = IN_REQUEST_SECONDS,
+    of: int | None = None,
+) -> Loop:
+    """Undo the last action of the same person on a loop, with the exception that it saved; see `loop_triage.undo`.
 
     Settings that were changed since the exception stay.
 
@@ -119,8 +144,8 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN_R
     """
     rows = Loop.objects.filter(project_id=project_id)
     loop = rows.filter(public_id=public_id).first() if "\x00" not in public_id else None
-    last = loop_triage.undoable(loop, actor.name) if loop is not None else None
-    undone = loop_triage.undo(project_id, public_id, actor, seconds=seconds)
+    last = loop_triage.undoable(loop, actor.name, is_timed=of is None) if loop is not None else None
+    undone = loop_triage.undo(project_id, public_id, actor, seconds=seconds, of=of)
     if last is not None and (excepted := _excepted(last)):
         with suppress(Conflict, NotFound):
             exceptions.undo_exception(project_id, excepted, actor)
@@ -131,9 +156,14 @@ def _excepted(change: LoopActivity) -> str:
     return str(change.before.get("excepted", ""))
 
 
-def _newest(project_id: int, public_id: str) -> Incident:
-    rows = Incident.objects.select_related("session").filter(project_id=project_id)
-    found = rows.filter(loop__public_id=public_id).order_by("-last_seen_at", "-pk").first()
+def run_of(project_id: int, public_id: str, run: str = "") -> Incident:
+    """Return an incident of a loop, or its newest one; `NotFound` if there is none."""
+    if "\x00" in public_id + run:
+        raise NotFound
+    rows = Incident.objects.select_related("session").filter(project_id=project_id, loop__public_id=public_id)
+    if run:
+        rows = rows.filter(public_id=run)
+    found = rows.order_by("-last_seen_at", "-pk").first()
     if found is None:
         raise NotFound
     return found

@@ -1,4 +1,4 @@
-"""Carries out an action of a person on many incidents or loops: row by row, resumable, with progress and undo.
+"""Carries out a verb of a person on many loops: one by one, resumable, with progress and undo.
 
 A request carries out as much as fits into its time, usually all. A worker continues with the rest, and after a crash.
 """
@@ -6,7 +6,7 @@ A request carries out as much as fits into its time, usually all. A worker conti
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
@@ -14,11 +14,11 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from detection.models import BulkAction, Incident, Loop
+from detection.models import BulkAction, Loop
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
-from detection.services.incidents import loop_triage, triage
+from detection.services.incidents import triage
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -29,31 +29,31 @@ BATCH: Final = 50
 CLAIM: Final = timedelta(seconds=60)
 UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
-_TIMES: Final = ("until",)
+_TIMES: Final = ("until", "expires_at")
 _SWEEPING: Final = ("assign", "done", "fine", "confirm", "reopen")
-_MODELS: Final[dict[str, type[Incident | Loop]]] = {"incidents": Incident, "loops": Loop}
-_ACTIONS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
-    "incidents": {name: action for name, action in triage.ACTIONS.items() if name != "undo"},
-    "loops": {name: action for name, action in loop_triage.ACTIONS.items() if name != "undo"},
-}
+Verbs = Mapping[str, Callable[..., Any]]
+LIST: Final = "loops"
+"""The list whose rows are changed."""
 
 
 def start(
     project_id: int,
-    list_name: str,
     targets: Sequence[int],
     action: str,
     actor: Actor,
     *,
+    verbs: Verbs,
     seconds: float,
     **arguments: Any,
 ) -> BulkAction:
-    """Apply an action to rows of a list, for at most some seconds; a worker continues.
+    """Apply an action to loops, for at most some seconds; a worker continues.
 
     Parameters
     ----------
     targets
-        Primary keys of rows of the project, at most `MAX_TARGETS`; others are counted as ``not_found``.
+        Primary keys of loops of the project, at most `MAX_TARGETS`; others are counted as ``not_found``.
+    verbs
+        What can be done with a loop, by name, with ``undo``.
 
     Raises
     ------
@@ -62,19 +62,20 @@ def start(
     Conflict
         ``bulk_action_running`` while another one of the list is carried out: a second submission of the same one, too.
     """
-    if action not in _ACTIONS[list_name]:
-        raise Invalid(f"`action` must be one of {', '.join(_ACTIONS[list_name])}.", field="action")
+    names = [name for name in verbs if name != "undo"]
+    if action not in names:
+        raise Invalid(f"`action` must be one of {', '.join(names)}.", field="action")
     if not 1 <= len(targets) <= MAX_TARGETS:
-        raise Invalid(f"An action can be applied to 1 to {MAX_TARGETS:,} rows.", field="ids")
+        raise Invalid(f"An action can be applied to 1 to {MAX_TARGETS:,} loops.", field="ids")
     row = BulkAction(
         project_id=project_id,
-        list=list_name,
+        list=LIST,
         action=action,
         arguments={name: _plain(value) for name, value in arguments.items()},
         targets=[*targets],
     )
     _store_new(row, actor)
-    _carry_out(row, seconds)
+    _carry_out(row, verbs, seconds)
     return row
 
 
@@ -92,8 +93,8 @@ def _store_new(row: BulkAction, actor: Actor) -> None:
         ) from error
 
 
-def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> BulkAction:
-    """Undo an action of the same person on exactly the rows that it changed, and stop it if it is running.
+def undo(project_id: int, public_id: str, actor: Actor, *, verbs: Verbs, seconds: float) -> BulkAction:
+    """Undo an action of the same person on exactly the loops that it changed, and stop it if it is running.
 
     Later changes by others are kept.
 
@@ -113,13 +114,13 @@ def undo(project_id: int, public_id: str, actor: Actor, *, seconds: float) -> Bu
             row.save(update_fields=["finished_at"])
         # Another process can be within a batch that it has not counted yet.
         reached = row.targets[: row.done + BATCH]
-        change = BulkAction(project_id=project_id, list=row.list, action="undo", targets=reached, reverts=row)
+        change = BulkAction(project_id=project_id, list=LIST, action="undo", targets=reached, reverts=row)
         _store_new(change, actor)
-    _carry_out(change, seconds)
+    _carry_out(change, verbs, seconds)
     return change
 
 
-def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> None:
+def _carry_out(row: BulkAction, verbs: Verbs, seconds: float, *, continues: bool = False) -> None:
     """Carry out an action that this process has claimed; a few milliseconds for each row.
 
     A resumed action may have changed rows of its first batch that were not counted before the process ended.
@@ -131,14 +132,12 @@ def _carry_out(row: BulkAction, seconds: float, *, continues: bool = False) -> N
     while True:
         batch = row.targets[row.done : row.done + BATCH]
         names = dict(
-            _MODELS[row.list]
-            .objects.filter(project_id=row.project_id, pk__in=batch)
-            .values_list("pk", "public_id")
+            Loop.objects.filter(project_id=row.project_id, pk__in=batch).values_list("pk", "public_id")
         )
         changed = _changed_of(row, batch) if continues else frozenset()
         continues = False
         for pk in batch:
-            code = "done" if pk in changed else _apply(row, names[pk]) if pk in names else "not_found"
+            code = "done" if pk in changed else _apply(row, verbs, names[pk]) if pk in names else "not_found"
             row.changed += code == "done"
             if code != "done" and not _is_untouched(row, code, pk):
                 row.failures[code] = row.failures.get(code, 0) + 1
@@ -177,22 +176,20 @@ def _itself(row: BulkAction) -> QuerySet[BulkAction]:
     return BulkAction.objects.filter(project_id=row.project_id, pk=row.pk)
 
 
-def _apply(row: BulkAction, public_id: str) -> str:
-    """Change one row; returns ``done`` or the code of the error."""
+def _apply(row: BulkAction, verbs: Verbs, public_id: str) -> str:
+    """Change one loop; returns ``done`` or the code of the error."""
     actor = Actor(row.actor, row.actor_user_id, bulk_action_id=row.pk)
     try:
         if row.reverts is not None:
-            _undo_one(row, row.reverts, public_id, actor)
+            _undo_one(row, row.reverts, verbs, public_id, actor)
         else:
             arguments = {
                 name: datetime.fromisoformat(value) if name in _TIMES and value else value
                 for name, value in row.arguments.items()
             }
-            if row.list == "incidents":
-                arguments["note"] = f"with {row.public_id}"
-            elif row.action in _SWEEPING:
+            if row.action in _SWEEPING:
                 arguments["seconds"] = 0.0
-            _ACTIONS[row.list][row.action](row.project_id, public_id, actor, **arguments)
+            verbs[row.action](row.project_id, public_id, actor, **arguments)
     except ServiceError as error:
         return error.code
     return "done"
@@ -206,8 +203,7 @@ def _is_untouched(row: BulkAction, code: str, pk: int) -> bool:
 
 def _changed_of(row: BulkAction, keys: Sequence[int]) -> frozenset[int]:
     """Return the rows that an action has changed."""
-    of = "loop" if row.list == "loops" else "incident"
-    return frozenset(_touched(row).filter(**{f"{of}__in": keys}))
+    return frozenset(_touched(row).filter(loop__in=keys))
 
 
 def _count(row: BulkAction) -> None:
@@ -218,9 +214,7 @@ def _count(row: BulkAction) -> None:
 
 def _touched(row: BulkAction) -> QuerySet[Any, int]:
     """Return the rows that an action has changed."""
-    if row.list == "loops":
-        return row.loop_activity.values_list("loop", flat=True)
-    return row.incident_activity.values_list("incident", flat=True)
+    return row.loop_activity.values_list("loop", flat=True)
 
 
 def unchanged(row: BulkAction) -> int:
@@ -228,29 +222,26 @@ def unchanged(row: BulkAction) -> int:
     return 0 if row.reverts is not None else row.total - row.changed - sum(row.failures.values())
 
 
-def _undo_one(row: BulkAction, reverted: BulkAction, public_id: str, actor: Actor) -> None:
-    if row.list == "incidents":
-        triage.undo(row.project_id, public_id, actor, of={"bulk_action_id": reverted.pk})
-        return
+def _undo_one(row: BulkAction, reverted: BulkAction, verbs: Verbs, public_id: str, actor: Actor) -> None:
     changes = reverted.loop_activity.filter(loop__public_id=public_id)
     change = changes.order_by("-at", "-id").first()
     if change is None:
         raise Conflict("The loop was not changed.", code="nothing_to_undo")
-    loop_triage.undo(row.project_id, public_id, actor, seconds=0.0, of=change.pk)
+    verbs["undo"](row.project_id, public_id, actor, seconds=0.0, of=change.pk)
 
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
 
 
-def carry_out_waiting() -> int:
+def carry_out_waiting(verbs: Verbs) -> int:
     """Continue actions that requests did not finish; returns how many. One query by an empty index if none."""
     total = 0
     free = Q(claimed_until=None) | Q(claimed_until__lt=timezone.now())
     for row in BulkAction.objects.filter(free, finished_at=None).order_by("pk").only("project_id"):
         if _itself(row).filter(free, finished_at=None).update(claimed_until=timezone.now() + CLAIM):
             claimed = _itself(row).select_related("reverts").get()
-            _carry_out(claimed, IN_WORKER_SECONDS, continues=True)
+            _carry_out(claimed, verbs, IN_WORKER_SECONDS, continues=True)
             total += 1
     return total
 

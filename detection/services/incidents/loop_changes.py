@@ -50,6 +50,8 @@ SWEEPING: Mapping[str, tuple[Q, _Change]] = {
     "done": (Q(status__in=_UNFINISHED), triage.resolve),
     "fine": (~Q(label=IncidentLabel.FALSE_ALARM), _label(IncidentLabel.FALSE_ALARM)),
     **{f"fine:{reason}": _fine(reason) for reason in LabelReason.values if reason},
+    "fine_run": (~Q(label=IncidentLabel.FALSE_ALARM), _label(IncidentLabel.FALSE_ALARM)),
+    **{f"fine_run:{reason}": _fine(reason) for reason in LabelReason.values if reason},
     "confirmed": (~Q(label=IncidentLabel.TRUE_LOOP), _label(IncidentLabel.TRUE_LOOP)),
     "label_removed": (~Q(label=IncidentLabel.NONE), _label(IncidentLabel.NONE)),
 }

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.db.models import Max
 from django.utils import timezone
 
-from detection.models import Loop, LoopActivity, Membership
+from detection.models import Incident, Loop, LoopActivity, Membership
 from detection.models.incidents import IncidentLabel, LabelReason
 from detection.services import loop_activity
 from detection.services.alerting import postponing, silences
@@ -210,6 +210,7 @@ def start_fine(
     *,
     excepted: str = "",
     siblings: bool = True,
+    only: Incident | None = None,
 ) -> LoopActivity | None:
     """Record that a loop is fine, in the transaction of its exception; `finish` labels the incidents.
 
@@ -219,7 +220,16 @@ def start_fine(
         Id of the incident whose exception was saved.
     siblings
         Whether to label the incidents.
+    only
+        The one incident that is labelled; the loop itself stays as it is.
     """
+    if only is not None:
+        with _locked(project_id, public_id) as loop:
+            return _change(
+                loop, actor, f"fine_run:{reason}" if reason else "fine_run", _checked_note(note),
+                kept={"excepted": excepted} if excepted else None,
+                done_up_to=only.pk - 1, last_incident=only.pk, finished_at=None, claimed_until=loop_changes.claim(),
+            )  # fmt: skip
     action = f"fine:{reason}" if reason else "fine"
     if not siblings:
         with _locked(project_id, public_id) as loop:
