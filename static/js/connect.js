@@ -28,6 +28,7 @@ function check(key) {
 
 if (input) {
   input.value = known;
+  if (known) box.closest("details").open = true; // the snippets with the key of this tab
   check(known);
   input.addEventListener("input", () => {
     const key = input.value.trim();

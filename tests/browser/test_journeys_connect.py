@@ -96,7 +96,7 @@ def test_held_calls_are_answered_from_another_page(walk, page, project):
     walk.begin("settings")
     walk.click("button", "Answer")
     walk.click("button", "Skip all 3")
-    expect(page.locator(".toast")).to_contain_text("You skipped 3 held calls.")
+    expect(page.locator(".toast", has_text="You skipped 3 held calls.")).to_be_visible()
     assert {*Approval.objects.values_list("state", flat=True)} == {"decided"}
     assert walk.clicks == 2
     assert walk.noise == []
@@ -109,7 +109,7 @@ def test_held_calls_are_answered_on_a_phone(walk, page, project):
     expect(page.locator("#attention")).to_contain_text("3 held")
     walk.click("button", "Answer")
     walk.click("button", "Skip all 3")
-    expect(page.locator(".toast")).to_contain_text("You skipped 3 held calls.")
+    expect(page.locator(".toast", has_text="You skipped 3 held calls.")).to_be_visible()
     page.goto(f"{walk.site.url}/p/support/approvals")
     page.wait_for_url("**/p/support/now")
 

@@ -62,7 +62,8 @@ def test_connect_says_that_a_key_is_not_one_of_this_project(site, world, page):
     other = projects.create_project(Actor("ben", world.user.pk), name="Other")
     keys_by_project = {one: keys.create_key(one, "k", SYSTEM) for one in (world.project, other)}
     sign_in(page, site, world.user)
-    page.goto(f"{site.url}{world.base}/connect")
+    page.goto(f"{site.url}{world.base}/connect/guides/api")
+    page.get_by_text("By hand").click()
     field, foreign = page.get_by_label("Key for the snippets"), page.get_by_text("is not one of this project")
     expect(foreign).to_be_hidden()
     for project, (_, token) in keys_by_project.items():
