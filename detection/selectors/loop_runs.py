@@ -136,8 +136,8 @@ def bars_of(loop: Loop, first: datetime) -> RunBars:
     )
     looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR)
     fate = Case(
-        When(looping, then=Value(LOOPING)),
         When(decision="stop", was_guarded=True, then=Value(STOPPED)),
+        When(looping, then=Value(LOOPING)),
         default=Value(WENT_ON),
         output_field=CharField(),
     )

@@ -100,7 +100,7 @@ def check_the_screens(screens: Client, project: Project) -> None:
     )  # without one there is no form
     assert "Bursts" in text("console:new_alert_route", project.slug)
     assert "Bursts" in text("console:alerts", project.slug, query="?tab=silences")
-    policies = text("console:policies", project.slug)
+    policies = text("console:policy_settings", project.slug)
     assert "Limit for bursts" in policies
     assert "set_burst_max_calls" in policies
     assert "set_burst_max_calls" in text("console:session", project.slug, "s-1", query="?tab=settings")
