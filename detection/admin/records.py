@@ -36,10 +36,10 @@ from detection.selectors.session_rows import SessionRow
 from detection.services.gateway.prices import AMOUNTS
 
 AREAS = (
-    "account", "agent", "agent_message", "approval", "backend", "containment", "contents", "demo", "destination",
-    "import", "incident", "invitation", "judge", "key", "loop", "member", "message_template", "notification",
-    "operator", "policy", "price", "project", "retention", "route", "session", "silence", "suggestion", "view",
-    "what_if",
+    "account", "agent", "agent_message", "approval", "backend", "containment", "contents", "demo",
+    "destination", "import", "incident", "invitation", "judge", "key", "loop", "member", "message_template",
+    "notification", "operator", "policy", "price", "project", "report", "retention", "route", "session",
+    "silence", "suggestion", "view", "what_if",
 )  # fmt: skip
 
 

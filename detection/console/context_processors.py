@@ -46,6 +46,7 @@ _STEPS_SECONDS = 10.0
 _steps_cache: RecentCache[tuple[float, SetUp]] = RecentCache(256)
 
 SECTION_OF = {
+    "reports": "insights",
     **dict.fromkeys(("loop", "loop_history", "loop_fine", "loops_fine"), "loops"),
     **dict.fromkeys(("session", "session_by_name", "held"), "sessions"),
     **dict.fromkeys(

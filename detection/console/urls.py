@@ -16,7 +16,7 @@ from detection.console.accounts import (
 from detection.console.alerting import alert_pages, alert_routes
 from detection.console.approvals import decisions, held_groups, held_page
 from detection.console.gateway import backends, prices, traffic
-from detection.console.insights import board, fleet
+from detection.console.insights import board, fleet, reports
 from detection.console.integrations import (
     base_urls,
     client_wheel,
@@ -65,6 +65,7 @@ urlpatterns = [
     path("sign-out", preferences.sign_out, name="sign_out"),
     path("preferences", preferences.page, name="preferences"),
     path("projects", fleet.page, name="projects"),
+    path("reports/<str:token>", reports.page, name="report"),
     path("invitations/<str:token>", invitations.page, name="invitation"),
     path(_PROJECT, home.project, name="project"),
     path(_PROJECT + "attention", attention.attention, name="attention"),
@@ -138,6 +139,7 @@ urlpatterns = [
     path(_PROJECT + "alerts/routes/<str:public_id>", alert_routes.page, name="alert_route"),
     path(_PROJECT + "alerts/notifications/<str:public_id>", alert_pages.notification, name="notification"),
     path(_PROJECT + "insights", board.page, name="insights"),
+    path(_PROJECT + "insights/reports", reports.links_page, name="reports"),
     path(_PROJECT + "statistics", board.earlier_address, name="statistics"),
     path(_PROJECT + "connect", connect.page, name="connect"),
     path(_PROJECT + "connect/attempts", connect.attempts, name="connect_attempts"),

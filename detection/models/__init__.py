@@ -46,6 +46,7 @@ from detection.models.operations import BeatProcess, BriefRecord, FailedSignIns,
 from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
 from detection.models.projects import Membership, Project, Role
 from detection.models.quarantine import QuarantinedEvent
+from detection.models.reports import Report
 from detection.models.saved_views import SavedView
 from detection.models.search import IndexingCursor, SearchBlock
 from detection.models.session_state import SessionState, StoppedByKind
@@ -127,6 +128,7 @@ __all__ = [
     "QuarantinedEvent",
     "ReadMessages",
     "RememberedDecision",
+    "Report",
     "Role",
     "RouteDestination",
     "SavedView",

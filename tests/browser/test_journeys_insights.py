@@ -123,3 +123,22 @@ def test_a_board_has_five_figures_a_chart_and_its_table(insights, site, world, b
     expect(page.locator("b", has_text="agent")).to_have_count(0)  # a name is text, whatever it contains
     assert page.noise == []
     assert Session.objects.filter(agent=HOSTILE[:128]).exists()
+
+
+def test_a_report_and_all_projects_can_be_read_by_everyone_on_a_phone(insights, site, world):
+    page = insights
+    page.get_by_role("link", name="Weekly report").click()
+    page.get_by_role("button", name="Create a link to the last 7 days").click()
+    link = page.get_by_role("status").get_by_role("link").get_attribute("href")
+    assert not (found := complaints(page)), "\n".join(found)
+    page.goto(f"{site.url}/projects")
+    expect(page.get_by_role("region", name="Projects").get_by_role("row")).to_have_count(2)
+    assert not (found := complaints(page)), "\n".join(found)
+    page.goto("about:blank")
+    page.context.clear_cookies()
+    page.goto(link)
+    expect(page.get_by_role("heading", level=1)).to_contain_text("in these 7 days")
+    assert not (found := complaints(page)), "\n".join(found)
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.noise == []

@@ -75,6 +75,7 @@ RIGHTS = {
     "alert_route": (ADMINISTER, ADMINISTER),
     "notification": (READ, None),
     "insights": (READ, None),
+    "reports": (READ, ADMINISTER),
     "statistics": (READ, None),
     "connect": (READ, ADMINISTER),
     "connect_attempts": (READ, None),
@@ -122,6 +123,7 @@ WITHOUT_PROJECT = {
     "client_wheel",
     "projects",
     "invitation",
+    "report",
     None,
 }
 NAMES = [pattern.name for pattern in urlpatterns if pattern.name in RIGHTS]

@@ -11,7 +11,7 @@ SERVER_TABLES = {
     ),
     "of Django": ("django_content_type", "django_migrations"),
     "projects, and who may enter them": ("detection_project", "detection_membership"),
-    "looked up before the project is known": ("detection_apikey", "detection_gatewaytoken", "detection_invitation"),
+    "looked up before the project is known": ("detection_apikey", "detection_gatewaytoken", "detection_invitation", "detection_report"),
     "also of the whole server, or of no known project": (
         "detection_containment",
         "detection_override", "detection_auditentry", "detection_attempt",

@@ -47,7 +47,7 @@ from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
 from detection.services.learning.suggestions import learn
 from detection.services.policies import message_templates, overrides, transfer
-from detection.services.projects import invitations, members, projects
+from detection.services.projects import invitations, members, projects, reports
 from detection.services.retention import erasure, removal, retention
 from detection.services.search import records
 from detection.services.sessions import actions, quarantine
@@ -366,6 +366,8 @@ def _changes(w):
         "projects.members.remove_member": (lambda: make_member(w.project, "viewer"), lambda p: members.remove_member(w.pk, p.pk, ANA)),
         "projects.invitations.create_invitation": (lambda: None, lambda _: w.invitation()),
         "projects.invitations.revoke_invitation": (w.invitation, lambda i: invitations.revoke_invitation(w.pk, i[0].public_id, ANA)),
+        "projects.reports.create_report": (lambda: None, lambda _: reports.create_report(w.pk, ANA)),
+        "projects.reports.revoke_report": (lambda: reports.create_report(w.pk, ANA)[0], lambda r: reports.revoke_report(w.pk, r.public_id, ANA)),
         "projects.invitations.accept_invitation": (
             lambda: (w.invitation()[1], w.person()),
             lambda i: invitations.accept_invitation(i[0], Actor("ana", i[1].pk)),

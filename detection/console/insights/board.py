@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Final
@@ -189,7 +189,14 @@ def page(request: ProjectRequest) -> HttpResponse:
     shown = MORE_GROUPS if request.GET.get("groups") == "more" else SHOWN_GROUPS
     rows, available = found.rows[:shown], min(len(found.rows), MORE_GROUPS)
     whole = statistics(project.pk, query) if name == "protection" else None
-    drawn = _chart(project, board, by, period, links)
+    drawn = draw(
+        project,
+        board,
+        by,
+        period,
+        lambda start, end: links.incidents(1, ONLY_LOOPS, start=start, end=end).url,
+        marks_of(project, period.start, period.end),
+    )
     colors = {key: color for color, key in drawn.keys}
     most = max((board.of(row.numbers) for row in found.rows), default=0) or 1
     context |= {
@@ -323,7 +330,15 @@ def _period(listing: Listing, project: Project, now: datetime) -> Period:
     return Period(query, step, words, listing.zone)
 
 
-def _chart(project: Project, board: Board, by: By, period: Period, links: Links) -> chart.Chart:
+def draw(
+    project: Project,
+    board: Board,
+    by: By,
+    period: Period,
+    url_of: Callable[[datetime, datetime], str] = lambda start, end: "",
+    marks: Sequence[chart.Mark] = (),
+) -> chart.Chart:
+    """Return the chart of a board; two queries. Bars lead where `url_of` says for their time."""
     starts = period.starts()
     place_of = {at: place for place, at in enumerate(starts)}
     series: dict[str, list[float]] = {}
@@ -331,25 +346,13 @@ def _chart(project: Project, board: Board, by: By, period: Period, links: Links)
         if at in place_of:
             values = series.setdefault(_name(by, key), [0.0] * len(starts))
             values[place_of[at]] += board.of(numbers)
-    before = [0.0] * len(starts)
-    earlier = before_of(period.query)
-    for (at, _), numbers in over_time(
-        project.pk, earlier, by, period.step, period.end - period.start
-    ).items():
+    before, shift = [0.0] * len(starts), period.end - period.start
+    earlier = over_time(project.pk, before_of(period.query), by, period.step, shift)
+    for (at, _), numbers in earlier.items():
         if at in place_of:
             before[place_of[at]] += board.of(numbers)
-    buckets = [
-        chart.Bucket(at, period.after(at), links.incidents(1, ONLY_LOOPS, start=at, end=period.after(at)).url)
-        for at in starts
-    ]
-    return chart.stacked(
-        buckets,
-        series,
-        period.zone,
-        board.write,
-        before=before,
-        marks=marks_of(project, period.start, period.end),
-    )
+    buckets = [chart.Bucket(at, period.after(at), url_of(at, period.after(at))) for at in starts]
+    return chart.stacked(buckets, series, period.zone, board.write, before=before, marks=marks)
 
 
 def marks_of(project: Project, start: datetime, end: datetime) -> list[chart.Mark]:

@@ -90,7 +90,7 @@ COST: Final = (
 )
 
 
-def figures_of(board: str, total: InsightRow, links: Mapping[str, Link]) -> list[Figure]:
+def figures_of(board: str, total: InsightRow, links: Mapping[str, Link | None]) -> list[Figure]:
     """Return the figures of a board."""
     now, before, rate = total.numbers, total.before, total.rate
     cost = Figure(
