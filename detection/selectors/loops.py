@@ -35,6 +35,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.loop_identity import title
 from detection.models import AlertSilence, Incident, Loop, LoopActivity, LoopForm, LoopStatus
 from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
+from detection.models.session_state import CALLING_STATES
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import LOOPS
 from detection.selectors.loop_status import AT_WORK, active_postponements, conditions, firing_postponements
@@ -240,7 +241,10 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     ids = [row.id for row in figures]
     loops = {row.pk: row for row in with_status(project_id).select_related("assignee").filter(pk__in=ids)}
     now = timezone.now()
-    looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR)
+    # A session that was stopped is not in the loop any more, however lately it called.
+    looping = IS_LOOP & Q(
+        ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
+    )
     at_work_of = {
         loop: (open_, looping_now)
         for loop, open_, looping_now in Incident.objects.filter(

@@ -253,12 +253,12 @@ def test_addresses_from_when_loops_were_patterns_lead_to_them(world):
 
 def test_what_is_new_since_the_last_visit_is_listed_until_it_is_marked_as_read(world):
     def page():
-        return text(world.client.get(f"{world.base}/loops?q="))
+        return text(world.client.get(f"{world.base}/now"))
 
     def come_back(minutes):
         Membership.objects.update(seen_at=timezone.now() - timedelta(minutes=minutes))
 
-    world.client.get(f"{world.base}/loops")
+    world.client.get(f"{world.base}/now")
     assert "Since your last visit" not in page(), "a first visit has none before it"
     come_back(9)
     assert "Since your last visit" not in page(), "still the same visit"
@@ -268,10 +268,10 @@ def test_what_is_new_since_the_last_visit_is_listed_until_it_is_marked_as_read(w
     come_back(11)
     for headers in ({"HX-Request": "true"}, {"Sec-Fetch-Dest": "empty"}):
         before = Membership.objects.get(user=world.user)
-        world.client.get(f"{world.base}/loops?q=", headers=headers)
+        world.client.get(f"{world.base}/now", headers=headers)
         assert Membership.objects.get(user=world.user).seen_at == before.seen_at, "a script opens no page"
     assert "Mark as read" in page()
     world.client.post(f"{world.base}/loops/read")
-    assert "Since your last visit" not in page()
+    assert "Nothing has changed." in page()
     loop(world.project, "later-on", tool="another_tool", calls=4)
     assert "New another_tool" in page()

@@ -113,17 +113,12 @@ def page(request: ProjectRequest) -> HttpResponse:
     project, listing = request.project, Listing(request, LOOPS)
     if listing.moved:
         return HttpResponseRedirect(listing.moved)
-    since = request.membership.last_visit_at
     found = listing.page(selector.list_loops, PAGE_ROWS)
     counts = selector.status_counts(project.pk, listing.query)
     tabs = listing.tabs(TABS, counts)
     incidents_url = reverse("console:loop_history", args=[project.slug])
     context = {
         "listing": listing,
-        "last_visit_at": since,
-        "changes": [(one.change, line_of(one.loop)) for one in selector.changes_since(project.pk, since)]
-        if since
-        else [],
         "tabs": [
             *(tab for tab in tabs if tab.count or tab.is_current or tab.value not in _RARE),
             _history_tab(project.slug),
@@ -192,4 +187,4 @@ def act(request: ProjectRequest) -> HttpResponse:
 def mark_as_read(request: ProjectRequest) -> HttpResponse:
     """Note that the person has seen what changed since the last visit."""
     visits.mark_as_read(request.membership)
-    return HttpResponseRedirect(next_page(request, reverse("console:loops", args=[request.project.slug])))
+    return HttpResponseRedirect(next_page(request, reverse("console:now", args=[request.project.slug])))
