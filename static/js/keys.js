@@ -27,6 +27,7 @@ const table = [
   [">", "Next hit of the search", () => press(">")],
   ["<", "Previous hit of the search", () => press("<")],
   ["h", "Answer the held call", () => document.dispatchEvent(new CustomEvent("loopguard:held"))],
+  ["S", "Stop everything of…", () => press("S")],
   ["t", "Change the time format", () => document.dispatchEvent(new CustomEvent("loopguard:time")), true],
   ["y", "Copy the address of this page", () => copyAddress(), true],
 ];

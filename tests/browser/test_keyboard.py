@@ -278,3 +278,10 @@ def test_the_error_of_a_field_goes_once_the_field_is_edited(site, world, page):
     expect(page.get_by_text("Not saved:")).to_be_visible()
     days.fill("30")
     expect(page.get_by_text("Not saved:")).to_have_count(0)
+
+
+def test_shift_s_leads_to_stopping_everything_from_any_page(site, world, page):
+    page.goto(f"{site.url}{world.base}/policies")
+    page.keyboard.press("Shift+S")
+    page.wait_for_url("**/contain")
+    expect(page.get_by_role("heading", name="Stop everything of…")).to_be_visible()
