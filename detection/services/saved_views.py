@@ -66,7 +66,7 @@ def view_query(list_name: str, q: str | None = None, range: str = "", sort: str 
     """
     spec = _spec(list_name)
     own = {"q": spec.default_text, "sort": str(spec.order(""))}
-    tab = "notifications" if list_name == "notifications" else ""
+    tab = "sent" if list_name == "notifications" else ""
     given = {"tab": tab, "q": own["q"] if q is None else q, "range": range, "sort": sort or own["sort"]}
     return urlencode({name: value for name, value in given.items() if value != own.get(name, "")})
 

@@ -26,6 +26,7 @@ from detection.models import (
 from detection.selectors import row_fields
 from detection.selectors.filters import list_query
 from detection.selectors.incident_rows import IncidentRow
+from detection.selectors.insights import RATE_COLUMNS
 from detection.selectors.lists import LISTS
 from detection.selectors.loops import LoopRow
 from detection.selectors.record_rows import ApprovalRow, AuditRow, NotificationRow
@@ -219,15 +220,16 @@ def test_a_field_added_to_what_describes_the_rows_of_a_list_is_everywhere(name, 
 def test_the_api_and_files_have_the_described_fields_in_order(name, rows):
     row, schema, more = KINDS[name]
     names = [field.name for field in row_fields.shown_fields(row)]
-    key = ["key"] if name == "statistics" else []
+    # A file of statistics has what the table has beside the figures: the group, its rate, and the cost of the time before.
+    key, beside = (["key"], [*RATE_COLUMNS]) if name == "statistics" else ([], [])
     query = queries()[name]
     head, first, *_ = csv.reader(io.StringIO(files(rows, name, "csv", query)))
-    assert head == key + names
+    assert head == key + names + beside
     assert len(first) == len(head)
     if name == "loops":  # values of several parts are JSON
         assert len(json.loads(first[head.index("trend")])) == 24
     line = files(rows, name, "jsonl", query).partition("\n")[0]
-    assert [*json.loads(line)] == key + names + [one for one in more if one == "links"]
+    assert [*json.loads(line)] == key + names + beside + [one for one in more if one == "links"]
     assert [*ninja_api.get_openapi_schema()["components"]["schemas"][schema]["properties"]] == names + more
     if name not in ("loops", "statistics"):
         assert {one.name for one in row_fields.filters_of(row)} <= {one.name for one in LISTS[name].fields}

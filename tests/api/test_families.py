@@ -302,8 +302,8 @@ def test_its_page_names_the_sub_agents_and_leads_to_their_calls(api):
     incident = Incident.objects.get()
     client = Client()
     client.force_login(make_member(incident.project))
-    page = client.get(permalinks.incident_url(incident.project.slug, incident.public_id)).content.decode()
-    assert "Found in" in page
+    address = permalinks.incident_url(incident.project.slug, incident.public_id)
+    page = client.get(address, follow=True).content.decode()
     for name in incident.evidence["sessions"]:
         assert f"/sessions/{name}?call=" in page
     top = client.get(permalinks.session_url(incident.project.slug, "parent") + "?call=0")

@@ -81,10 +81,10 @@ def test_sign_in_and_retention_go_on_and_every_page_names_the_reason(api, disk, 
     disk(1.0)
     client = Client()
     client.post("/sign-in", {"username": "ana", "password": "right horse"})
-    assert "new events and guard requests are rejected" in client.get(f"/p/{project.slug}/incidents").text
+    assert "new events and guard requests are rejected" in client.get(f"/p/{project.slug}/loops").text
     assert retention.purge(project) == 1
     disk(0.0)
-    assert "Read-only" not in client.get(f"/p/{project.slug}/incidents").text
+    assert "Read-only" not in client.get(f"/p/{project.slug}/loops").text
 
 
 def test_however_small_the_disk_some_segments_of_the_log_must_be_free(disk):

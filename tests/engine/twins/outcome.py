@@ -78,18 +78,21 @@ def _is_one_call(run: History, series: list[Past], policy: Policy) -> bool:
 
 
 def _refused(run: History, series: list[Past], counted: list[Past]) -> int:
-    """Errors for arguments of which at least half stay the same; 0 unless the user spoke after the first of them."""
-    count, first = 1, series[0]
-    for later, earlier in zip(series[::-1], series[-2::-1], strict=False):
-        if later not in counted:
+    """Errors of writes whose arguments stay the same by at least half; 0 unless the user spoke after the first."""
+    count, first = 0, series[0]
+    for place in range(len(series) - 1, -1, -1):
+        one = series[place]
+        if one not in counted or one.kind_of_tool != "change":
             continue
-        if (
-            alike(later.arguments, earlier.arguments, _NEAR) < _NEAR
-            and shared(later.arguments, earlier.arguments) < _HALF
-        ):
-            first = later
-            break
         count += 1
+        before = series[place - 1] if place else None
+        if (
+            before is not None
+            and alike(one.arguments, before.arguments, _NEAR) < _NEAR
+            and shared(one.arguments, before.arguments) < _HALF
+        ):
+            first = one
+            break
     return count if any(spoken > (first.result_place or 0) for spoken in run.messages) else 0
 
 

@@ -87,7 +87,7 @@ def test_counts_come_apart_by_tool_model_and_hour(principal, project):
     tools = statistics(project.pk, span(), by="tool").rows
     assert {row.key: row.numbers.checks for row in tools} == {"read_file": 2, "search_web": 1}
     models = statistics(project.pk, span(), by="model").rows
-    assert {row.key: row.numbers.checks for row in models} == {"anthropic/claude": 2, "openai/gpt-5": 1}
+    assert {row.key: row.numbers.checks for row in models} == {"claude": 2, "gpt-5": 1}
     hours = statistics(project.pk, span(), by="hour").rows
     assert sum(row.numbers.checks for row in hours) == 3
     assert hours[0].key.endswith(":00:00Z")

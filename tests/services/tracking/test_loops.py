@@ -8,7 +8,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from detection.engine.loop_identity import identify
-from detection.models import AuditEntry, Incident, Loop, LoopActivity
+from detection.models import AuditEntry, Incident, Loop, LoopActivity, Session
 from detection.selectors import loops as selector
 from detection.selectors.filters import list_query
 from detection.selectors.lists import LOOPS
@@ -188,9 +188,14 @@ def test_closing_a_loop_that_is_put_off_ends_that_and_undo_restores_it(project, 
 
 
 def test_a_loop_has_the_form_of_what_its_sessions_do(project):
-    incident = make_incident(project, status="open", ended_at=None, last_seen_at=timezone.now())
+    session = Session.objects.create(project=project, external_id="s-1", state="stopped")
+    incident = make_incident(
+        project, session=session, status="open", ended_at=None, last_seen_at=timezone.now()
+    )
     loops.assign_missing()
     loop = Loop.objects.get()
+    assert selector.row_of(loop).looping_now == 0, "its session was stopped"
+    Session.objects.update(state="looping")
     row = selector.row_of(loop)
     assert (row.form, row.looping_now) == ("looping_now", 1)
     Incident.objects.update(last_seen_at=timezone.now() - timedelta(minutes=3))
