@@ -199,6 +199,14 @@ LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
 FORMAT_MODULE_PATH = "loopguard_site.formats"
 STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
 STATICFILES_DIRS = [layout.asset_folder("static")]
+# Of every page of the console, in the order in which they count.
+STYLE_SHEETS = [
+    f"css/{name}.css"
+    for name in (
+        "tokens", "base", "forms", "frame", "components", "tables", "lists", "strip", "content", "screens", "now",
+        "attention", "policies", "loops",
+    )
+]  # fmt: skip
 CLIENT_WHEEL = layout.client_wheel()
 PROGRAM = layout.program_with_data()
 STORAGES = {
@@ -206,7 +214,7 @@ STORAGES = {
     "staticfiles": {
         "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
         if ENV.mode == "test"
-        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+        else "loopguard_site.static_files.BundledStorage"
     },
 }
 

@@ -10,6 +10,8 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django import template
+from django.conf import settings
+from django.contrib.staticfiles.storage import staticfiles_storage
 from django.template.context import RequestContext
 from django.utils import timezone
 from django.utils.html import format_html, format_html_join
@@ -361,3 +363,9 @@ def change_url(project: Any, setting: str, scope: str, came_from: str) -> str:
 def pattern_query(pattern: str) -> str:
     """Return the query that names a tool rule."""
     return urlencode({"pattern": pattern})
+
+
+@register.simple_tag
+def style_sheets() -> Sequence[str]:
+    """Return the style sheets of a page: one where they were collected, and as they are written in tests."""
+    return getattr(staticfiles_storage, "style_sheets", settings.STYLE_SHEETS)
