@@ -313,9 +313,9 @@ INSERT INTO detection_deliveryattempt
 SELECT project_id, id, 1, created_at, 120, state = 'delivered', CASE state WHEN 'delivered' THEN 200 ELSE 503 END, '', '' FROM detection_notification
 """,
     f"""
-INSERT INTO detection_alertsilence (public_id, project_id, calls_digest, reason, starts_at, ends_at, caught_up_at, created_by, kinds,
+INSERT INTO detection_alertsilence (public_id, project_id, reason, starts_at, ends_at, caught_up_at, created_by, kinds,
     severities, tools, agents, backends, model_names, tags)
-SELECT 'sil_' || n, {_PROJECT}, '', 'maintenance ' || n, now() - interval '1 hour' * n, now() + interval '1 hour' * (20 - n),
+SELECT 'sil_' || n, {_PROJECT}, 'maintenance ' || n, now() - interval '1 hour' * n, now() + interval '1 hour' * (20 - n),
        CASE WHEN n > 20 THEN now() END, 'operator', '{{}}', '{{}}', '{{no_such_tool}}', '{{}}', '{{}}', '{{}}', '{{}}'
 FROM generate_series(1, 200) n
 """,
