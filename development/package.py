@@ -165,6 +165,6 @@ def defects(server: Mapping[str, str]) -> Iterator[str]:
         print(f"Decisions about four identical calls: {', '.join(decisions)}.", flush=True)
         if decisions != ["allow", "allow", "allow", "block"]:
             yield "The fourth of four identical calls must be blocked, and no other."
-        sheet = re.search(r'/static/css/base[^"]*\.css', client.get("/").raise_for_status().text)
+        sheet = re.search(r'/static/css/[a-z]+[^"]*\.css', client.get("/").raise_for_status().text)
         if not sheet or "{" not in client.get(sheet[0]).raise_for_status().text:
             yield "The sign-in page has no style sheet."

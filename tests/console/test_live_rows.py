@@ -125,12 +125,12 @@ def test_pages_that_ask_the_same_share_an_answer_until_anything_is_committed(tra
     world = make_world()
     cursor = quiet_cursor(world)
     ask(world.project, "s-2", 1)
-    asked = []
-    for _ in range(20):
+    asked: list[int] = []
+    # Now and then something else in the cluster commits.
+    while len(asked) < 200 and not (asked and min(asked) <= max(asked) - 2):
         with CaptureQueriesContext(connection) as queries:
             assert names(rows(world, cursor)) == ["s-2"]
         asked.append(len(queries))
-    # Now and then something else in the cluster commits.
     assert min(asked) <= max(asked) - 2
     ask(world.project, "s-3", 1)
     assert names(rows(world, cursor)) == ["s-3", "s-2"]

@@ -1,3 +1,4 @@
+from copy import deepcopy
 from datetime import timedelta
 from typing import Any
 
@@ -66,7 +67,8 @@ def test_the_same_batch_over_many_connections_is_stored_once(transactional_db):
     outcomes: list[Any] = []
 
     def send():
-        outcomes.extend(agent.posts(*batch) for _ in range(3))
+        # Each request has records of its own: their numbers are written into them.
+        outcomes.extend(agent.posts(*deepcopy(batch)) for _ in range(3))
 
     all_results([in_thread(send) for _ in range(6)])
 
