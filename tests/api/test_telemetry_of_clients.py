@@ -153,7 +153,7 @@ def test_six_calls_of_one_answer_are_one_round(api):
     ],
 )
 def test_below_a_span_that_is_not_here_only_clients_are_read(api, scope, is_read):
-    """An agent's span comes after those below it, and tells of its tools by spans of their own."""
+    """An agent's span comes after those below it, and its tools have spans of their own."""
     accepted(send(api, asked(0, ("a1", "x"), scope=scope, parent=b"p" * 8)))
     assert len(calls()) == (1 if is_read else 0)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from django.conf import settings
+from django.contrib.auth import get_user_model
 from django.test import Client
 from playwright.sync_api import Page, ViewportSize
 
@@ -100,3 +101,22 @@ def noise_of(page: Page) -> list[str]:
     page.on("console", lambda message: noise.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: noise.append(str(error)))
     return noise
+
+
+class Walk:
+    """The member ana of the project support in a browser, whose clicks are counted."""
+
+    def __init__(self, page: Any, site: Any) -> None:
+        self.page, self.site, self.clicks = page, site, 0
+        self.noise = noise_of(page)
+        sign_in(page, site, get_user_model().objects.get(username="ana"))
+
+    def begin(self, path: str = "now") -> None:
+        """Open a page of the project, from which the clicks count."""
+        self.page.goto(f"{self.site.url}/p/support/{path}")
+        self.clicks = 0
+
+    def click(self, role: str, name: Any, **options: Any) -> None:
+        """Click what has this role and name."""
+        self.page.get_by_role(role, name=name, **options).first.click()
+        self.clicks += 1

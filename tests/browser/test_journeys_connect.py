@@ -7,7 +7,6 @@ import re
 import urllib.request
 
 import pytest
-from django.contrib.auth import get_user_model
 from playwright.sync_api import expect
 
 from detection.engine.scopes import PROJECT
@@ -16,7 +15,7 @@ from detection.services.audit import SYSTEM
 from detection.services.policies import overrides
 from detection.services.retention import erasure
 from detection.services.search import indexing
-from tests.browser.pages import SIZES, complaints, noise_of, sign_in
+from tests.browser.pages import SIZES, Walk, complaints
 from tests.console.scenes import ask
 from tests.support.http_receiver import receiving
 from tests.support.projects import make_member, make_project
@@ -28,23 +27,6 @@ def project(transactional_db, settings):
     project = make_project("support")
     make_member(project, username="ana")
     return project
-
-
-class Walk:
-    """A person in a browser, whose clicks are counted."""
-
-    def __init__(self, page, site):
-        self.page, self.site, self.clicks = page, site, 0
-        self.noise = noise_of(page)
-        sign_in(page, site, get_user_model().objects.get(username="ana"))
-
-    def begin(self, path="now"):
-        self.page.goto(f"{self.site.url}/p/support/{path}")
-        self.clicks = 0
-
-    def click(self, role, name, **options):
-        self.page.get_by_role(role, name=name, **options).first.click()
-        self.clicks += 1
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from django.contrib.auth import get_user_model
 from playwright.sync_api import expect
 
 from detection.models import Incident, Loop, Session, ToolOverride
 from detection.services.incidents import bulk_actions
-from tests.browser.pages import complaints, noise_of, sign_in
+from tests.browser.pages import Walk, complaints
 from tests.console.scenes import ask, loop
 from tests.support.projects import make_member, make_project
 
@@ -18,23 +17,6 @@ def project(transactional_db):
     project = make_project("support")
     make_member(project, username="ana")
     return project
-
-
-class Walk:
-    """A person in a browser, whose clicks are counted."""
-
-    def __init__(self, page, site):
-        self.page, self.site, self.clicks = page, site, 0
-        self.noise = noise_of(page)
-        sign_in(page, site, get_user_model().objects.get(username="ana"))
-
-    def begin(self, path="now"):
-        self.page.goto(f"{self.site.url}/p/support/{path}")
-        self.clicks = 0
-
-    def click(self, role, name, **options):
-        self.page.get_by_role(role, name=name, **options).first.click()
-        self.clicks += 1
 
 
 @pytest.fixture

@@ -21,6 +21,16 @@ WAIT_SECONDS: Final = 45
 """How long a hook waits for the decision about a held call; `hook.sh` has the same number."""
 CLOSED: Final = " closed"
 """The word in a command that fails closed."""
+_CLAUDE_CODE_HOOKS: Final = (
+    "PostToolUse",
+    "PostToolUseFailure",
+    "UserPromptSubmit",
+    "Stop",
+    "PreCompact",
+    "SubagentStop",
+    "SessionEnd",
+)
+"""Besides the one before a tool; Qwen Code has taken them over."""
 
 
 def hook_script() -> str:
@@ -214,15 +224,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             project_file=".claude/settings.local.json",
             shared_files=(".claude/settings.json",),
             before="PreToolUse",
-            other_hooks=(
-                "PostToolUse",
-                "PostToolUseFailure",
-                "UserPromptSubmit",
-                "Stop",
-                "PreCompact",
-                "SubagentStop",
-                "SessionEnd",
-            ),
+            other_hooks=_CLAUDE_CODE_HOOKS,
         ),
         Host(
             name="qwen-code",
@@ -232,15 +234,7 @@ HOSTS: Final[Mapping[str, Host]] = {
             file="settings.json",
             project_file=".qwen/settings.json",
             before="PreToolUse",
-            other_hooks=(
-                "PostToolUse",
-                "PostToolUseFailure",
-                "UserPromptSubmit",
-                "Stop",
-                "PreCompact",
-                "SubagentStop",
-                "SessionEnd",
-            ),
+            other_hooks=_CLAUDE_CODE_HOOKS,
         ),
         Host(
             name="codex",
