@@ -47,6 +47,7 @@ def running_server(
         if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
     }
     environment["LOOPGUARD_WEB_PROCESSES"] = "1"
+    environment["LOOPGUARD_GUARD_SECONDS"] = "10"  # a busy machine must not turn a verdict into an outage
     up_command = [*command, "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
     try:
         with log.open("wb") as output:

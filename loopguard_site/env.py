@@ -39,6 +39,8 @@ _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
 MAX_WEB_PROCESSES = 16
 MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
+MAX_GUARD_SECONDS = 20
+"""As long as any other request may take."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_MIN_FREE = "5%, 500 MB"
 _LEAST_FREE_BYTES = 64 * 1024**2
@@ -88,6 +90,8 @@ class Environment:
         Addresses under which gateway backends are allowed.
     gateway_credentials
         Credentials that backends may name, by name.
+    guard_seconds
+        The longest time to the response of a guard call, from the arrival of its body.
     looping_seconds
         How long after the newest call of its loop a session counts as looping now.
     test_clock
@@ -115,6 +119,7 @@ class Environment:
     require_second_factor: bool = False
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
+    guard_seconds: float = 1.5
     looping_seconds: int = 120
     test_clock: str = ""
 
@@ -194,6 +199,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         require_second_factor=_switch(env, "LOOPGUARD_REQUIRE_SECOND_FACTOR"),
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
+        guard_seconds=_guard_seconds(env.get("LOOPGUARD_GUARD_SECONDS", "") or "1.5"),
         looping_seconds=_looping_seconds(env.get("LOOPGUARD_LOOPING_SECONDS", "") or "120"),
         test_clock=_test_clock(env.get(TEST_CLOCK_VARIABLE, "").strip(), mode),
     )
@@ -338,6 +344,18 @@ def _web_threads(text: str) -> int:
             f"LOOPGUARD_WEB_THREADS must be between 1 and {MAX_WEB_THREADS}, not {text!r}."
         )
     return int(text)
+
+
+def _guard_seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0.2 <= seconds <= MAX_GUARD_SECONDS:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_GUARD_SECONDS must be between 0.2 and {MAX_GUARD_SECONDS}, not {text!r}."
+        )
+    return seconds
 
 
 def _min_free(text: str) -> tuple[float, float]:

@@ -131,13 +131,22 @@ class Front:
         How many threads call it, besides one for probes.
     shared_folder
         Folder that all processes of `web` on this port share; None for a single process.
+    guard_seconds
+        The longest time to the response of a guard call.
     """
 
     loop: asyncio.AbstractEventLoop
 
-    def __init__(self, application: Application, threads: int, shared_folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        application: Application,
+        threads: int,
+        shared_folder: Path | None = None,
+        guard_seconds: float = 1.5,
+    ) -> None:
         self.application = application
         self._threads = threads
+        self._guard_seconds = guard_seconds
         self._turns = Turns(threads, guard_use=GuardUse(shared_folder))
         self._probes: queue.SimpleQueue[ServedRequest] = queue.SimpleQueue()
         self._principals: dict[str, Principal] = {}
@@ -180,7 +189,7 @@ class Front:
                 respond(protocol, _INCOMPLETE, path, headers.get("content-type"))
                 return
         kind = traffic.traffic_of(path)
-        seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER))
+        seconds = traffic.seconds_of(kind, headers.get(traffic.BUDGET_HEADER), self._guard_seconds)
         call = ServedRequest(self, kind, self._payer(scope), body, scope, protocol)
         if cutter is not None and str(cutter.received) == length:
             call.environ["CONTENT_LENGTH"] = str(len(body))

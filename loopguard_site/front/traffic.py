@@ -16,14 +16,12 @@ class Traffic(enum.IntEnum):
     """Has a thread of its own."""
 
 
-GUARD_SECONDS: Final = 1.5
 SECONDS: Final = {
-    Traffic.GUARD: GUARD_SECONDS,
     Traffic.INTERACTIVE: 20.0,
     Traffic.BULK: 10.0,
     Traffic.PROBE: 3.0,
 }
-"""The longest time to the response, from the arrival of the request's last byte."""
+"""The longest time to the response, from the arrival of the request's last byte. That of the guard is a setting."""
 BUDGET_HEADER: Final = "loopguard-timeout-ms"
 """The time that a client waits for the guard, in milliseconds; shortens the deadline, never extends it."""
 _TRAFFIC: Final = {
@@ -43,15 +41,10 @@ def traffic_of(path: str) -> Traffic:
     return Traffic.GUARD if path.startswith(_HOOKS) else _TRAFFIC.get(path, Traffic.INTERACTIVE)
 
 
-def seconds_of(traffic: Traffic, budget: str | None) -> float:
+def seconds_of(traffic: Traffic, budget: str | None, guard_seconds: float) -> float:
     """Return how long a request may take; `budget` is the value of its header `BUDGET_HEADER`."""
-    seconds = SECONDS[traffic]
-    if (
-        traffic == Traffic.GUARD
-        and budget is not None
-        and budget.isascii()
-        and budget.isdigit()
-        and len(budget) < 10
-    ):
-        return min(seconds, int(budget) / 1000)
-    return seconds
+    if traffic != Traffic.GUARD:
+        return SECONDS[traffic]
+    if budget is not None and budget.isascii() and budget.isdigit() and len(budget) < 10:
+        return min(guard_seconds, int(budget) / 1000)
+    return guard_seconds

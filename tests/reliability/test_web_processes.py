@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from loopguard_site import env
+from loopguard_site.front.traffic import Traffic, seconds_of
 from tests.support.plain_http import PLAIN
 
 from .installation import Installation
@@ -49,3 +50,16 @@ def test_metrics_count_the_requests_of_all_processes(web, token):
 def test_a_wrong_number_of_processes_is_rejected_at_the_start(given):
     with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_WEB_PROCESSES must be between 1 and 16"):
         env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_WEB_PROCESSES": given})
+
+
+@pytest.mark.parametrize("given", ["0.1", "21", "soon", "nan", "-1"])
+def test_a_wrong_deadline_of_the_guard_is_rejected_at_the_start(given):
+    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_GUARD_SECONDS must be between 0\.2 and 20"):
+        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_GUARD_SECONDS": given})
+
+
+def test_a_client_shortens_the_deadline_of_its_call_and_never_extends_it():
+    assert env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_GUARD_SECONDS": "4"}).guard_seconds == 4
+    guard = [seconds_of(Traffic.GUARD, budget, 4.0) for budget in (None, "", "300", "9000", "soon")]
+    assert guard == [4.0, 4.0, 0.3, 4.0, 4.0]
+    assert seconds_of(Traffic.BULK, "300", 4.0) == 10.0
