@@ -1,13 +1,28 @@
-"""Coding agents: where each keeps its hooks, and in which form.
+"""Coding agents with hooks in a settings file: where each keeps it, and in which form.
+
+The facts are data, `hosts.json`, which installers in other languages read as well. It has `seconds`, how long a host
+waits for a hook; `wait_seconds`, how much longer where a hook waits for an operator; and `hosts`, by their names in
+commands. Each has
+
+- `title` and `program`: its name for people, and its program;
+- `form`: `settings` (hooks in a JSON file) or `plugin` (a file of JavaScript, see `plugins`);
+- `home`: the environment variable of its folder, and the folder below the home folder; one below `.config` moves with
+  `XDG_CONFIG_HOME`;
+- `file` and `project_file`: the file in that folder, and in the folder of a project;
+- `script`: of a plugin, the file that follows `plugin.js` in it;
+- of settings, the names of fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `version`, `is_own_file`, `waits`,
+  `shared_files`;
+- `next_step`: what a person has to do after the installation.
 
 Does not belong here: files (`settings_files`), and what the server makes of a hook.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -15,22 +30,14 @@ from typing import Any, Final
 
 from loopguard_client import credentials
 
-HOST_SECONDS: Final = 10
+_DATA: Final = json.loads(files("loopguard_client.hooks").joinpath("hosts.json").read_text(encoding="utf-8"))
+HOST_SECONDS: Final[int] = _DATA["seconds"]
 """How long a host waits for a hook; `hook.sh` takes at most 2."""
-WAIT_SECONDS: Final = 45
+WAIT_SECONDS: Final[int] = _DATA["wait_seconds"]
 """How long a hook waits for the decision about a held call; `hook.sh` has the same number."""
 CLOSED: Final = " closed"
 """The word in a command that fails closed."""
-_CLAUDE_CODE_HOOKS: Final = (
-    "PostToolUse",
-    "PostToolUseFailure",
-    "UserPromptSubmit",
-    "Stop",
-    "PreCompact",
-    "SubagentStop",
-    "SessionEnd",
-)
-"""Besides the one before a tool; Qwen Code has taken them over."""
+_CONFIG: Final = ".config/"
 
 
 def hook_script() -> str:
@@ -44,6 +51,41 @@ def shell_word(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """The folder of a coding agent.
+
+    Attributes
+    ----------
+    variable : str
+        Environment variable with the folder; empty if there is none.
+    folder : str
+        The folder below the home folder; one that starts with `.config/` moves with `XDG_CONFIG_HOME`.
+    """
+
+    variable: str
+    folder: str
+
+    def folder_of(self, project: Path | None = None) -> Path:
+        """Return the folder of this account, or that of a project."""
+        if project is not None:
+            return project
+        given = Path(os.environ.get(self.variable, "")) if self.variable else Path()
+        if given.is_absolute():
+            return given
+        moved = Path(os.environ.get("XDG_CONFIG_HOME", ""))
+        is_moved = moved.is_absolute() and self.folder.startswith(_CONFIG)
+        return moved / self.folder.removeprefix(_CONFIG) if is_moved else Path.home() / self.folder
+
+
+def hosts_of(form: str) -> Iterator[dict[str, Any]]:
+    """Return the fields of each host of a form, in the order of the data."""
+    for name, fields in _DATA["hosts"].items():
+        if fields["form"] == form:
+            own = {key: value for key, value in fields.items() if key not in ("form", "home")}
+            yield {"name": name, "home": Home(**fields["home"]), **own}
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A coding agent.
 
@@ -51,24 +93,28 @@ class Host:
     ----------
     name, title, program : str
         Its name in commands and for people, and its program.
-    home : tuple of str
-        Environment variable of its folder, and the folder below the home folder.
+    home : Home
+        Its folder.
     file : str
         The settings file in its folder.
     project_file : str
         The settings file in the folder of a project; where there is one, that of this account alone.
-    shared_files : tuple of str
-        Further settings files in the folder of a project.
     before : str
         The hook that may block a call.
-    other_hooks : tuple of str
+    other_hooks : sequence of str
         Further hooks.
-    matches : bool
-        Whether hooks of tools need a pattern of tools.
+    handler : mapping
+        What a hook is set to; `@COMMAND@`, `@SECONDS@` and `@MILLISECONDS@` stand for its command and its time.
+    nested : bool
+        Whether handlers are in groups, `{"hooks": [handler]}`, those of tools with a pattern of tools.
+    version : int or None
+        The version that the file has to name.
     is_own_file : bool
         Whether the file has nothing but our hooks.
     waits : bool
         Whether its hook waits for an operator where a call is held; the others ask their own user.
+    shared_files : sequence of str
+        Further settings files in the folder of a project.
     next_step : str
         What a person has to do after the installation.
     """
@@ -76,24 +122,22 @@ class Host:
     name: str
     title: str
     program: str
-    home: tuple[str, str]
+    home: Home
     file: str
     project_file: str
     before: str
-    other_hooks: tuple[str, ...]
-    matches: bool = True
+    other_hooks: Sequence[str]
+    handler: Mapping[str, str]
+    nested: bool = False
+    version: int | None = None
     is_own_file: bool = False
     waits: bool = False
-    shared_files: tuple[str, ...] = ()
+    shared_files: Sequence[str] = ()
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:
         """Return the settings file of this account, or of a project."""
-        if project is not None:
-            return project / self.project_file
-        variable, folder = self.home
-        base = Path(os.environ.get(variable, "")) if variable else Path()
-        return (base if base.is_absolute() else Path.home() / folder) / self.file
+        return self.home.folder_of(project) / (self.file if project is None else self.project_file)
 
     def command(self, url: str, hook: str, *, fail_closed: bool = False) -> str:
         """Return the shell command of a hook.
@@ -120,8 +164,12 @@ class Host:
         """Return whether a handler in the settings is LoopGuard's."""
         if not isinstance(handler, Mapping):
             return False
-        command = handler.get("command", handler.get("bash"))
+        command = handler.get(self._command_field)
         return isinstance(command, str) and f"/api/v1/hooks/{self.name}" in command
+
+    @property
+    def _command_field(self) -> str:
+        return next(field for field, value in self.handler.items() if value == "@COMMAND@")
 
     def handlers(self, url: str, *, fail_closed: bool) -> dict[str, dict[str, Any]]:
         """Return the handler of each hook."""
@@ -131,16 +179,8 @@ class Host:
         return {self.before: self._handler(before, seconds), **others}
 
     def _handler(self, command: str, seconds: int = HOST_SECONDS) -> dict[str, Any]:
-        if self.name == "copilot":
-            return {"type": "command", "bash": command, "timeoutSec": seconds}
-        if self.name == "gemini-cli":  # milliseconds
-            return {
-                "type": "command",
-                "name": "loopguard",
-                "command": command,
-                "timeout": seconds * 1000,
-            }
-        return {"type": "command", "command": command, "timeout": seconds}
+        values = {"@COMMAND@": command, "@SECONDS@": seconds, "@MILLISECONDS@": seconds * 1000}
+        return {field: values.get(value, value) for field, value in self.handler.items()}
 
     def with_hooks(
         self, document: Mapping[str, Any], url: str, *, fail_closed: bool = False
@@ -150,12 +190,11 @@ class Host:
         hooks = dict(changed.get("hooks") or {})
         for hook, handler in self.handlers(url, fail_closed=fail_closed).items():
             entry: dict[str, Any] = handler
-            if not self.is_own_file:
-                is_of_tools = self.matches and "Tool" in hook
-                entry = {**({"matcher": "*"} if is_of_tools else {}), "hooks": [handler]}
+            if self.nested:
+                entry = {**({"matcher": "*"} if "Tool" in hook else {}), "hooks": [handler]}
             hooks[hook] = [*(hooks.get(hook) or []), entry]
         changed["hooks"] = hooks
-        return {"version": 1, **changed} if self.is_own_file else changed
+        return changed if self.version is None else {"version": self.version, **changed}
 
     def without_hooks(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings without LoopGuard's hooks. Entries that become empty are removed."""
@@ -197,7 +236,7 @@ class Host:
                 handlers: Sequence[Any] = group.get("hooks", [group]) if isinstance(group, Mapping) else ()
                 for handler in handlers if isinstance(handlers, list) else ():
                     if self.is_ours(handler):
-                        found[hook] = str(handler.get("command", handler.get("bash")))
+                        found[hook] = str(handler[self._command_field])
         return found
 
     def sample(self, session: str) -> dict[str, Any]:
@@ -212,72 +251,4 @@ class Host:
         }
 
 
-HOSTS: Final[Mapping[str, Host]] = {
-    host.name: host
-    for host in (
-        Host(
-            name="claude-code",
-            title="Claude Code",
-            program="claude",
-            home=("CLAUDE_CONFIG_DIR", ".claude"),
-            file="settings.json",
-            project_file=".claude/settings.local.json",
-            shared_files=(".claude/settings.json",),
-            before="PreToolUse",
-            other_hooks=_CLAUDE_CODE_HOOKS,
-        ),
-        Host(
-            name="qwen-code",
-            title="Qwen Code",
-            program="qwen",
-            home=("", ".qwen"),
-            file="settings.json",
-            project_file=".qwen/settings.json",
-            before="PreToolUse",
-            other_hooks=_CLAUDE_CODE_HOOKS,
-        ),
-        Host(
-            name="codex",
-            title="Codex CLI",
-            program="codex",
-            home=("CODEX_HOME", ".codex"),
-            file="hooks.json",
-            project_file=".codex/hooks.json",
-            before="PreToolUse",
-            other_hooks=("PostToolUse", "UserPromptSubmit", "Stop"),
-            waits=True,
-            next_step=(
-                "Codex silently skips hooks that are not trusted. Start `codex`, enter /hooks, and trust "
-                "LoopGuard's hooks, again after every change. Then run `loopguard hooks check codex`."
-            ),
-        ),
-        Host(
-            name="gemini-cli",
-            title="Gemini CLI",
-            program="gemini",
-            home=("", ".gemini"),
-            file="settings.json",
-            project_file=".gemini/settings.json",
-            before="BeforeTool",
-            other_hooks=("AfterTool", "BeforeAgent", "AfterAgent", "PreCompress", "SessionEnd"),
-            waits=True,
-        ),
-        Host(
-            name="copilot",
-            title="Copilot CLI",
-            program="copilot",
-            home=("COPILOT_HOME", ".copilot"),
-            file="hooks/loopguard.json",
-            project_file=".github/hooks/loopguard.json",
-            before="PreToolUse",
-            other_hooks=(
-                "PostToolUse",
-                "PostToolUseFailure",
-                "UserPromptSubmit",
-                "SubagentStop",
-                "SessionEnd",
-            ),
-            is_own_file=True,
-        ),
-    )
-}
+HOSTS: Final[Mapping[str, Host]] = {fields["name"]: Host(**fields) for fields in hosts_of("settings")}

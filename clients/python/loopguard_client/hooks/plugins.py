@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Final
 
 from loopguard_client import credentials
-from loopguard_client.hooks.hosts import HOSTS, Host
-
-_CONFIG: Final = ".config/"
+from loopguard_client.hooks.hosts import HOSTS, Home, Host, hosts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,36 +17,30 @@ class PluginHost:
 
     Attributes
     ----------
-    name, title : str
-        Its name, which its program has, too, and its name for people.
-    variable : str
-        Environment variable of its folder.
-    script : str
-        The part of the file that speaks its language.
-    home : str
-        Its folder below the home folder; one that starts with `.config/` moves with `XDG_CONFIG_HOME`.
+    name, title, program : str
+        Its name in commands and for people, and its program.
+    home : Home
+        Its folder.
     file, project_file : str
         The file in its folder, and in the folder of a project.
+    script : str
+        The part of the file that speaks its language.
+    next_step : str
+        What a person has to do after the installation.
     """
 
     name: str
     title: str
-    variable: str
-    script: str
-    home: str
+    program: str
+    home: Home
     file: str
     project_file: str
+    script: str
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:
         """Return the plugin file of this account, or of a project."""
-        if project is not None:
-            return project / self.project_file
-        given, base = Path(os.environ.get(self.variable, "")), Path(os.environ.get("XDG_CONFIG_HOME", ""))
-        if given.is_absolute():
-            return given / self.file
-        is_moved = base.is_absolute() and self.home.startswith(_CONFIG)
-        return (base / self.home.removeprefix(_CONFIG) if is_moved else Path.home() / self.home) / self.file
+        return self.home.folder_of(project) / (self.file if project is None else self.project_file)
 
     def address(self, url: str) -> str:
         """Return the address of its hooks."""
@@ -82,22 +72,5 @@ class PluginHost:
         return text
 
 
-def _like_opencode(name: str, title: str) -> PluginHost:
-    file = "plugins/loopguard.js"
-    return PluginHost(
-        name, title, f"{name.upper()}_CONFIG_DIR", "opencode.js", f"{_CONFIG}{name}", file, f".{name}/{file}"
-    )
-
-
-PLUGIN_HOSTS: dict[str, PluginHost] = {
-    host.name: host
-    for host in (
-        _like_opencode("opencode", "OpenCode"),
-        _like_opencode("kilo", "Kilo"),
-        PluginHost(
-            "pi", "pi", "PI_CODING_AGENT_DIR", "pi.js", ".pi/agent", "extensions/loopguard.js",
-            ".pi/extensions/loopguard.js",
-        ),
-    )
-}  # fmt: skip
+PLUGIN_HOSTS: dict[str, PluginHost] = {fields["name"]: PluginHost(**fields) for fields in hosts_of("plugin")}
 ALL_HOSTS: dict[str, Host | PluginHost] = {**HOSTS, **PLUGIN_HOSTS}

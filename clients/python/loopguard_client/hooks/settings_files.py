@@ -230,6 +230,6 @@ def _changed(file: Path, host: Host, document: Mapping[str, object], before: str
             f'Set `"hooks"` to this by hand:\n{hooks}'
         )
     text = jsonc.replaced(before, "hooks", document.get("hooks"))
-    if host.is_own_file and "version" not in jsonc.parsed(before):
-        text = jsonc.replaced(text, "version", 1)
+    if host.version is not None and "version" not in jsonc.parsed(before):
+        text = jsonc.replaced(text, "version", host.version)
     return text
