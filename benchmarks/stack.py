@@ -19,7 +19,7 @@ import httpx
 import psycopg
 
 from benchmarks.processor_time import processor_seconds
-from loopguard_site.env import web_processes
+from loopguard_site.env import web_processes, worker_processes
 from loopguard_site.supervisor import children
 from loopguard_site.supervisor.addresses import free_port
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
@@ -151,7 +151,7 @@ class Stack:
         web, live = self._ports
         self._launch_web(web, web_processes(os.environ))
         self._launch("loopguard_site", "live", "--port", str(live))
-        self.keep_workers(1)
+        self.keep_workers(worker_processes(os.environ))
         deadline = time.monotonic() + START_SECONDS
         self._wait_until_ready(self.url, self.live_url, deadline=deadline)
 
@@ -169,7 +169,7 @@ class Stack:
         """Start workers until so many run."""
         while len(self._workers) < number:
             self._workers.append(self._launch(
-                "celery", "-A", "loopguard_site", "worker", "-P", "threads", "-c", "4", "-l", "WARNING",
+                "celery", "-A", "loopguard_site", "worker", "-n", f"worker-{len(self._workers)}@%h", "-P", "threads", "-c", "4", "-l", "WARNING",
                 "--without-gossip", "--without-mingle", "--without-heartbeat"))  # fmt: skip
 
     def processor_seconds(self) -> dict[str, float]:

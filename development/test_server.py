@@ -46,7 +46,7 @@ def running_server(
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
     }
-    environment["LOOPGUARD_WEB_PROCESSES"] = "1"
+    environment["LOOPGUARD_WEB_PROCESSES"] = environment["LOOPGUARD_WORKER_PROCESSES"] = "1"
     environment["LOOPGUARD_GUARD_SECONDS"] = "10"  # a busy machine must not turn a verdict into an outage
     up_command = [*command, "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
     try:

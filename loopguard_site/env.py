@@ -36,7 +36,7 @@ _LAST_PORT = 65_535
 _UNKNOWN_PARAMETER = re.compile(r'URI query parameter: "([\w-]{1,60})"')
 _CREDENTIAL_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _CREDENTIAL = re.compile(r"[\x21-\x7e]{1,4096}", re.ASCII)
-MAX_WEB_PROCESSES = 16
+MAX_PROCESSES = 16
 MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
 MAX_GUARD_SECONDS = 20
@@ -178,6 +178,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
             ) from error
     database = database_parameters(env.get("DATABASE_URL", ""))
     web_processes(env)
+    worker_processes(env)
     return Environment(
         mode=mode,
         secret_key=secret_key,
@@ -325,13 +326,20 @@ def web_processes(env: Mapping[str, str]) -> int:
     EnvironmentProblem
         When the variable is wrong.
     """
-    text = env.get("LOOPGUARD_WEB_PROCESSES", "")
+    return _processes(env, "LOOPGUARD_WEB_PROCESSES")
+
+
+def worker_processes(env: Mapping[str, str]) -> int:
+    """Return how many workers the command `up` starts; as `web_processes`."""
+    return _processes(env, "LOOPGUARD_WORKER_PROCESSES")
+
+
+def _processes(env: Mapping[str, str], name: str) -> int:
+    text = env.get(name, "")
     if not text:
         return min(os.cpu_count() or 1, 2)
-    if not text.isdecimal() or not 1 <= int(text) <= MAX_WEB_PROCESSES:
-        raise EnvironmentProblem(
-            f"LOOPGUARD_WEB_PROCESSES must be between 1 and {MAX_WEB_PROCESSES}, not {text!r}."
-        )
+    if not text.isdecimal() or not 1 <= int(text) <= MAX_PROCESSES:
+        raise EnvironmentProblem(f"{name} must be between 1 and {MAX_PROCESSES}, not {text!r}.")
     return int(text)
 
 

@@ -30,7 +30,7 @@ class Console:
         """Print one line of a child."""
         prefix = f"{name:<{NAME_WIDTH}}|"
         if self._coloured:
-            prefix = f"{_COLOURS.get(name, _OUR_COLOUR)}{prefix}{_PLAIN}"
+            prefix = f"{_COLOURS.get(name.partition('-')[0], _OUR_COLOUR)}{prefix}{_PLAIN}"
         self._write(f"{prefix} {text}\n")
 
     def say(self, text: str) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from loopguard_site.env import EnvironmentProblem, required_free_bytes, web_processes
+from loopguard_site.env import EnvironmentProblem, required_free_bytes, web_processes, worker_processes
 from loopguard_site.layout import ROOT, is_checkout
 
 from . import addresses
@@ -137,7 +137,7 @@ class Supervisor:
         shown, first_stop = self._prepare()
         try:
             self._empty_metrics()
-            *first, beat = _processes(self._host, port, self._runtime)
+            first, later = _processes(self._host, port, self._runtime)
             own = process_environment(self._code, self._runtime)
             fleet = self._fleet = self._make_fleet(first, own, self._code)
             self._wait_until_ready(fleet, port)
@@ -146,7 +146,8 @@ class Supervisor:
             if new := credentials(shown):
                 self._console.block("\n".join(new))
             raise
-        fleet.add(beat)  # nothing waits for it, so it starts after the others
+        for process in later:
+            fleet.add(process)
         self._console.block(welcome(self._environment, self._folder.path, shown, first_stop))
         if options.ready_file:
             ready = {
@@ -336,8 +337,8 @@ class Supervisor:
         self._console.say("Stopped.")
 
 
-def _processes(host: str, port: int, runtime: Path) -> list[Process]:
-    """Return the four processes; docs/operations.md has the same commands."""
+def _processes(host: str, port: int, runtime: Path) -> tuple[list[Process], list[Process]]:
+    """Return the processes that a start waits for, and those that may come after; docs/operations.md has the same commands."""
     module = [sys.executable, "-m"]
     web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
     web += ["--workers", str(web_processes(os.environ))]
@@ -350,14 +351,23 @@ def _processes(host: str, port: int, runtime: Path) -> list[Process]:
     worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
     # The schedule needs no file: every entry runs again soon after a start.
     beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
-    return [
+    workers = [
+        Process(
+            name, [*module, *celery, *worker, "-n", f"{name}@%h"], heartbeat=runtime / f"{name}.heartbeat"
+        )
+        for name in ("worker", *(f"worker-{number}" for number in range(2, worker_processes(os.environ) + 1)))
+    ]
+    first = [
         Process(
             "web",
             [*module, *web, "loopguard_site.rsgi:application"],
             check=lambda: addresses.check_port(host, port),
         ),
         Process("live", [*module, *live], check=lambda: addresses.check_port(host, port + 1)),
-        Process("worker", [*module, *celery, *worker], heartbeat=runtime / "worker.heartbeat"),
+        workers[0],
+    ]
+    return first, [
+        *workers[1:],
         Process("beat", [*module, *celery, *beat], heartbeat=runtime / "beat.heartbeat"),
     ]
 

@@ -21,6 +21,7 @@ NOT_IN_CONTAINERS = {
     "LOOPGUARD_RUNTIME_FOLDER": "only for `up`",
     "LOOPGUARD_PG_BIN": "only for `up`",
     "LOOPGUARD_WEB_PROCESSES": "only for `up`",
+    "LOOPGUARD_WORKER_PROCESSES": "only for `up`",
     "LOOPGUARD_WORKER_THREADS": "only for `up`",
     "LOOPGUARD_TEST_CLOCK": "only for tests",
     "LOOPGUARD_UNDERTAKER": "only for tests of `up`",

@@ -46,10 +46,11 @@ def test_metrics_count_the_requests_of_all_processes(web, token):
     assert httpx.get(f"{web.url}/metrics").text.count("# TYPE loopguard_database_up gauge") == 1
 
 
+@pytest.mark.parametrize("name", ["LOOPGUARD_WEB_PROCESSES", "LOOPGUARD_WORKER_PROCESSES"])
 @pytest.mark.parametrize("given", ["0", "17", "two", "1.5"])
-def test_a_wrong_number_of_processes_is_rejected_at_the_start(given):
-    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_WEB_PROCESSES must be between 1 and 16"):
-        env.read({"LOOPGUARD_MODE": "test", "LOOPGUARD_WEB_PROCESSES": given})
+def test_a_wrong_number_of_processes_is_rejected_at_the_start(name, given):
+    with pytest.raises(env.EnvironmentProblem, match=f"^{name} must be between 1 and 16"):
+        env.read({"LOOPGUARD_MODE": "test", name: given})
 
 
 @pytest.mark.parametrize("given", ["0.1", "21", "soon", "nan", "-1"])

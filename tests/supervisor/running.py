@@ -34,8 +34,9 @@ class Run:
         }
         if way := os.environ.get("LOOPGUARD_UNDERTAKER"):  # the suite as it is on other systems than Linux
             clean["LOOPGUARD_UNDERTAKER"] = way
-        # A second process of `web` would take a second to start; test_up.py runs the default.
-        self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_WEB_PROCESSES": "1"}
+        # A second process of a kind would take a second to start; test_up.py runs the default.
+        one = {"LOOPGUARD_WEB_PROCESSES": "1", "LOOPGUARD_WORKER_PROCESSES": "1"}
+        self.environment = {**clean, "LOOPGUARD_BOOTSTRAP": "0", **one}
         self._started: list[subprocess.Popen[bytes]] = []
 
     def command(self, *more: str) -> list[str]:

@@ -28,7 +28,7 @@ def wait_for(check, seconds=60):
 
 @needs_curl
 def test_a_first_start_a_crash_and_a_second_start_keep_the_data_and_leave_no_process(run):
-    del run.environment["LOOPGUARD_WEB_PROCESSES"]
+    del run.environment["LOOPGUARD_WEB_PROCESSES"], run.environment["LOOPGUARD_WORKER_PROCESSES"]
     run.environment["TOOL_LOOP_MAX_REPEATS"] = "5"
     up, ready = run.start()
     assert set(ready) == {"url", "live_url", "api_key", "username", "password"}
