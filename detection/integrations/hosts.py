@@ -70,7 +70,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
         Host("opencode", "OpenCode", "opencode"),
         Host("kilo", "Kilo", "opencode"),  # takes the plugins of OpenCode
-        Host("pi", "pi", "opencode"),  # our extension says what the plugin says
+        Host("cline", "Cline", "opencode"),  # our plugins for both say what that of OpenCode says
+        Host("pi", "pi", "opencode"),
     )
 }
 

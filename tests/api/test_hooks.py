@@ -37,7 +37,7 @@ BEFORE: dict[str, dict[str, Any]] = {
         "tool_input": {"command": "make test"},
     },
 }  # fmt: skip
-PLUGINS = ("opencode", "kilo", "pi")
+PLUGINS = ("opencode", "kilo", "cline", "pi")
 BEFORE |= dict.fromkeys(PLUGINS, BEFORE["opencode"])
 BEFORE["qwen-code"] = BEFORE["claude-code"] | {"tool_name": "run_shell_command"}
 AFTER_NAMES = {"gemini-cli": "AfterTool"} | dict.fromkeys(PLUGINS, "tool.execute.after")

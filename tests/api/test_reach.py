@@ -26,6 +26,7 @@ def reach(api, session):
         ("codex", "can_block"),
         ("copilot", "can_block"),
         ("opencode", "can_stop"),
+        ("cline", "can_stop"),
         ("pi", "can_stop"),
         ("qwen-code", "can_block"),
     ],

@@ -106,6 +106,13 @@ def pi(place, program, upstream):
     return place.start([program, "-p", "--provider", "fake", "--model", "gpt-5", PROMPT], PI_OFFLINE="1")
 
 
+def cline(place, program, upstream):
+    place.install("cline")
+    signing_in = place.start([program, "auth", "openai", "-k", "x", "-m", "gpt-5", "-b", f"{upstream}/v1"])
+    assert signing_in.returncode == 0, signing_in
+    return place.start([program, "--auto-approve", "true", PROMPT])
+
+
 def qwen_code(place, program, upstream):
     place.set_hooks(
         "qwen-code",
@@ -125,11 +132,12 @@ PROGRAMS = {
     "copilot": ("copilot", copilot),
     "opencode": ("opencode", opencode),
     "kilo": ("kilo", kilo),
+    "cline": ("cline", cline),
     "pi": ("pi", pi),
     "qwen-code": ("qwen", qwen_code),
 }
 ENDED = ("claude-code", "opencode", "kilo", "pi")
-"""Hosts whose run the stop of LoopGuard ends; Gemini CLI has ended it by itself before, so a cycle shows that."""
+"""Hosts whose run the stop of LoopGuard ends; Gemini CLI and Cline have ended it before: see the cycle."""
 TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
@@ -196,6 +204,7 @@ def proxy(live_server):
         *itertools.product(["claude-code", "codex", "copilot"], [True, False]),
         ("opencode", True),  # plugins, which only the command writes
         ("kilo", True),
+        ("cline", True),
         ("pi", True),
     ],
 )
@@ -226,12 +235,15 @@ def test_a_healthy_run_of_200_calls_is_untouched(host, drive):
     assert not Incident.objects.exists()
 
 
-def test_a_cycle_is_stopped_where_the_host_stops_repeats_by_itself(drive):
-    """Gemini CLI ends a run at the fifth identical call, so only a cycle shows that the hook acts."""
-    place, ended = drive("gemini-cli", Script(40, "./probe a", "./probe b", "./probe c"))
+@pytest.mark.parametrize(("host", "shown"), [("gemini-cli", "stderr"), ("cline", "stdout")])
+def test_a_cycle_is_stopped_where_the_host_stops_repeats_by_itself(host, shown, drive):
+    """These hosts end a run at the fifth identical call, so only a cycle shows that the hook acts."""
+    script = Script(40, "./probe a", "./probe b", "./probe c")
+    place, ended = drive(host, script)
     assert place.runs() < 20, ended
-    assert "LoopGuard ended this run." in ended.stderr
-    assert Incident.objects.filter(kind="cycle", agent="gemini-cli").exists()
+    assert len([path for path, body in script.requests if body.get("tools")]) < 25, ended
+    assert "LoopGuard ended this run." in getattr(ended, shown)
+    assert Incident.objects.filter(kind="cycle", agent=host).exists()
 
 
 TWO = ("./probe a", "./probe b")

@@ -33,6 +33,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "COPILOT_HOME",
         "OPENCODE_CONFIG_DIR",
         "KILO_CONFIG_DIR",
+        "CLINE_DIR",
         "PI_CODING_AGENT_DIR",
         "XDG_CONFIG_HOME",
     ):
@@ -211,7 +212,31 @@ for (let number = 1; number <= 40 && !ended.length; number += 1) {
 }
 console.log(JSON.stringify({ runs, aborted: ended }));
 """
-RUNS = {"opencode.js": PLUGIN_RUN, "pi.js": EXTENSION_RUN}
+CLINE_RUN = """
+import { plugin } from "./loopguard.mjs";
+
+const session = process.argv[2], { hooks, setup } = plugin;
+setup({}, { session: { sessionId: session }, workspaceInfo: { rootPath: "/src" } });
+const text = '<user_input mode="act">Run it.</user_input>';
+const prompt = { id: "m-1", role: "user", content: [{ type: "text", text }] };
+const snapshot = { agentId: "agent-1", conversationId: "conv-1", messages: [prompt] };
+let runs = 0, ended = [];
+await hooks.beforeRun({ snapshot });
+for (let number = 1; number <= 40 && !ended.length; number += 1) {
+  const end = await hooks.beforeModel({ snapshot });
+  if (end?.stop && end.reason.startsWith("LoopGuard ended this run.")) ended = [session];
+  if (end?.stop) break;
+  const toolCall = { toolCallId: `c${number}`, toolName: "run_commands" };
+  const call = { snapshot, toolCall, input: { command: "make" } };
+  const answer = await hooks.beforeTool(call);
+  const refused = { output: { error: answer?.reason }, isError: true };
+  const output = [{ query: "make", result: "2 failed", error: "Command exited with code 1", success: false }];
+  runs += answer?.skip ? 0 : 1;
+  await hooks.afterTool({ ...call, result: answer?.skip ? refused : { output } });
+}
+console.log(JSON.stringify({ runs, aborted: ended }));
+"""
+RUNS = {"opencode.js": PLUGIN_RUN, "cline.js": CLINE_RUN, "pi.js": EXTENSION_RUN}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")

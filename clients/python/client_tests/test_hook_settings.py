@@ -43,6 +43,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "COPILOT_HOME",
         "OPENCODE_CONFIG_DIR",
         "KILO_CONFIG_DIR",
+        "CLINE_DIR",
         "XDG_CONFIG_HOME",
         "LOOPGUARD_URL",
         "LOOPGUARD_KEY",
@@ -259,7 +260,15 @@ def test_on_windows_a_command_is_one_that_each_of_its_shells_reads(host, monkeyp
 
 
 @pytest.mark.parametrize(
-    "variable", ["CLAUDE_CONFIG_DIR", "CODEX_HOME", "COPILOT_HOME", "OPENCODE_CONFIG_DIR", "KILO_CONFIG_DIR"]
+    "variable",
+    [
+        "CLAUDE_CONFIG_DIR",
+        "CODEX_HOME",
+        "COPILOT_HOME",
+        "OPENCODE_CONFIG_DIR",
+        "KILO_CONFIG_DIR",
+        "CLINE_DIR",
+    ],
 )
 def test_folders_of_the_environment_are_used(variable, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, str(tmp_path / "elsewhere"))

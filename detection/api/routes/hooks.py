@@ -32,7 +32,9 @@ router = Router(tags=["agents"])
 # What curl sends by default; the body is JSON nevertheless.
 FORM = "application/x-www-form-urlencoded"
 _auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks", cuts=True)
-HostName = Literal["claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo", "qwen-code", "pi"]
+HostName = Literal[
+    "claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo", "qwen-code", "cline", "pi"
+]
 
 
 @router.post(

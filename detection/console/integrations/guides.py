@@ -236,6 +236,13 @@ _AGENTS: Final = (
     _host("copilot", "Co", held=_HELD_BY_USER, stop=_DENIES),
     _host("opencode", "OC", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
     _host("kilo", "Ki", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
+    _host(
+        "cline",
+        "Cl",
+        "Plugins run in Cline's command line, not in its extensions for editors: guard those with the gateway.",
+        held=_HELD_BY_OPERATOR.rpartition(" The settings")[0],
+        stop=_ENDS,
+    ),
     _host("pi", "Pi", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
     _host("qwen-code", "Qw", held=_HELD_BY_USER, stop=_DENIES),
 )

@@ -51,6 +51,19 @@ const after = { output: "the result" };
 await hooks["tool.execute.after"]({ ...call, args: {} }, after);
 console.log(JSON.stringify({ asked, isRun, result: after.output }));
 """,
+    "cline.js": """
+import { plugin } from "./loopguard.mjs";
+plugin.setup({}, { session: { sessionId: "loopguard-check" }, workspaceInfo: { rootPath: "." } });
+const call = (toolCallId) => ({
+  snapshot: { agentId: "check", messages: [] },
+  toolCall: { toolCallId, toolName: "loopguard_check" },
+  input: {},
+});
+const isRun = (await plugin.hooks.beforeTool(call("check")))?.skip !== true;
+const result = { output: "the result" };
+const after = await plugin.hooks.afterTool({ ...call("another, as a call that did not run has no result"), result });
+console.log(JSON.stringify({ asked, isRun, result: after?.appendContext ?? result.output }));
+""",
     "pi.js": """
 import extension from "./loopguard.mjs";
 const hooks = {};
