@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from celery import Celery
-from celery.schedules import schedule
+from celery.schedules import crontab, schedule
 from celery.signals import setup_logging, worker_init
 
 _NICENESS = 10
@@ -25,6 +25,11 @@ app.conf.beat_schedule = {
         "task": "detection.housekeeping",
         "schedule": schedule(300.0),
         "options": {"expires": 300},
+    },
+    "weekly_reports": {
+        "task": "detection.weekly_reports",
+        "schedule": crontab(minute="5", hour="6-23", day_of_week="mon"),
+        "options": {"expires": 3600},
     },
 }
 

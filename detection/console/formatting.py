@@ -89,10 +89,7 @@ def compact(value: float | None) -> str:
     return f"{value:,.0f}"
 
 
-def money(value: float | Decimal | None) -> str:
-    """Return US dollars; four places where it is less than a cent."""
-    amount = float(value or 0)
-    return f"${amount:,.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
+money = durations.money
 
 
 def cost(value: float | Decimal | None) -> str:

@@ -1,4 +1,4 @@
-"""Times in words, spelled the same on screens and in alerts, messages and commands.
+"""Times and amounts in words, spelled the same on screens and in alerts, messages and commands.
 
 `static/js/durations.js` has the same rules for what scripts keep up to date; `tests/browser/durations.json` has cases
 for both.
@@ -6,6 +6,7 @@ for both.
 
 from __future__ import annotations
 
+from decimal import Decimal
 from math import ceil, floor
 from typing import Final
 
@@ -85,6 +86,12 @@ def amount(value: float, unit: str) -> str:
     """Return a counted amount with its unit, seconds as a time: ``9 min``, ``1,200 tokens``, ``1 call``."""
     words = figure(value, unit)
     return words if unit in OF_UNIT else f"{words} {unit.removesuffix('s') if value == 1 else unit}"
+
+
+def money(value: float | Decimal | None) -> str:
+    """Return US dollars; four places where it is less than a cent."""
+    amount = float(value or 0)
+    return f"${amount:,.4f}" if 0 < amount < 0.01 else f"${amount:,.2f}"
 
 
 def figure(value: float, unit: str) -> str:

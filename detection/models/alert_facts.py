@@ -50,6 +50,17 @@ class ContainmentFacts(TypedDict):
     created_by: str
 
 
+class ReportFacts(TypedDict):
+    """The report of a week: its id, its end, and the figures of the week and of the one before."""
+
+    id: str
+    ends_at: str
+    loops: int
+    loop_cost_usd: float
+    loop_cost_usd_before: float
+    calls_blocked: int
+
+
 class AlertFacts(TypedDict):
     """What routes and silences match on, and what messages say; the rest depends on the type of the event.
 
@@ -94,4 +105,5 @@ class AlertFacts(TypedDict):
     approval: NotRequired[ApprovalFacts]
     judge: NotRequired[JudgeFacts]
     containment: NotRequired[ContainmentFacts]
+    report: NotRequired[ReportFacts]
     also: NotRequired[list[str]]

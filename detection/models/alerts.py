@@ -70,6 +70,7 @@ class AlertEventType(models.TextChoices):
     CONTAINMENT_CREATED = "containment.created", "Everything of a scope is stopped, held or blocked"
     CONTAINMENT_LIFTED = "containment.lifted", "A containment was lifted"
     CONTAINMENT_ENDED = "containment.ended", "A containment has reached its end"
+    WEEKLY_REPORT = "report.weekly", "The report of a week, on Mondays"
 
 
 class DestinationKind(models.TextChoices):
@@ -147,7 +148,7 @@ class AlertRoute(Matchers, TenantModel):
     event_types = ArrayField(
         models.CharField(max_length=20, choices=AlertEventType.choices),
         default=list,
-        help_text="Empty: every type.",
+        help_text="Empty: every type except the report of a week.",
     )
     continue_matching = models.BooleanField(
         default=False, help_text="Continue with the next routes after this one matched."

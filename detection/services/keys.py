@@ -121,8 +121,13 @@ def _checksum(body: str) -> str:
 def new_token(prefix: str) -> tuple[str, str]:
     """Return the readable part of a new token, and the token: prefix, readable part, 256-bit secret, checksum."""
     public_id = "".join(secrets.choice(_ALPHABET) for _ in range(10))
-    body = f"{prefix}{public_id}_{secrets.token_hex(32)}"
-    return public_id, body + _checksum(body)
+    return public_id, token_with(prefix, public_id, secrets.token_hex(32))
+
+
+def token_with(prefix: str, public_id: str, secret: str) -> str:
+    """Return the token with a readable part and a secret, 64 hexadecimal digits."""
+    body = f"{prefix}{public_id}_{secret}"
+    return body + _checksum(body)
 
 
 def digest_of(token: str) -> str:

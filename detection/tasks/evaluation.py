@@ -6,6 +6,7 @@ from celery import shared_task
 
 from detection import jobs
 from detection.services.maintenance.heartbeats import heartbeats
+from detection.services.projects import reports
 from detection.services.retention import retention
 from detection.services.sessions import evaluation
 from detection.tasks.evaluation_queue import evaluation_queue
@@ -29,3 +30,9 @@ def housekeeping() -> None:
     """Run housekeeping."""
     retention.housekeeping()
     heartbeats.note("housekeeping")
+
+
+@shared_task(name=jobs.WEEKLY_REPORTS)
+def weekly_reports() -> None:
+    """Make the reports of the week that is over, and hand them to the routes that ask for them."""
+    reports.send_weekly()

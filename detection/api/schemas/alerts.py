@@ -45,6 +45,7 @@ AlertEventTypeName = Literal[
     "containment.created",
     "containment.lifted",
     "containment.ended",
+    "report.weekly",
 ]
 Name80 = Annotated[str, StringConstraints(min_length=1, max_length=80)]
 Address = Annotated[str, StringConstraints(min_length=1, max_length=2000)]

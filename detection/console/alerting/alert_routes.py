@@ -19,12 +19,14 @@ from detection.console.alerting.alert_pages import create_destination, outcome_w
 from detection.console.alerting.route_sentences import AT_LEAST, CUSTOM, EVENT_TYPES, WHEN, choice_of
 from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
-from detection.models import AlertRoute, Role, Severity
+from detection.models import AlertEventType, AlertRoute, Role, Severity
 from detection.selectors import alerts as selector
+from detection.services import report_links
 from detection.services.alerting import alert_routes, notifications, routing
 from detection.services.alerting import destinations as alert_destinations
 from detection.services.alerting.route_preview import preview_route
 from detection.services.errors import Invalid, ServiceError
+from detection.services.projects import reports
 from detection.services.versions import ChangedMeanwhile
 
 _NUMBERS = {
@@ -50,7 +52,9 @@ def page(request: ProjectRequest, public_id: str = "") -> HttpResponse:
         selector.get_route(request.project.pk, public_id)
         if public_id
         else AlertRoute(
-            project=request.project, event_types=list(WHEN["changes"][0]), group_by=["session", "loop"]
+            project=request.project,
+            event_types=list(WHEN.get(request.GET.get("when", ""), WHEN["changes"])[0]),
+            group_by=["session", "loop"],
         )
     )
     if row is None:
@@ -170,7 +174,12 @@ def _preview(request: ProjectRequest, row: AlertRoute, form: QueryDict) -> dict[
         found = preview_route(request.project.pk, public_id=row.public_id if row.pk else None, **values)
     except ServiceError as error:
         return {"preview_problem": error.detail}
-    return {"preview": found, "excludes_demo": not values["includes_demo"]}
+    sends_report = AlertEventType.WEEKLY_REPORT in values["event_types"]
+    return {
+        "preview": found,
+        "excludes_demo": not values["includes_demo"],
+        "report": report_links.sentence(reports.of_today(request.project.pk)) if sends_report else "",
+    }
 
 
 def _shown(request: ProjectRequest, row: AlertRoute) -> QueryDict:

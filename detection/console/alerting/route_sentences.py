@@ -27,6 +27,7 @@ WHEN: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "judge": (("judge.disabled",), "the judge is disabled"),
     "limit": (("session.near_limit",), "a session has nearly reached a limit"),
+    "report": (("report.weekly",), "a week is over: its report, on Mondays"),
     "anything": ((), "anything happens"),
 }
 """The choices of the form: their event types, and the words of the sentence."""

@@ -17,15 +17,16 @@ from django.views.decorators.http import require_http_methods, require_safe
 from detection.console import formatting
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.console.insights.board import BOARDS, Period, draw
-from detection.console.insights.figures import change_of, figures_of, rate_words
+from detection.console.insights.figures import figures_of, rate_words
 from detection.console.insights.links import Link
 from detection.filtering import language
 from detection.filtering.time_ranges import TimeRange
 from detection.models import Report, Role, Session
 from detection.selectors.filters import list_query
 from detection.selectors.insights import InsightRow, Insights, insights
-from detection.selectors.lists import LOOPS, STATISTICS
+from detection.selectors.lists import LOOPS
 from detection.selectors.loops import LoopRow, list_loops
+from detection.services import report_links
 from detection.services.errors import NotFound, ServiceError
 from detection.services.projects import reports as service
 
@@ -54,7 +55,7 @@ def page(request: HttpRequest, token: str) -> HttpResponse:
     except NotFound as problem:
         return render(request, "insights/report.html", {"problem": problem.detail}, status=404)
     span = TimeRange("", report.starts_at, report.ends_at)
-    query = list_query(STATISTICS, "", range=span, sort="-cost", zone=UTC)
+    query = service.query_of(report)
     found = insights(report.project_id, query, "agent")
     loops = list_loops(
         report.project_id,
@@ -67,7 +68,9 @@ def page(request: HttpRequest, token: str) -> HttpResponse:
         "insights/report.html",
         {
             "report": report,
-            "sentence": _sentence(found.total),
+            "sentence": report_links.sentence(
+                service.figures_of(report, found.total.numbers, found.total.before)
+            ),
             "figures": [figures[place] for place in (0, 2, 3, 4)],
             "chart": draw(report.project, BOARDS["cost"], "agent", Period(query, "day", "a day", UTC)),
             "loops": [(row, _loop_url(report, row)) for row in loops],
@@ -96,22 +99,10 @@ def links_page(request: ProjectRequest) -> HttpResponse:
             return redirect("console:reports", project.slug)
     context = {
         "reports": service.open_reports(project.pk),
+        "weekly_routes": service.weekly_routes(project.pk),
         "created": request.build_absolute_uri(reverse("console:report", args=[token])) if token else "",
     }
     return render(request, "insights/reports.html", context)
-
-
-def _sentence(total: InsightRow) -> str:
-    """Return what happened, in a sentence."""
-    now, before = total.numbers, total.before
-    loops = now.incidents - now.false_alarms
-    if not now.loop_cost_usd:
-        return f"{loops:,} loop{'' if loops == 1 else 's'} began in these 7 days; no cost of them is known."
-    words = f"Loops cost {formatting.money(now.loop_cost_usd)} in these 7 days"
-    change, _ = change_of(now.loop_cost_usd, before.loop_cost_usd)
-    if not change or change == "0 %":
-        return f"{words}."
-    return f"{words}, {change[1:]} {'less' if change[0] == '−' else 'more'} than in the 7 days before."
 
 
 def _to_do(report: Report, found: Insights, loops: list[LoopRow]) -> list[ToDo]:

@@ -226,7 +226,7 @@ def _claim(notification: Notification) -> DeliveryJob:
         destination.kind,
         destination.address,
         tuple(destination.signing_secrets),
-        notification.payload,
+        rendering.with_links(notification.payload, notification.project.slug, events),
         tuple(event.type for event in events),
     )
 

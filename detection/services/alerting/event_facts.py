@@ -22,7 +22,7 @@ from detection.models import (
     Severity,
     call_flags,
 )
-from detection.models.alert_facts import AlertFacts
+from detection.models.alert_facts import AlertFacts, ReportFacts
 from detection.models.approvals import CONTAINMENT
 
 STRIP_CELLS = 30
@@ -217,6 +217,32 @@ def containment_facts(row: Containment, sessions: Sequence[str]) -> AlertFacts:
             "sessions": [*sessions],
             "created_by": row.created_by,
         },
+    }
+
+
+def report_facts(report: ReportFacts) -> AlertFacts:
+    """Return the facts of the report of a week. Only routes that name its type match it, whatever their conditions."""
+    return {
+        "id": "",
+        "calls_digest": "",
+        "kind": "report",
+        "tool": "",
+        "agent": "",
+        "backend": "",
+        "model": "",
+        "session": "",
+        "count": report["loops"],
+        "limit": 0,
+        "unit": "loops",
+        "decision": "allow",
+        "severity": Severity.INFO.value,
+        "is_demo": False,
+        "strip": "",
+        "cells": [],
+        "note": "",
+        "tags": [],
+        "api_key": "",
+        "report": report,
     }
 
 

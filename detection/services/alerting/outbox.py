@@ -24,6 +24,7 @@ from detection.models import (
     OutboxState,
     Session,
 )
+from detection.models.alert_facts import ReportFacts
 from detection.services.alerting import event_facts
 
 KEPT = timedelta(days=30)
@@ -160,6 +161,16 @@ def record_containment(
             facts=event_facts.containment_facts(row, reached),
         )
         for project_id, reached in sessions.items()
+    )
+
+
+def record_report(project_id: int, report: ReportFacts) -> None:
+    """Record that the report of a week was made; must run inside the transaction that stores its link."""
+    AlertEvent.objects.create(
+        project_id=project_id,
+        type=AlertEventType.WEEKLY_REPORT,
+        actor="system",
+        facts=event_facts.report_facts(report),
     )
 
 

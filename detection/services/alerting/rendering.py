@@ -23,6 +23,7 @@ from detection.models.alert_facts import AlertFacts, ContainmentFacts
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
 from detection.selectors.containments import describe
+from detection.services import report_links
 from detection.services.alerting import event_facts
 
 MAX_LISTED = 20
@@ -58,6 +59,7 @@ _HEADLINES = {
     AlertEventType.CONTAINMENT_CREATED: "Contained",
     AlertEventType.CONTAINMENT_LIFTED: "Containment lifted",
     AlertEventType.CONTAINMENT_ENDED: "Containment ended",
+    AlertEventType.WEEKLY_REPORT: "Weekly report",
 }
 _HEADLINES_OF_LIMITS = {"escalated": "Stricter at a limit", "ended": "No longer at a limit"}
 _HEADLINES_OF_SILENCE = {"opened": "Stalled", "ended": "No longer stalled"}
@@ -113,6 +115,11 @@ def sentence(event_type: str, actor: str, facts: AlertFacts) -> str:
             "an instruction in its data. The judge is disabled for a day, and calls that wait for it are denied. "
             f"{_where(facts)}"
         )
+    if "report" in facts:
+        row = facts["report"]
+        blocked = f" {row['calls_blocked']:,} calls in loops were blocked." if row["calls_blocked"] else ""
+        loops = f" {row['loops']:,} began." if row["loop_cost_usd"] else ""
+        return f"{report_links.sentence(row)}{loops}{blocked}"
     if "containment" in facts:
         return f"{headline}: {_containment(event_type, actor, facts['containment'])}"
     detector = detector_for(facts["kind"])
@@ -241,6 +248,8 @@ def title_of(events: Sequence[AlertEvent]) -> str:
     subject = plain(first.facts["session" if first.type == AlertEventType.NEAR_LIMIT else "tool"], 60)
     if first.type == AlertEventType.JUDGE_DISABLED:
         subject = plain(first.facts["judge"]["model"], 60)
+    if "report" in first.facts:
+        subject = f"7 days to {report_links.last_day(first.facts['report']):%d %b %Y}"
     if "containment" in first.facts:
         subject = _words_of(first.facts["containment"])
     title = f"{headline}: {subject}"
@@ -261,6 +270,8 @@ def _url(project: str, event: AlertEvent) -> str:
         return f"{base}/session?{urlencode({'name': event.facts['session']})}"
     if event.type in (*_APPROVAL_TYPES, AlertEventType.JUDGE_DISABLED):
         return f"{base}/held#{event.facts['approval']['id']}"
+    if "report" in event.facts:
+        return f"{base}/insights/reports#{event.facts['report']['id']}"
     if "containment" in event.facts:
         return f"{base}/contain"
     return f"{base}/incidents/{event.facts['id']}"
@@ -359,10 +370,24 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
             "incident": None,
             "judge": {**facts["judge"], "session": facts["session"], "url": url},
         }
+    if "report" in facts:
+        return {**shown, "incident": None, "report": {**facts["report"], "url": url}}
     if "containment" in facts:
         return {**shown, "incident": None, "containment": {**facts["containment"], "url": url}}
     incident = {name: value for name, value in facts.items() if name not in _NOT_SHOWN}
     return {**shown, "incident": {**incident, "url": url}}
+
+
+def with_links(payload: str, project: str, events: Iterable[AlertEvent]) -> str:
+    """Return a payload with links to reports that need no account, in place of the page of links.
+
+    Only what is sent has them: with the token of a link, whoever has it sees the figures.
+    """
+    for event in events:
+        if "report" in event.facts:
+            url = f"{settings.PUBLIC_URL}/reports/{report_links.token_of(event.facts['report']['id'])}"
+            payload = payload.replace(_url(project, event), url)
+    return payload
 
 
 def test_payload(public_id: str, project: str, destination: str, now: datetime) -> str:

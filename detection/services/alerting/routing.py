@@ -177,7 +177,12 @@ def matches(row: AlertRoute | AlertSilence, facts: AlertFacts) -> bool:
 
 
 def route_matches(route: AlertRoute, event_type: str, facts: AlertFacts) -> bool:
-    """Return whether a route matches an event, or one that is part of it."""
+    """Return whether a route matches an event, or one that is part of it.
+
+    The report of a week is about no loop: it goes to the routes that name its type, and to no others.
+    """
+    if event_type == AlertEventType.WEEKLY_REPORT:
+        return event_type in route.event_types
     types = (event_type, *facts.get("also", ()))
     return (
         (not route.event_types or any(one in route.event_types for one in types))
@@ -193,8 +198,8 @@ def active_silences(project_id: int, now: datetime) -> list[AlertSilence]:
 
 
 def matching_silence(silences: Iterable[AlertSilence], facts: AlertFacts) -> AlertSilence | None:
-    """Return the first silence that suppresses an event with these facts; none does that of a containment."""
-    if "containment" in facts:
+    """Return the first silence that suppresses an event with these facts; none does a containment or a report."""
+    if "containment" in facts or "report" in facts:
         return None
     for silence in silences:
         is_of_loop = silence.loop is None or silence.loop.public_id == facts.get("loop_id")
