@@ -261,3 +261,25 @@ def test_a_lock_is_waited_for_until_the_deadline_and_not_longer():
         Project.objects.select_for_update().get()
         in_thread(wait).result()
     assert found == ["no response within the deadline of the request", [("before",)]]
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [""],
+        ["a"],
+        ["", "x y", "NULL", "a,b", "{}", "\t\n"],
+        ['"', '","', '"a"'],
+        ["\\", '\\"', "\\N"],
+        ["\u00fc", "\U0001f501"],
+        [None, "a"],
+        [],
+    ],
+)
+def test_lists_of_texts_arrive_as_they_are(texts):
+    assert fetch("SELECT %s::text[]", [texts]) == [(texts,)]
+
+
+def test_a_list_with_a_text_that_the_server_cannot_hold_is_rejected():
+    with pytest.raises(DataError, match="NUL"):
+        fetch("SELECT %s::text[]", [["a", "b\0"]])

