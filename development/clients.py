@@ -53,7 +53,9 @@ def run(root: Path, arguments: Sequence[str], running: Mapping[str, str] | None 
     with contextlib.nullcontext(running) if running else running_server() as server:
         environment = {
             **os.environ,
-            "LOOPGUARD_TEST_SERVER": json.dumps({"url": server["url"], "key": server["api_key"]}),
+            "LOOPGUARD_TEST_SERVER": json.dumps(
+                {"url": server["url"], "key": server["api_key"], "model_url": server["model_url"]}
+            ),
         }
 
         def test(python: str | Path, *what: str | Path) -> str:

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -25,6 +26,8 @@ def running_server(
     command: Sequence[str | Path] = ("python3", "manage.py"), working_folder: Path = ROOT
 ) -> Iterator[dict[str, str]]:
     """Run `manage.py up`; yields what its ready file says, and stops it at the end.
+
+    Its gateway may forward to `model_url`, a free address of this machine where a test may answer as a model server.
 
     Parameters
     ----------
@@ -46,8 +49,15 @@ def running_server(
         for name, value in os.environ.items()
         if name not in _NOT_INHERITED and not name.startswith(("LOOPGUARD_", "PYTEST_", "COV_"))
     }
-    environment["LOOPGUARD_WEB_PROCESSES"] = environment["LOOPGUARD_WORKER_PROCESSES"] = "1"
-    environment["LOOPGUARD_GUARD_SECONDS"] = "10"  # a busy machine must not turn a verdict into an outage
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        model_url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    environment |= {
+        "LOOPGUARD_WEB_PROCESSES": "1",
+        "LOOPGUARD_WORKER_PROCESSES": "1",
+        "LOOPGUARD_GUARD_SECONDS": "10",  # a busy machine must not turn a verdict into an outage
+        "LOOPGUARD_GATEWAY_UPSTREAMS": model_url,
+        "LOOPGUARD_ALERT_ALLOWED_NETWORKS": "127.0.0.0/8",
+    }
     up_command = [*command, "up", "--port", "0", f"--data={folder}/data", f"--ready-file={ready}"]
     try:
         with log.open("wb") as output:
@@ -60,7 +70,7 @@ def running_server(
                 if up.poll() is not None or time.monotonic() > deadline:
                     raise RuntimeError(log.read_text(encoding="utf-8"))
                 time.sleep(0.1)
-            yield json.loads(ready.read_text(encoding="utf-8"))
+            yield {**json.loads(ready.read_text(encoding="utf-8")), "model_url": model_url}
         finally:
             up.send_signal(signal.SIGINT)
             try:

@@ -11,6 +11,7 @@ FOLDERS = ("clients", "detection", "loopguard_site", "tests")
 DEADLINES = {"timeout", "timeout_seconds", "seconds"}
 ENDLESS = {
     "clients/python/loopguard_client/hooks/check.py": "a timer kills the program",
+    "clients/python/loopguard_client/runs/command.py": "a program that a person runs, which signals end",
     "detection/background_publisher.py": "a daemon thread that waits for work",
     "detection/consumers/approval_long_poll.py": "inside `asyncio.timeout_at`, and the result of a finished task",
     "detection/consumers/frame_queue.py": "a task that ends with its socket",

@@ -27,7 +27,7 @@ PROMPT = "Run ./probe until it passes."
 class Place:
     """A home folder with one host, its hooks, and a program that counts how often it runs."""
 
-    def __init__(self, path, hook_url, token, *, by_command, options):
+    def __init__(self, path, hook_url, token, *, by_command=False, by_run=False, options=()):
         self.home, self.work = path / "home", path / "work"
         self.home.mkdir()
         self.work.mkdir()
@@ -40,16 +40,22 @@ class Place:
         self.is_killed = self.has_wrong_key = False
         self.installed = lambda: None
         self.url, self.token, self.by_command, self.options = hook_url, token, by_command, options
+        self.by_run = by_run
 
     def write(self, path, text):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text if isinstance(text, str) else json.dumps(text))
 
     def set_hooks(self, name, **settings):
-        """Set the hooks as the Connect page shows them, or as the command of the client does."""
+        """Set the hooks as the Connect page shows them, or as the command of the client does.
+
+        With `by_run` there are none, and `loopguard run` gives them to the host.
+        """
         host = HOSTS[name]
         file = Path(host.settings_file.replace("~", str(self.home)))
-        if self.by_command:
+        if self.by_run:
+            self.write(file, settings)
+        elif self.by_command:
             if settings:
                 self.write(file, settings)
             self.install(name)
@@ -57,11 +63,18 @@ class Place:
             self.write(file, hook_settings(host, self.url) | settings)
 
     def install(self, name):
+        if self.by_run:
+            return
         subprocess.run(
             [sys.executable, "-m", "loopguard_client", "hooks", "install", name, "--url", self.url, *self.options],
             check=True, capture_output=True, timeout=60,
             env={"HOME": str(self.home), "PATH": os.environ["PATH"], "PYTHONPATH": str(CLIENT), "LOOPGUARD_KEY": self.token},
         )  # fmt: skip
+
+    def settings(self):
+        """Return the files in the home folder that may have hooks."""
+        found = (file for end in ("json", "js", "ts") for file in self.home.rglob(f"*.{end}"))
+        return [file for file in found if file.is_file() and "node_modules" not in file.parts]
 
     def wait(self, process):
         """Return how a host ended; None if it did not, or was to be killed in its second call."""
@@ -82,6 +95,10 @@ class Place:
         Its output goes to files: its children may keep pipes open.
         """
         self.installed()
+        if self.by_run:
+            (self.home / ".loopguard" / "curl").unlink()
+            command = [sys.executable, "-m", "loopguard_client", "run", *self.options, "--", *command]
+            env |= {"PYTHONPATH": str(CLIENT), "LOOPGUARD_URL": self.url, "LOOPGUARD_KEY": self.token}
         if self.has_wrong_key:
             key = self.home / ".loopguard" / "curl"
             key.write_text(key.read_text().replace(self.token, f"{self.token[:-4]}0000"))

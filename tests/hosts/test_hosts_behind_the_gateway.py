@@ -98,7 +98,7 @@ def drive(transactional_db, settings, tmp_path):
             base_url=upstream + ("/v1" if kind == "openai" else ""),
         )
         _, token = backends.create_token(project.pk, backend.public_id, SYSTEM, name="host")
-        place = Place(tmp_path, "", "", by_command=False, options=())
+        place = Place(tmp_path, "", "")
         with serving() as url:
             return place, start(place, found, f"{url}/gateway/main/{token}")
 

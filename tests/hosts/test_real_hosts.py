@@ -170,13 +170,13 @@ def model():
 def place_of(live_server, transactional_db, tmp_path):
     """Prepare the home of a host; returns it with the program and the function that starts it."""
 
-    def prepare(host, *, by_command=True, url=live_server.url, options=()):
+    def prepare(host, *, url=live_server.url, **how):
         program, start = PROGRAMS[host]
         found = shutil.which(program, path=FOLDER)
         if found is None:
             pytest.skip(f"{program} is not in {FOLDER}")
         token = create_key(make_project("hosts"), "hooks", SYSTEM)[1]
-        return Place(tmp_path, url, token, by_command=by_command, options=options), found, start
+        return Place(tmp_path, url, token, **({"by_command": True} | how)), found, start
 
     return prepare
 
@@ -225,6 +225,18 @@ def test_a_stuck_run_ends_where_its_host_can_end_it(host, drive):
         session = Session.objects.get()
         assert "LoopGuard ended this run." in ended.stderr
         assert f"/sessions/{session.external_id}" in ended.stderr
+
+
+@pytest.mark.parametrize("host", ["claude-code", "opencode", "kilo", "pi", "qwen-code"])
+def test_loopguard_run_gives_a_host_its_hooks_for_one_run(host, drive):
+    place, ended = drive(host, Script(40, "./probe"), by_run=True)
+    assert place.runs() == documented(host)[0], ended
+    session = Session.objects.get()
+    assert session.integration == f"hooks/{host}"
+    assert [tag[:4] for tag in session.tags] == ["run-"]
+    assert "hooks for this run" in ended.stderr
+    assert ended.returncode == 75, ended
+    assert "/api/v1/hooks/" not in "".join(file.read_text(errors="replace") for file in place.settings())
 
 
 @pytest.mark.parametrize("host", PROGRAMS)

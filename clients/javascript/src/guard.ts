@@ -66,6 +66,7 @@ export class Guard {
   holdSeconds: number;
   maxDelaySeconds: number;
   readonly breaker: CircuitBreaker;
+  private readonly tags: readonly string[];
   private readonly failClosed: readonly RegExp[];
   private readonly options: GuardOptions;
   private readonly transport: Transport;
@@ -94,6 +95,8 @@ export class Guard {
     if (!(this.budgetSeconds > 0)) throw new TypeError("`budgetSeconds` must be more than 0.");
     if (typeof options.tags === "string") throw new TypeError("`tags` must be a list of tags.");
     if (typeof options.failClosed === "string") throw new TypeError("`failClosed` must be a list of tools.");
+    const surrounding = (process.env["LOOPGUARD_TAGS"] ?? "").split(","); // those of `loopguard run`
+    this.tags = [...(options.tags ?? []), ...surrounding.map((tag) => tag.trim()).filter(Boolean)];
     this.failClosed = (options.failClosed ?? []).map(pattern);
     this.transport = new Transport(found.url, found.key, `loopguard-client/${VERSION}`);
     this.key = found.key;
@@ -132,7 +135,7 @@ export class Guard {
   session(name = "", options: SessionOptions = {}): Session {
     const given = name ? wire.name(name) : wire.newId(`${options.agent || this.agent || "agent"}-`);
     const session = this.sessions.get(given) ?? new Session(this, given, !name);
-    session.tags = [...new Set([...(this.options.tags ?? []), ...session.tags, ...(options.tags ?? [])])];
+    session.tags = [...new Set([...this.tags, ...session.tags, ...(options.tags ?? [])])];
     session.metadata = { ...this.options.metadata, ...session.metadata, ...options.metadata };
     session.agent = options.agent || session.agent || this.agent;
     session.backend = options.backend || session.backend || this.backend;

@@ -273,14 +273,17 @@ test("the package is small, needs nothing, and has what it names", () => {
 });
 
 test("sessions have the tags and metadata of guard and session", async () => {
+  process.env.LOOPGUARD_TAGS = "run-1, run-2";
   const guard = patient({ tags: ["team-a"], metadata: { env: "prod" } });
+  delete process.env.LOOPGUARD_TAGS;
   const name = newName();
   const own = guard.session(name, { tags: ["nightly", "x".repeat(80)], metadata: { customer: "acme" } });
   await own.check("search", { q: "1" });
   await guard.session(name, { tags: ["late"] }).check("search", { q: "2" });
   const found = await stored(name);
-  const [first, second, long, last] = found.tags;
-  assert.deepEqual([first, second, long.length, last], ["team-a", "nightly", 64, "late"]);
+  const [first, second, third, fourth, long, last] = found.tags;
+  assert.deepEqual([first, second, third, fourth], ["team-a", "run-1", "run-2", "nightly"]);
+  assert.deepEqual([long.length, last], [64, "late"]);
   assert.deepEqual(found.metadata, { env: "prod", customer: "acme" });
   assert.ok(await guard.close(20));
 });

@@ -23,10 +23,14 @@ from development.test_server import running_server
 
 @dataclass(frozen=True)
 class Server:
-    """A running server, and what it knows about a session."""
+    """A running server, and what it knows about a session.
+
+    `model_url` is the address of a model server that its gateway may forward to, if a test starts one there.
+    """
 
     url: str
     key: str
+    model_url: str
 
     def get(self, path: str) -> dict[str, Any]:
         request = urllib.request.Request(
@@ -69,7 +73,7 @@ def server() -> Iterator[Server]:
         yield Server(**json.loads(given))
         return
     with running_server() as found:
-        yield Server(found["url"], found["api_key"])
+        yield Server(found["url"], found["api_key"], found["model_url"])
 
 
 @pytest.fixture

@@ -763,14 +763,15 @@ def test_a_call_of_a_killed_process_is_no_obstacle(guard, server, name):
     assert [verdict.may_run for verdict in played(guard.session(name), 4)].count(True) >= 2
 
 
-def test_sessions_have_the_tags_and_metadata_of_guard_and_session(server):
+def test_sessions_have_the_tags_and_metadata_of_guard_and_session(server, monkeypatch):
+    monkeypatch.setenv("LOOPGUARD_TAGS", "run-1, run-2")
     guard = Guard(server.url, server.key, tags=["team-a"], metadata={"env": "prod"}, budget_seconds=PATIENT)
     session = guard.session("labelled", tags=["nightly", "x" * 80], metadata={"customer": "acme"})
     session.check("search", {"q": "1"})
     guard.session("labelled", tags=["late"]).check("search", {"q": "2"})
     found = server.session("labelled")
-    assert found["tags"][:2] == ["team-a", "nightly"]
-    assert len(found["tags"][2]) == 64
-    assert found["tags"][3] == "late"
+    assert found["tags"][:4] == ["team-a", "run-1", "run-2", "nightly"]
+    assert len(found["tags"][4]) == 64
+    assert found["tags"][5] == "late"
     assert found["metadata"] == {"env": "prod", "customer": "acme"}
     assert guard.close(PATIENT)

@@ -6,6 +6,7 @@ import argparse
 import getpass
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from loopguard_client.hooks.check import check
 from loopguard_client.hooks.hosts import Host, hook_script
 from loopguard_client.hooks.plugins import ALL_HOSTS, PluginHost
 from loopguard_client.hooks.settings_files import Change, SettingsProblem, installation, keep, removal
+from loopguard_client.runs import command as runs
 from loopguard_client.transport import NoAnswer, Transport
 
 
@@ -97,6 +99,7 @@ def _parser() -> argparse.ArgumentParser:
         "--url", metavar="URL", default="", help="address of the server; the stored one by default"
     )
     past.set_defaults(run=_import)
+    _add_run(commands)
     wrapper = commands.add_parser(
         "mcp", help="guard the tools of a stdio MCP server: loopguard mcp -- COMMAND …"
     )
@@ -121,6 +124,74 @@ def _parser() -> argparse.ArgumentParser:
     )
     wrapper.set_defaults(run=_mcp)
     return parser
+
+
+def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    run = commands.add_parser(
+        "run",
+        help="run an agent under LoopGuard: loopguard run -- COMMAND …",
+        description=(
+            "Starts a program with its model requests, hooks and telemetry connected to LoopGuard, for this run only, "
+            "and prints the outcome at the end. The exit code is the program's; 75: the run ended in a loop; 76: a "
+            "person, a containment or the budget stopped it; 124: its deadline; 125: the program was not started."
+        ),
+    )
+    run.add_argument(
+        "--budget",
+        type=_dollars,
+        metavar="USD",
+        help="end the program when the run has cost this much, in US dollars",
+    )
+    run.add_argument(
+        "--deadline",
+        type=_seconds,
+        metavar="TIME",
+        help="end the program after a time, such as 90s, 30m or 2h",
+    )
+    run.add_argument(
+        "--tag",
+        action="append",
+        default=[],
+        type=_tag,
+        metavar="TAG",
+        help="a tag of its sessions; may be repeated",
+    )
+    run.add_argument(
+        "--fail-closed",
+        action="store_true",
+        help="while LoopGuard is away, the program is not started, and its requests and tool calls are refused",
+    )
+    run.add_argument("program", nargs="+", metavar="COMMAND", help="the program and its arguments, after --")
+    run.set_defaults(run=_run)
+
+
+def _dollars(text: str) -> float:
+    value = float(text.removeprefix("$"))
+    if not 0 < value < 1e9:
+        raise argparse.ArgumentTypeError("must be more than 0")
+    return value
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", text)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError("must be a time such as 90s, 30m or 2h")
+    return float(found[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[found[2]]
+
+
+def _tag(text: str) -> str:
+    if not 1 <= len(text) <= 64 or not text.isprintable() or not text.isascii() or "," in text:
+        raise argparse.ArgumentTypeError("must have 1 to 64 printable ASCII characters without a comma")
+    return text
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    options = runs.Options(chosen.program, chosen.tag, chosen.budget, chosen.deadline, chosen.fail_closed)
+    try:
+        return runs.run(options, Credentials.find())
+    except (runs.NotStarted, ValueError) as problem:
+        print(problem, file=sys.stderr)
+        return runs.NOT_STARTED
 
 
 def _mcp(chosen: argparse.Namespace) -> int:

@@ -10,12 +10,15 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
 ENVIRONMENT = ("LOOPGUARD_URL", "LOOPGUARD_KEY")
 JSON_LINE = 'header = "Content-Type: application/json"'
 _KEY_LINE = re.compile(r'^header = "Authorization: Bearer (lg_[0-9a-zA-Z_-]+)"$', re.MULTILINE)
+_folder: ContextVar[Path | None] = ContextVar("loopguard_folder", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +85,18 @@ class Credentials:
 
 
 def folder() -> Path:
-    """Return the folder of this account's settings."""
-    return Path.home() / ".loopguard"
+    """Return the folder of this account's settings, or the one of the surrounding `in_folder`."""
+    return _folder.get() or Path.home() / ".loopguard"
+
+
+@contextlib.contextmanager
+def in_folder(other: Path) -> Iterator[None]:
+    """Use another folder within the block, as the hooks of one run do."""
+    token = _folder.set(other)
+    try:
+        yield
+    finally:
+        _folder.reset(token)
 
 
 def stored_key() -> str:

@@ -35,6 +35,8 @@ SEND_SECONDS: Final = 5.0
 BATCH_EVENTS: Final = 100
 MAX_WAITING_EVENTS: Final = 10_000
 MAX_SESSIONS: Final = 1_000
+TAGS_VARIABLE: Final = "LOOPGUARD_TAGS"
+"""The variable in which `loopguard run` passes the tags of its run on."""
 TIMEOUT_HEADER: Final = "LoopGuard-Timeout-Ms"
 
 _guards: weakref.WeakSet[Guard] = weakref.WeakSet()
@@ -53,7 +55,7 @@ class Guard:
     agent, backend, model : str
         Names for the screens, and for settings by agent or model.
     tags : iterable of str
-        Tags of all sessions, to find and contain them by.
+        Tags of all sessions, to find and contain them by, beside those in ``LOOPGUARD_TAGS``.
     metadata : mapping
         Metadata of all sessions, as in ``{"customer": "acme"}``.
     budget_seconds : float
@@ -98,7 +100,8 @@ class Guard:
         if isinstance(tags, str):
             raise ValueError("`tags` must be a list of tags, not a string.")  # noqa: TRY004
         self.agent, self.backend, self.model = agent, backend, model
-        self.tags, self.metadata = tuple(tags), dict(metadata or {})
+        surrounding = (tag.strip() for tag in os.environ.get(TAGS_VARIABLE, "").split(","))
+        self.tags, self.metadata = (*tags, *filter(None, surrounding)), dict(metadata or {})
         self.budget_seconds, self.hold_seconds = budget_seconds, hold_seconds
         self.max_delay_seconds = max_delay_seconds
         self._fail_closed = tuple(fail_closed)

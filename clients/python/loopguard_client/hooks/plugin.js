@@ -36,10 +36,10 @@ async function request(body) {
   const now = Math.floor(Date.now() / 1000);
   if (isLate(now)) return `${SERVER} did not answer in time.`;
   try {
-    const key = /Authorization: (Bearer \S+?)"/.exec(readFileSync(KEY_FILE, "utf8"))[1];
+    const lines = readFileSync(KEY_FILE, "utf8").matchAll(/^header = "([\w-]+): (.*)"$/gm); // with tags, if there are any
     const response = await fetch(ADDRESS, {
       method: "POST",
-      headers: { Authorization: key, "Content-Type": "application/json" },
+      headers: { "Content-Type": "application/json", ...Object.fromEntries([...lines].map((line) => line.slice(1))) },
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(ANSWER_MILLISECONDS),
     });

@@ -1,0 +1,1 @@
+"""``loopguard run -- COMMAND``: starts a program whose model requests, tools and telemetry LoopGuard sees."""
