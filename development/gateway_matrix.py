@@ -24,6 +24,7 @@ PYTHON_ENVIRONMENTS = {
     "openai_2": ("gateway_openai_2", SDKS / "environments" / "openai_2.txt"),
     "openai_3": ("openai_agents", OF_CLIENTS / "openai_agents.txt"),
     "anthropic": ("gateway_anthropic", SDKS / "environments" / "anthropic.txt"),
+    "google": ("gateway_google", SDKS / "environments" / "google.txt"),
     "langchain": ("gateway_langchain", SDKS / "environments" / "langchain.txt"),
     "mini_swe": ("gateway_mini_swe", SDKS / "environments" / "mini_swe.txt"),
     "smolagents": ("gateway_smolagents", SDKS / "environments" / "smolagents.txt"),

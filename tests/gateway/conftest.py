@@ -18,6 +18,7 @@ from detection.services.audit import SYSTEM
 from detection.services.gateway import backends
 from loopguard_site.asgi import application
 from tests.support import asgi_server
+from tests.support.model_answers import PATHS
 from tests.support.model_server import ModelServer, of_json
 from tests.support.patience import PATIENCE_SECONDS
 from tests.support.plain_http import PLAIN
@@ -145,8 +146,7 @@ def run(world, sdk_of, sdk, form):
     """Run the agent to its end."""
 
     def start(through=None, **job):
-        backend = "anthropic" if FORMS[sdk][form] == "anthropic" else "openai"
-        url = world.base_url(backend)
+        url = world.base_url(PATHS[FORMS[sdk][form]][0])
         if through:
             url = url.replace(world.url, through.url)
         return sdk_of(sdk).run(**{"form": form, "base_url": url, "key": world.key, "session": "s-1", **job})

@@ -31,6 +31,7 @@ FORMS = {
     "openai_2": OPENAI,
     "openai_3": OPENAI | dict.fromkeys(RUNNERS, "responses"),
     "anthropic": dict.fromkeys(ANTHROPIC, "anthropic"),
+    "google": dict.fromkeys(("create", "stream", "async_stream", "runner", "runner_stream"), "gemini"),
     "langchain": {
         f"{name}{stream}": shape
         for name, shape in (

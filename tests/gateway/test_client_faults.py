@@ -13,10 +13,10 @@ import pytest
 
 from detection.gateway import traffic
 from detection.models import GatewayTraffic, TrafficPeriod
-from tests.support.model_answers import answered, call
+from tests.support.model_answers import PATHS, answered, call, is_streamed
 from tests.support.model_server import Answer, Asked, of_json
 
-from .conftest import World, wait_for
+from .conftest import BACKENDS, World, wait_for
 from .matrix import COMMANDS, FORMS, case
 from .test_unusual_answers import two_choices
 
@@ -33,8 +33,8 @@ def rate_limited(asked: Asked, shape: str) -> Answer:
 def cut(asked: Asked, shape: str) -> Answer:
     """In the middle of a call, or of a document."""
     answer = answered(asked, shape, "Let me see.", [call()])
-    whole = asked.document.get("stream")
-    answer.parts = answer.parts[: -4 if shape == "openai" else -3] if whole else [answer.body[:50]]
+    last = {"openai": -4, "gemini": -1}.get(shape, -3)
+    answer.parts = answer.parts[:last] if is_streamed(asked) else [answer.body[:50]]
     answer.ends = "cut"
     return answer
 
@@ -42,7 +42,7 @@ def cut(asked: Asked, shape: str) -> Answer:
 def silent(asked: Asked, shape: str) -> Answer:
     """After the first words, or before the head of a document, which the gateway passes on with it."""
     answer = answered(asked, shape, "Let me see.")
-    if not asked.document.get("stream"):
+    if not is_streamed(asked):
         return Answer(ends="mute")
     is_text = [b"Let " in part if isinstance(part, bytes) else False for part in answer.parts]
     answer.parts, answer.ends = answer.parts[: is_text.index(True) + 1], "silent"
@@ -112,12 +112,10 @@ def outcome(world, done, asked_before):
 @every_fault
 def test_a_client_sees_the_same_fault_and_it_is_counted(world: World, run, sdk, form, fault):
     told, shape = FAULTS[fault], FORMS[sdk][form]
-    backend = "anthropic" if shape == "anthropic" else "openai"
+    backend = PATHS[shape][0]
     world.model.script = lambda asked: told.script(asked, shape)
     job = {**told.job, "is_faulty": True}
-    direct = outcome(
-        world, run(base_url=world.model.url + ("" if backend == "anthropic" else "/v1"), **job), 0
-    )
+    direct = outcome(world, run(base_url=world.model.url + BACKENDS[backend][1], **job), 0)
     before = len(world.model.asked)
     through = outcome(world, run(**job), before)
     assert through == direct

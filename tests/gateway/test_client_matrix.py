@@ -77,7 +77,7 @@ def test_a_blocked_call_is_replaced_by_the_next_answer(world: World, run, script
 
 @pytest.mark.sample
 @every_form
-def test_of_parallel_calls_only_the_repeated_one_is_blocked(world: World, run, script, form):
+def test_of_parallel_calls_only_the_repeated_one_is_blocked(world: World, run, script, sdk, form):
     message_templates.save_template(world.project.pk, "chance", "", "REFUSED $tool.", SYSTEM)
     for tool in ("read", "other"):
         overrides.save_override(
@@ -94,7 +94,7 @@ def test_of_parallel_calls_only_the_repeated_one_is_blocked(world: World, run, s
     blocked = Event.objects.get(type="call", decision="block")
     last = world.model.asked[-1].body.decode()
     assert last.count("REFUSED search.") == 1
-    assert blocked.call_id in last
+    assert blocked.call_id in last or FORMS[sdk][form] == "gemini", "its calls have no ids"
 
 
 @every_form
@@ -135,6 +135,9 @@ def test_a_request_repeated_after_an_error_of_the_model_server_counts_once(world
 
 @every_form
 def test_a_request_repeated_because_its_answer_was_lost_counts_once(world: World, run, sdk, form):
+    if sdk == "google":
+        pytest.skip("google-genai does not repeat a request after a lost connection")
+
     with Proxy(world.url).running() as proxy:
 
         def script(asked):

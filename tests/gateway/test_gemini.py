@@ -157,6 +157,67 @@ def test_a_program_that_continues_an_ended_run_is_answered_without_the_model(wor
     assert last.text.startswith("LoopGuard ended this run")
 
 
+def as_googles_packages_return_it(messages):
+    """One message for each part of an answer, and signatures in the letters of addresses."""
+    for message in messages:
+        if message["role"] != "model":
+            yield message
+            continue
+        for part in message["parts"]:
+            signature = part.get("thoughtSignature", "").translate(str.maketrans("+/", "-_"))
+            yield {"role": "model", "parts": [part | ({"thoughtSignature": signature} if signature else {})]}
+
+
+def as_gemini_cli_returns_it(messages):
+    """With ids of its own, and where a call has no signature, one that says so."""
+    made = 0
+    for message in messages:
+        parts = []
+        for part in message["parts"]:
+            for kind in ("functionCall", "functionResponse"):
+                if kind in part:
+                    made += kind == "functionCall"
+                    own = {"id": f"{part[kind]['name']}_{1795909255018 + made}_0"}
+                    signed = {"thoughtSignature": "skip_thought_signature_validator", **part}
+                    part = signed | {kind: {**part[kind], **own}}
+            parts.append(part)
+        yield message | {"parts": parts}
+
+
+@forms
+@pytest.mark.parametrize("is_signed", [True, False])
+def test_calls_with_ids_of_the_client_count_once(world: World, is_stream, is_signed):
+    def script(asked):
+        answer = answered(asked, "gemini", "Let me see.", [call()])
+        if not is_signed:
+            answer.parts = [bytes(one).replace(b"thoughtSignature", b"other") for one in answer.parts]
+        return answer
+
+    world.model.script = script
+    agent = Agent(world, "gemini", is_stream, session="")
+    for _ in range(12):
+        given = agent.turn()
+        agent.messages = [*as_gemini_cli_returns_it(agent.messages)]
+        if not given.calls:
+            break
+    assert agent.runs == 3
+    assert decisions() == ["allow", "allow", "warn", "block", "block", "block"]
+    assert Session.objects.count() == 1
+
+
+@forms
+def test_answers_that_come_back_in_parts_and_in_other_letters_count_once(world: World, is_stream):
+    world.model.script = lambda asked: answered(asked, "gemini", "Let me see.", [call(), call("read")])
+    agent = Agent(world, "gemini", is_stream)
+    for _ in range(12):
+        given = agent.turn()
+        agent.messages = [*as_googles_packages_return_it(agent.messages)]
+        if not given.calls:
+            break
+    calls = Event.objects.filter(type="call").order_by("seq")
+    assert [*calls.values_list("tool", flat=True)] == ["search", "read"] * len(world.model.asked)
+
+
 def test_the_credential_of_the_deployment_travels_in_the_header_of_google(world: World):
     world.change("gemini", credential="MAIN")
     stuck(world)

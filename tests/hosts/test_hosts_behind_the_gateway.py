@@ -67,11 +67,25 @@ def opencode(place, program, base_url):
     return place.start([program, "run", "-m", "p/gpt-5", PROMPT], OPENCODE_DISABLE_MODELS_FETCH="1")
 
 
+def gemini_cli(place, program, base_url):
+    settings = {
+        "security": {"auth": {"selectedType": "gemini-api-key"}},
+        "general": {"disableAutoUpdate": True},
+    }
+    place.write(place.home / ".gemini" / "settings.json", settings)
+    place.write(place.home / ".gemini" / "trustedFolders.json", {str(place.work): "TRUST_FOLDER"})
+    return place.start(
+        [program, "-p", PROMPT, "--yolo", "-m", "gemini-2.5-pro"],
+        GEMINI_API_KEY="x", GOOGLE_GEMINI_BASE_URL=base_url, GEMINI_CLI_TRUST_WORKSPACE="true",
+    )  # fmt: skip
+
+
 HOSTS = {
     "claude-code": ("claude", claude_code, "anthropic"),
     "codex": ("codex", codex, "openai"),
     "copilot": ("copilot", copilot, "openai"),
     "opencode": ("opencode", opencode, "openai"),
+    "gemini-cli": ("gemini", gemini_cli, "gemini"),
 }
 
 

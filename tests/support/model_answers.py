@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -31,10 +32,15 @@ def sse(document: dict[str, Any] | str, name: str = "") -> bytes:
     return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
 
 
+def is_streamed(asked: Asked) -> bool:
+    """Whether a request wants its answer as a stream."""
+    return bool(asked.document.get("stream")) or ":streamGenerateContent" in asked.path
+
+
 def answered(asked: Asked, shape: str, text: str = "", calls: Sequence[Call] = ()) -> Answer:
     """The answer in the form that the request wants."""
     number = next(_numbers)
-    if asked.document.get("stream") or ":streamGenerateContent" in asked.path:
+    if is_streamed(asked):
         return of_events(list(STREAMS[shape](number, text, calls, asked.document)))
     return of_json(WHOLE[shape](number, text, calls))
 
@@ -225,7 +231,7 @@ def _gemini_calls(number: int, calls: Sequence[Call]) -> list[Json]:
     """As the model server makes them: without ids, and with a signature at the first."""
     parts: list[Json] = [{"functionCall": {"name": one[1], "args": one[2]}} for one in calls]
     if parts:
-        parts[0]["thoughtSignature"] = f"sig{number}=="
+        parts[0]["thoughtSignature"] = base64.b64encode(b"\xfb\xff\xfe%d" % number).decode()
     return parts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -30,6 +31,12 @@ _OWN_ID: Final = "lg_"
 """Calls have ids only in newer versions: without one, it is made of what is unique about the call."""
 _UNSIGNED: Final = ""
 """The kind of a call is the signature that the model server wants back with it, if it has one."""
+_NO_SIGNATURE: Final = frozenset(("skip_thought_signature_validator", "context_engineering_is_the_way_to_go"))
+"""What clients send to newer models where a call has none, as Google's documentation of signatures says."""
+_MADE_ID: Final = re.compile(r"_\d{13}_\d{1,4}")
+"""The end of the ids that Gemini CLI makes, after the name of the tool: a time and a number."""
+_LETTERS: Final = str.maketrans("-_", "+/", "=")
+"""From the letters of Base64 in addresses to the others, without the padding."""
 
 
 class Gemini:
@@ -55,9 +62,20 @@ class Gemini:
         self._is_list = is_list
 
     def messages(self, request: dict[str, object]) -> list[Message] | None:
-        """Return the conversation of a request; None if it has none."""
+        """Return the conversation of a request; None if it has none.
+
+        Google's chats return an answer that was a stream as one message for each chunk: here it is one again.
+        """
         found = request.get("contents")
-        return found if isinstance(found, list) and all(isinstance(one, dict) for one in found) else None
+        if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+            return None
+        out: list[Message] = []
+        for message in found:
+            if out and message.get("role") == out[-1].get("role") == "model":
+                out[-1] = out[-1] | {"parts": [*_parts(out[-1]), *_parts(message)]}
+            else:
+                out.append(message)
+        return out
 
     def previous_response(self, request: dict[str, object]) -> str:
         """Return the id of the response that a request continues: none, because clients send the whole conversation."""
@@ -374,19 +392,28 @@ def _calls(message: Message) -> list[ToolCall]:
         call = object_field(part, "functionCall")
         name, arguments = text_field(call, "name"), compact(call.get("args") or {})
         signature = text_field(part, "thoughtSignature")
-        call_id = text_field(call, "id") or _own_id(signature, name, arguments)
+        call_id = _given_id(call) or _own_id(signature, name, arguments)
         calls.append(ToolCall(call_id, name, arguments, place, kind=signature))
     return calls
 
 
+def _given_id(call: dict[str, object]) -> str:
+    """Return the id that the model server has given a call, or names the call of a result by; empty if it has none."""
+    call_id, name = text_field(call, "id"), text_field(call, "name")
+    is_made = call_id.startswith(name) and _MADE_ID.fullmatch(call_id, len(name))
+    return "" if is_made else call_id
+
+
 def _own_id(signature: str, name: str, arguments: str) -> str:
-    text = compact([signature, name, arguments])
+    # Google's packages write the signature again, with the letters of addresses.
+    known = "" if signature in _NO_SIGNATURE else signature.translate(_LETTERS)
+    text = compact([known, name, arguments])
     return _OWN_ID + hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _answered_id(answered: Message, pending: list[ToolCall]) -> str:
     """Return the id of the call that a result answers: its own, or that of the next call of its name."""
-    given, name = text_field(answered, "id"), text_field(answered, "name")
+    given, name = _given_id(answered), text_field(answered, "name")
     found = next((call for call in pending if given in ("", call.id) and call.name == name), None)
     if found is None:
         return given

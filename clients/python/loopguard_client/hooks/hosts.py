@@ -10,7 +10,7 @@ commands. Each has
   `XDG_CONFIG_HOME`;
 - `file` and `project_file`: the file in that folder, and in the folder of a project;
 - `script`: of a plugin, the file that follows `plugin.js` in it;
-- of settings, the names of fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `version`, `is_own_file`, `waits`,
+- of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `version`, `is_own_file`, `waits`,
   `shared_files`;
 - `next_step`: what a person has to do after the installation.
 
