@@ -169,6 +169,8 @@ class BaseDetector:
         The setting that an operator raises to let one session go further.
     same_calls_limits : tuple of str
         Other limits at which the same calls are found.
+    further_limits : tuple of str
+        Limits for calls of another kind, such as those that fail.
     examples : mapping of str to Example
         Pictures of the documentation by file name; the first is called as the kind and fires.
     is_exact : bool
@@ -229,6 +231,7 @@ class BaseDetector:
     key_settings: ClassVar[tuple[str, ...]] = ()
     limit_setting: ClassVar[str] = ""
     same_calls_limits: ClassVar[tuple[str, ...]] = ()
+    further_limits: ClassVar[tuple[str, ...]] = ()
     examples: ClassVar[Mapping[str, Example]] = {}
     own_type: ClassVar[type[dict[str, object]] | type[Kept]] = dict
     is_exact: ClassVar[bool] = False

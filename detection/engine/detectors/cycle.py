@@ -66,6 +66,7 @@ class Cycle(BaseDetector):
     presets = ("standard", "balanced", "conservative", "aggressive", "similarity")
     key_settings = ("cycle_ladder", "cycle_min_laps")
     limit_setting = "cycle_min_laps"
+    further_limits = ("cycle_unknown_laps",)
     is_exact = True
     spans_tools = True
     settings = (

@@ -79,6 +79,7 @@ class FamilyRepeat(BaseDetector):
     again_by_name = "Another call of this tool"
     key_settings = ("family_ladder", "family_max_repeats", "family_max_errors")
     limit_setting = "family_max_repeats"
+    further_limits = ("family_max_errors",)
     spans_session = True
     spans_family = True
     stands_alone = True

@@ -140,6 +140,7 @@ class Outcome(BaseDetector):
     presets = ("standard", "similarity")
     key_settings = ("outcome_ladder", "outcome_max_results", "outcome_max_errors", "outcome_max_refusals")
     limit_setting = "outcome_max_results"
+    further_limits = ("outcome_max_errors", "outcome_max_similar", "outcome_max_refusals")
     only_warns_fallible = True
     describes_results = False
     counts_results = True
@@ -150,22 +151,22 @@ class Outcome(BaseDetector):
         ),
         # 4, 5 and 7 judge the 140 inspected runs alike; 3 has two more false alarms and finds no further loop.
         number(
-            "outcome_max_results", 6, 2, 100, "Limit for identical results",
+            "outcome_max_results", 6, 2, 1000, "Limit for identical results",
             "Fires on the n-th identical result of one tool in a row, whatever the arguments.", unit="results",
         ),
         # On the 140 inspected runs, 3 has one more false alarm and finds no further loop; 5 changes nothing.
         number(
-            "outcome_max_errors", 4, 2, 100, "Limit for identical errors",
+            "outcome_max_errors", 4, 2, 1000, "Limit for identical errors",
             "Fires on the n-th identical error of one tool in a row, whatever the arguments.", unit="errors",
         ),
         # On the 140 inspected runs, 3 has one more false alarm and finds no further loop; 5 changes nothing.
         number(
-            "outcome_max_similar", 4, 2, 100, "Limit for identical results of similar calls",
+            "outcome_max_similar", 4, 2, 1000, "Limit for identical results of similar calls",
             "Fires on the n-th call in a row with similar arguments and an identical result.",
         ),
         # Turned off, 3 of the 13 loops of dev3 are missed; smaller and larger values were not measured.
         number(
-            "outcome_max_refusals", 3, 0, 100, "Limit for rejected writes",
+            "outcome_max_refusals", 3, 0, 1000, "Limit for rejected writes",
             "Warns on the n-th identical error of a tool that writes, "
             "if at least half of the arguments are the same and "
             "the user spoke in between. 0 turns this off.", unit="errors",

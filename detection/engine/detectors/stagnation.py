@@ -122,6 +122,7 @@ class Stagnation(BaseDetector):
         "stagnation_max_passes",
     )
     limit_setting = "stagnation_max_calls"
+    further_limits = ("stagnation_max_empty", "stagnation_max_passes")
     only_warns_fallible = True
     describes_results = False
     counts_results = True
@@ -138,12 +139,12 @@ class Stagnation(BaseDetector):
         ),
         # Turned off, 3 of the 71 loops of dev are missed; smaller and larger values were not measured.
         number(
-            "stagnation_max_empty", 4, 0, 100, "Limit for searches that find nothing",
+            "stagnation_max_empty", 4, 0, 1000, "Limit for searches that find nothing",
             "Warns on the n-th search in a row, each for something else, that finds nothing. 0 turns this off.",
         ),
         # By definition: the second pass over a file that nothing has changed brings nothing new.
         number(
-            "stagnation_max_passes", 2, 0, 100, "Limit for passes over a file",
+            "stagnation_max_passes", 2, 0, 1000, "Limit for passes over a file",
             "Warns when a file that nothing has changed was read in parts for the n-th time. 0 turns this off.",
         ),
         ladder("stagnation_ladder", "graduated", "Reaction to stagnation"),

@@ -16,7 +16,7 @@ from django.db.models import Count, Exists, Max, OuterRef, Q
 from django.utils import timezone
 
 from detection.engine import durations
-from detection.engine.detectors import detector_for
+from detection.engine.detectors import DETECTORS, detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.policy import ToolRule, stored_values
@@ -36,7 +36,7 @@ from detection.models.incidents import (
     IncidentLabel,
     LabelReason,
 )
-from detection.selectors.policies import rows_at, tool_rule
+from detection.selectors.policies import overrides_of, rows_at, tool_rule
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound, found
@@ -55,13 +55,13 @@ MAX_ARGUMENTS: Final = 20
 REACH_DAYS: Final = 30
 MAX_REACH: Final = 2_000
 """Sessions that are looked at, the newest ones."""
+_USUAL = ("session:raise", "tool:raise", "agent:raise", "model:raise", "project:raise")
 _BEST: Mapping[str, tuple[str, ...]] = {
     LabelReason.POLL: ("tool:poll",),
     LabelReason.VOLATILE_ARGUMENT: ("tool:ignore", "session:raise", "tool:raise"),
-    LabelReason.HONEST_REPETITION: ("session:raise", "tool:raise"),
     LabelReason.BROKEN_TOOL: ("tool:fallible",),
 }
-"""Options that fit a reason, best first; if none fits, the narrowest option is used."""
+"""Options that fit a reason, best first. For other reasons the usual ones, and if there is none, the narrowest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,12 +134,11 @@ def options(
     if not can_ignore_arguments(incident):
         arguments = ()
     raised = _raised_of_all(incident)
-    own = {name: raised[name] for name in _raised(incident)}
     off = {detector_for(incident.kind).switch: False}
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
     if raised:
-        effects.append(("raise", _raise_words(incident, own), raised, _labels(raised)))
+        effects.append(("raise", _raise_words(incident, raised), raised, _labels(raised)))
     if f"{incident.kind}_enabled" in FIELDS:
         effects.append(("off", f"Do not detect {label}", off, ()))
     found: list[ExceptionOption] = []
@@ -156,7 +155,7 @@ def options(
             )
             for name, words, values, labels in effects
         ]
-    found += _of_tool(incident, own, raised, arguments)
+    found += _of_tool(incident, raised, arguments)
     for scope in (*_scopes(incident), *((PROJECT,) if everywhere else ())):
         row = rows_at(incident.project_id, scope).in_effect().first()
         stored = stored_values(row.values) if row else {}
@@ -208,22 +207,51 @@ def _raised(incident: Incident) -> dict[str, float]:
     )
 
 
-def _raised_of_all(incident: Incident) -> dict[str, float]:
-    """Return the limits of all detectors that found the loop, as another one would find it in place of this one."""
-    raised = _raised(incident)
-    if not raised or not detector_for(incident.kind).is_of_calls:
+def _raised_of_all(incident: Incident) -> dict[str, Any]:
+    """Return settings under which no detector finds as many such calls: higher limits, or no detection where none is high enough.
+
+    Another detector would find them in place of this one, and one that found nothing because the calls were blocked
+    may find something in their results.
+    """
+    own, raised = detector_for(incident.kind), _raised(incident)
+    if not own.is_of_calls:
         return raised
-    for digest, other in incident.findings.items():
-        if digest == incident.calls_digest:
+    session = incident.session
+    policy = (
+        overrides_of(incident.project)
+        .policy_for(
+            incident.agent,
+            incident.backend,
+            incident.model,
+            session.policy_values if session is not None else {},
+        )
+        .for_tool(incident.tool)
+    )
+    # What suits the longest run of the loop suits the others.
+    runs = Incident.objects.filter(project_id=incident.project_id, loop_id=incident.loop_id)
+    calls = max(runs.aggregate(calls=Max("calls_in_loop"))["calls"] or 0, incident.count)
+    found: dict[str, Any] = {}
+    for detector in DETECTORS:
+        is_other = detector.judges_texts or detector.stands_alone or detector.needs_family
+        if detector is not own and (
+            is_other or not detector.is_of_calls or not policy.values[detector.switch]
+        ):
             continue
-        # It may count all calls that this detector found.
-        reached = max(other["count"], -(-incident.calls_in_loop // max(1, other["period"])))
-        amount = reached + other["limit"]
-        for name, value in raised_settings(
-            incident, other["kind"], other["limit"], amount, reached=reached
-        ).items():
-            raised[name] = max(value, raised.get(name, value))
-    return raised
+        values: dict[str, Any] = {}
+        for name in (detector.limit_setting, *detector.same_calls_limits, *detector.further_limits):
+            value = policy.values[name]
+            if not isinstance(value, int):
+                continue  # a word instead of the count of the first warning
+            if 0 < value * (2 if detector.spans_tools else 1) <= calls:
+                values[name] = 2 * calls + value  # some way off, as the first warning may come early
+        if values.get(detector.limit_setting, 0) > FIELDS[detector.limit_setting].maximum:
+            values = {detector.switch: False}
+        found |= {name: min(value, FIELDS[name].maximum or value) for name, value in values.items()}
+    if own.switch not in found:
+        # Its limit may be another one by now.
+        ints = {name: value for name, value in raised.items() if isinstance(policy.values[name], int)}
+        found |= {name: max(value, found.get(name, value)) for name, value in ints.items()}
+    return found
 
 
 def uncounted_calls(incident: Incident) -> int:
@@ -250,8 +278,12 @@ def can_ignore_arguments(incident: Incident) -> bool:
 
 
 def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
-    unit = str(incident.evidence.get("detail", {}).get("unit") or detector_for(incident.kind).unit)
-    return f"Raise the limit to {durations.amount(max(raised.values()), unit)}"
+    detector = detector_for(incident.kind)
+    if raised.get(detector.switch) is False:
+        return f"Do not detect {detector.label.lower()}"
+    unit = str(incident.evidence.get("detail", {}).get("unit") or detector.unit)
+    own = [value for name, value in raised.items() if FIELDS[name].group == incident.kind]
+    return f"Raise the limit to {durations.amount(max(own), unit)}"
 
 
 def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -259,14 +291,15 @@ def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     words: dict[str, list[str]] = {}
     for name, value in settings.items():
         field = FIELDS[name]
-        words.setdefault(field.group, []).append(f"{field.label}: {durations.amount(value, field.unit)}")
+        amount = "off" if value is False else durations.amount(value, field.unit)
+        words.setdefault(field.group, []).append(f"{field.label}: {amount}")
     return tuple(f"{detector_for(kind).label} – {', '.join(found)}" for kind, found in words.items())
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
     """Return the id of the option to preselect for a reason: the best that fits, otherwise the narrowest."""
     ids = [option.id for option in found]
-    return next((one for one in _BEST.get(reason, ()) if one in ids), ids[0] if ids else "")
+    return next((one for one in (*_BEST.get(reason, ()), *_USUAL) if one in ids), ids[0] if ids else "")
 
 
 def reason_of(incident: Incident) -> str:
@@ -500,15 +533,9 @@ def is_of_one_tool(incident: Incident) -> bool:
 
 
 def _of_tool(
-    incident: Incident, own: Mapping[str, Any], raised: Mapping[str, Any], arguments: Sequence[str]
+    incident: Incident, raised: Mapping[str, Any], arguments: Sequence[str]
 ) -> list[ExceptionOption]:
-    """Return the effects that a rule for exactly this tool can have; none for a loop of several tools.
-
-    Parameters
-    ----------
-    own, raised
-        Raised limits of the incident's detector, and of all that found the loop.
-    """
+    """Return the effects that a rule for exactly this tool can have; none for a loop of several tools."""
     if not is_of_one_tool(incident):
         return []
     pattern = exactly(incident.tool)
@@ -517,7 +544,9 @@ def _of_tool(
     rule = tool_rule(row) if row else ToolRule(pattern)
     detector = detector_for(incident.kind)
     found: dict[str, tuple[str, ToolRule]] = {}
-    if "poll" in detector.spared_classes:
+    tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
+    rule = replace(rule, values={**rule.values, **tool_limits})
+    if "poll" in detector.spared_classes and incident.evidence.get("results") != "errors":
         found["poll"] = ("Treat it as polling: higher limits apply", replace(rule, tool_class="poll"))
     only_warns = detector.only_warns_fallible and incident.decision in BLOCKING
     if only_warns or "fallible" in detector.spared_classes:
@@ -525,11 +554,8 @@ def _of_tool(
             "Expect it to fail: warn, but never block",
             replace(rule, tool_class="fallible"),
         )
-    tool_limits = {name: value for name, value in raised.items() if "tool" in FIELDS[name].scopes}
-    own_limits = {name: value for name, value in own.items() if name in tool_limits}
-    if own_limits:
-        words = _raise_words(incident, own_limits)
-        found["raise"] = (words, replace(rule, values={**rule.values, **tool_limits}))
+    if tool_limits:
+        found["raise"] = (_raise_words(incident, tool_limits), rule)
     if arguments:
         names = [*dict.fromkeys((*rule.ignore_arguments, *arguments[:MAX_ARGUMENTS]))]
         words = (

@@ -102,6 +102,7 @@ class Repeat(BaseDetector):
     key_settings = ("mode", "max_repeats", "repeat_warn_at", "repeat_scope", "ttl_seconds", "ttl_from")
     limit_setting = "max_repeats"
     same_calls_limits = ("scattered_repeats", "scattered_run_repeats")
+    further_limits = ("max_repeats_changing", "repeat_warn_at", "poll_warn_at", "poll_max_repeats")
     is_exact = True
     own_type = RepeatState
     settings = (
@@ -167,7 +168,7 @@ class Repeat(BaseDetector):
         ),
         # On the 140 inspected runs, 4 has one more false alarm and finds no further loop; 6 and none change nothing.
         number(
-            "scattered_run_repeats", 5, 0, 100, "Limit for scattered repeats per run",
+            "scattered_run_repeats", 5, 0, 1000, "Limit for scattered repeats per run",
             "Warns on the n-th identical call with the same result in the "
             "whole run, one time earlier if it is an error. 0 turns this off.",
         ),
