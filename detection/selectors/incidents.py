@@ -90,6 +90,11 @@ def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:
     return list(latest.values())[:limit]
 
 
+def exceptions_of_loop(project_id: int, loop_id: int) -> QuerySet[IncidentActivity]:
+    """Return the exceptions that were saved when a loop was called fine, newest first."""
+    return exceptions(project_id).filter(incident__loop_id=loop_id)
+
+
 def exceptions(project_id: int) -> QuerySet[IncidentActivity]:
     """Return the exceptions that were saved from incidents and not undone, newest first.
 

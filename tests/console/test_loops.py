@@ -275,3 +275,17 @@ def test_what_is_new_since_the_last_visit_is_listed_until_it_is_marked_as_read(w
     assert "Nothing has changed." in page()
     loop(world.project, "later-on", tool="another_tool", calls=4)
     assert "another_tool" in page().partition("Since your last visit")[2]
+
+
+def test_a_fine_loop_shows_its_exception_and_one_that_returned_that_it_is_not_covered(world):
+    run = world.incident
+    form = {"action": "fine", "ids": run.loop.public_id, "where": "tool", "reason": "other", "expires": ""}
+    world.client.post(f"{world.base}/loops/act", form)
+    page = unescape(text(world.client.get(f"{world.base}/loops/{run.loop.public_id}")))
+    assert re.search(r"Fine Tool search_web: Raise the limit to \d+ repeated calls .*, by ", page), page[
+        :3000
+    ]
+    assert "which the exception does not cover" not in page
+    loop(world.project, "again-elsewhere", tool=run.tool, calls=60)
+    page = unescape(text(world.client.get(f"{world.base}/loops/{run.loop.public_id}")))
+    assert "1 run is open again, which the exception does not cover" in page

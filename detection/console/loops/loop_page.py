@@ -40,6 +40,7 @@ REFRESHED: Final = ",".join(
 """Parts of the page that change with its runs. An open menu is left as it is, and so is the choice of an owner."""
 SHOWN_RUNS: Final = 8
 SHOWN_ACTIVITY: Final = 100
+SHOWN_EXCEPTIONS: Final = 3
 SHOWN_VALUES: Final = 3
 """Values of each field that runs share."""
 _FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend", "calls_digest")} | {
@@ -159,6 +160,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "stop_effect": effect_of(reaches) if looping else "",
         "timeline": _timeline(request, row, activity, of_run["run_activity"], chosen, changes, sent, newest),
         "sent": sent,
+        "exceptions": [*incidents.exceptions_of_loop(project_id, loop.pk)[:SHOWN_EXCEPTIONS]],
         "pending": [entry for entry in activity if entry.finished_at is None],
         "members": members_of(project_id),
         "refreshed": REFRESHED,

@@ -138,7 +138,7 @@ def options(
     label = detector_for(incident.kind).label.lower()
     effects: list[tuple[str, str, dict[str, Any], tuple[str, ...]]] = []
     if raised:
-        effects.append(("raise", _raise_words(incident, raised), raised, _labels(raised)))
+        effects.append(("raise", _raise_words(incident, raised), raised, _labels(incident, raised)))
     if f"{incident.kind}_enabled" in FIELDS:
         effects.append(("off", f"Do not detect {label}", off, ()))
     found: list[ExceptionOption] = []
@@ -286,14 +286,15 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
     return f"Raise the limit to {durations.amount(max(own), unit)}"
 
 
-def _labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return settings in words, those of one detector together behind its name."""
-    words: dict[str, list[str]] = {}
-    for name, value in settings.items():
-        field = FIELDS[name]
-        amount = "off" if value is False else durations.amount(value, field.unit)
-        words.setdefault(field.group, []).append(f"{field.label}: {amount}")
-    return tuple(f"{detector_for(kind).label} – {', '.join(found)}" for kind, found in words.items())
+def _labels(incident: Incident, settings: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the settings of the incident's detector in words, and how many others there are."""
+    own = [(FIELDS[name], value) for name, value in settings.items() if FIELDS[name].group == incident.kind]
+    words = [
+        f"{field.label}: {'off' if value is False else durations.amount(value, field.unit)}"
+        for field, value in own
+    ]
+    others = len(settings) - len(own)
+    return (*words, *([f"{others} more so that no other detector finds the same calls"] if others else ()))
 
 
 def best(found: Sequence[ExceptionOption], reason: str) -> str:
@@ -568,7 +569,7 @@ def _of_tool(
             f"tool:{name}",
             words,
             PolicyChange(scope, one.values, rule=one),
-            _labels(tool_limits) if name == "raise" else (),
+            _labels(incident, tool_limits) if name == "raise" else (),
             sets=tool_limits if name == "raise" else None,
         )
         for name, (words, one) in found.items()
