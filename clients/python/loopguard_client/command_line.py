@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from loopguard_client import imports, install_codes, mcp
+from loopguard_client import acp, imports, install_codes, mcp
 from loopguard_client.credentials import ENVIRONMENT, Credentials, curl_file, hook_file, write_private
 from loopguard_client.guard import BUDGET_SECONDS, Guard
 from loopguard_client.hooks.check import check
@@ -100,29 +100,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     past.set_defaults(run=_import)
     _add_run(commands)
-    wrapper = commands.add_parser(
-        "mcp", help="guard the tools of a stdio MCP server: loopguard mcp -- COMMAND …"
+    mcp_server = _add_proxy(
+        commands,
+        "mcp",
+        "guard the tools of a stdio MCP server: loopguard mcp -- COMMAND …",
+        "the MCP client's name",
     )
-    wrapper.add_argument("--session", default="", help="name of the session; a new one by default")
-    wrapper.add_argument("--agent", default="", help="name of the agent; the MCP client's name by default")
-    wrapper.add_argument(
-        "--fail-closed",
-        action="append",
-        default=[],
-        metavar="TOOL",
-        help="tool, or pattern of tools, that does not run without a verdict",
+    mcp_server.add_argument("--session", default="", help="name of the session; a new one by default")
+    mcp_server.set_defaults(run=_mcp)
+    agent = _add_proxy(
+        commands,
+        "acp",
+        "guard an agent of the Agent Client Protocol: loopguard acp -- AGENT …",
+        "the name that it gives",
     )
-    wrapper.add_argument(
-        "--budget-seconds",
-        type=float,
-        default=BUDGET_SECONDS,
-        metavar="N",
-        help="how long a check may take (default 0.25)",
-    )
-    wrapper.add_argument(
-        "server", nargs="+", metavar="COMMAND", help="the server and its arguments, after --"
-    )
-    wrapper.set_defaults(run=_mcp)
+    agent.set_defaults(run=_acp)
     return parser
 
 
@@ -194,10 +186,42 @@ def _run(chosen: argparse.Namespace) -> int:
         return runs.NOT_STARTED
 
 
-def _mcp(chosen: argparse.Namespace) -> int:
+def _add_proxy(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, text: str, agent: str
+) -> argparse.ArgumentParser:
+    proxy = commands.add_parser(name, help=text)
+    proxy.add_argument("--agent", default="", help=f"name of the agent; {agent} by default")
+    proxy.add_argument(
+        "--fail-closed",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="tool, or pattern of tools, that does not run without a verdict",
+    )
+    proxy.add_argument(
+        "--budget-seconds",
+        type=float,
+        default=BUDGET_SECONDS,
+        metavar="N",
+        help="how long a check may take (default 0.25)",
+    )
+    proxy.add_argument(
+        "program", nargs="+", metavar="COMMAND", help="the program and its arguments, after --"
+    )
+    return proxy
+
+
+def _guard(chosen: argparse.Namespace) -> Guard:
     logging.basicConfig(level=logging.WARNING, format="loopguard: %(message)s", stream=sys.stderr)
-    guard = Guard(agent=chosen.agent, fail_closed=chosen.fail_closed, budget_seconds=chosen.budget_seconds)
-    return mcp.run(guard, chosen.server, session=chosen.session)
+    return Guard(agent=chosen.agent, fail_closed=chosen.fail_closed, budget_seconds=chosen.budget_seconds)
+
+
+def _mcp(chosen: argparse.Namespace) -> int:
+    return mcp.run(_guard(chosen), chosen.program, session=chosen.session)
+
+
+def _acp(chosen: argparse.Namespace) -> int:
+    return acp.run(_guard(chosen), chosen.program)
 
 
 def _connect(chosen: argparse.Namespace) -> int:
