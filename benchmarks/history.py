@@ -153,8 +153,7 @@ def _copy_runs(database: Database) -> None:
         id="nextval(pg_get_serial_sequence('detection_incident', 'id'))",
         session_id="c.id",
         session_name=name.format("session_name"),
-        status="(ARRAY['open', 'open', 'resolved', 'resolved', "
-        "'resolved', 'acknowledged', 'snoozed'])[c.number % 7 + 1]",
+        status="(ARRAY['open', 'open', 'open', 'open', 'done', 'done', 'done'])[c.number % 7 + 1]",
         label="(ARRAY['', '', '', 'true_loop', 'false_alarm'])[c.number % 5 + 1]",
         opened_at=later.format("opened_at"),
         last_seen_at=later.format("last_seen_at"),
@@ -256,7 +255,7 @@ ON CONFLICT DO NOTHING
 INSERT INTO detection_auditentry (project_id, at, actor, action, subject, before, after, request_id)
 SELECT CASE WHEN n % 10 > 0 THEN {_PROJECT} END, now() - interval '30 days' * n / 100000,
        (ARRAY['operator', 'key:3', 'anna', 'system'])[n % 4 + 1],
-       (ARRAY['incident.acknowledge', 'incident.resolve', 'session.stop', 'policy.save', 'incident.label', 'key.create'])[n % 6 + 1],
+       (ARRAY['loop.assigned', 'loop.done', 'session.stop', 'policy.save', 'loop.fine', 'key.create'])[n % 6 + 1],
        'session-' || n, '{{"max_repeats": 4}}', '{{"max_repeats": 6, "mode": "warn_then_block"}}', md5(n::text)
 FROM generate_series(1, 100000) n
 """,

@@ -102,7 +102,7 @@ def _pages(program: httpx.Client) -> dict[str, str]:
     loop = program.get("loops", params=largest).json()["items"][0]["id"]
     incident = program.get("incidents", params={"loop_id": loop, "limit": 1}).json()["items"][0]["id"]
     alerts = ("routes", "sent", "silences")
-    tabs = ("open", "acknowledged", "snoozed", "ended", "resolved", "not_a_loop")
+    tabs = ("open", "ended", "done", "not_a_loop")
     states = ("running", "looping", "held", "stopped", "idle", "ended")
     return {
         "Now": "now",

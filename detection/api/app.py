@@ -45,8 +45,8 @@ from detection.api.routes import (
 )
 from detection.api.schemas.agents import EventBatchSchema, EventSchema, GuardRequestSchema
 from detection.api.schemas.common import ProblemSchema
-from detection.api.schemas.incidents import NoteRequestSchema
 from detection.api.schemas.install_codes import InstallCodeSchema
+from detection.api.schemas.loops import ConfirmRequestSchema, NoteRequestSchema
 from detection.api.schemas.sessions import StopRequestSchema
 from detection.api.schemas.settings import OverrideRequestSchema
 from detection.api.typed_bodies import StrictParser
@@ -59,6 +59,7 @@ seconds, and ids are opaque.
 """
 # Bodies that routes read themselves, so Ninja does not add their schemas.
 _MORE_SCHEMAS: tuple[type[Schema], ...] = (
+    ConfirmRequestSchema,
     EventSchema,
     EventBatchSchema,
     GuardRequestSchema,

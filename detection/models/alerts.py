@@ -50,17 +50,18 @@ class Severity(models.TextChoices):
 
 
 class AlertEventType(models.TextChoices):
-    """Types of alert events: changes of an incident and, with a dot in the name, events of a session."""
+    """Types of alert events: what happens to a loop and, with a dot in the name, to a session or a project."""
 
     OPENED = "opened", "Opened"
+    RETURNED = "returned", "Returned after it was closed"
     ESCALATED = "escalated", "Escalated"
-    WOKE = "woke", "Snooze ended"
+    REOPENED = "reopened", "Reopened by a stop or an unanswered approval"
     ENDED = "ended", "Ended"
-    ACKNOWLEDGED = "acknowledged", "Acknowledged"
-    SNOOZED = "snoozed", "Snoozed"
-    RESOLVED = "resolved", "Resolved"
-    REOPENED = "reopened", "Reopened"
-    LABELLED = "labelled", "Labelled"
+    ASSIGNED = "assigned", "Assigned"
+    DONE = "done", "Done"
+    LATER = "later", "Later"
+    FINE = "fine", "This is fine"
+    CONFIRMED = "confirmed", "Confirmed: a loop"
     UNDONE = "undone", "Undone"
     STILL_OPEN = "still_open", "Still open"
     NEAR_LIMIT = "session.near_limit", "A session has nearly reached a limit"
@@ -71,6 +72,15 @@ class AlertEventType(models.TextChoices):
     CONTAINMENT_LIFTED = "containment.lifted", "A containment was lifted"
     CONTAINMENT_ENDED = "containment.ended", "A containment has reached its end"
     WEEKLY_REPORT = "report.weekly", "The report of a week, on Mondays"
+
+
+LOOP_EVENTS = frozenset(
+    {
+        AlertEventType.RETURNED, AlertEventType.ASSIGNED, AlertEventType.DONE, AlertEventType.LATER,
+        AlertEventType.FINE, AlertEventType.CONFIRMED, AlertEventType.UNDONE,
+    }
+)  # fmt: skip
+"""Types that are about a loop in all its sessions; the facts are those of its newest incident."""
 
 
 class DestinationKind(models.TextChoices):
@@ -163,7 +173,7 @@ class AlertRoute(Matchers, TenantModel):
     quiet_zone = models.CharField(max_length=64, blank=True, default="UTC")
     quiet_delays_critical = models.BooleanField(default=False)
     repeat_interval_hours = models.IntegerField(
-        default=0, help_text="Notify again while an incident is open and unacknowledged. 0: never."
+        default=0, help_text="Notify again while an incident is open and nobody owns its loop. 0: never."
     )
 
     class Meta:

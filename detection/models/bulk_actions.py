@@ -17,7 +17,7 @@ def new_bulk_action_id() -> str:
 
 
 class BulkAction(TenantModel):
-    """One action on many incidents or loops.
+    """One action on many loops.
 
     A request begins it and a worker continues: of `targets`, the first `done` were reached. `finished_at` is empty
     until that is all of them, or someone has undone it. `reverts` is the action that an undo reverts.
@@ -25,7 +25,6 @@ class BulkAction(TenantModel):
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="bulk_actions")
     public_id = models.CharField(max_length=32, default=new_bulk_action_id, editable=False)
-    list = models.CharField(max_length=16, help_text="Name of the list: incidents or loops.")
     action = models.CharField(max_length=16)
     arguments = models.JSONField(default=dict)
     actor = models.CharField(max_length=150)
@@ -46,12 +45,12 @@ class BulkAction(TenantModel):
             models.UniqueConstraint(fields=("project", "public_id"), name="bulk_action_id"),
             models.UniqueConstraint(fields=("project", "reverts"), name="bulk_action_reverted_once"),
             models.UniqueConstraint(
-                fields=("project", "list"),
+                fields=("project",),
                 condition=models.Q(finished_at=None),
                 name="one_bulk_action_at_a_time",
             ),
         )
-        indexes = (models.Index(fields=("project", "list", "-id"), name="bulk_action_newest"),)
+        indexes = (models.Index(fields=("project", "-id"), name="bulk_action_newest"),)
 
     def __str__(self) -> str:
-        return f"{self.action} of {self.total} {self.list}"
+        return f"{self.action} of {self.total} loops"

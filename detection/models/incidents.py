@@ -6,7 +6,6 @@ import secrets
 from datetime import datetime
 from typing import Final, Protocol
 
-from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.fields.json import KeyTransform
@@ -28,13 +27,11 @@ def new_public_id() -> str:
 
 
 class IncidentStatus(models.TextChoices):
-    """Triage status of an incident; see `Incident` for the transitions."""
+    """What is left to do about an incident; see `Incident` for the transitions."""
 
     OPEN = "open", "Open"
-    ACKNOWLEDGED = "acknowledged", "Acknowledged"
-    SNOOZED = "snoozed", "Snoozed"
     ENDED = "ended", "Ended"
-    RESOLVED = "resolved", "Resolved"
+    DONE = "done", "Done"
 
 
 class IncidentLabel(models.TextChoices):
@@ -78,27 +75,23 @@ class Incident(TenantModel):
     `findings` are what its detectors found. It is named after one of them, the first whose reaction was the strictest
     so far: `calls_digest`, `kind`, `tool`, `count`, `limit`, `window_seconds` and `confidence` are of that finding.
 
-    Two things change independently: the loop is active or ended (`ended_at`), and the status says what people have to
-    do.
+    People act on its `Loop`; an incident has no actions of its own. Its loop in the session is active or ended
+    (`ended_at`), and the status follows from that and from what was decided about the loop:
 
-    ============  ==========================================================  ========================================
-    status        meaning                                                     leaves it
-    ============  ==========================================================  ========================================
-    open          nobody has taken it up                                      by rule (below), or by a person
-    acknowledged  someone takes care of it                                    resolve, reopen, snooze, label
-    snoozed       put off until a time, or until a call is blocked or held    that time or call, by rule, or a person
-    ended         nothing to do                                               by rule, acknowledge, resolve, reopen
-    resolved      closed by a person, and the loop with it                    reopen
-    ============  ==========================================================  ========================================
+    ======  ====================================================================================================
+    status  when
+    ======  ====================================================================================================
+    done    a person closed its loop while it was open
+    ended   its loop has ended (the agent changed course, the session ended or was abandoned), or a person labelled
+            it "not a loop"; not while `stays_open` is set
+    open    otherwise
+    ======  ====================================================================================================
 
-    The rules: an open or snoozed incident becomes `ended` when its loop ends (the agent changed course, the session
-    ended or was abandoned) or when someone labels it "not a loop". Not so while `needs_acknowledgement` is set: a
-    guarded call of it was answered `stop`, its approval expired or ended in a stop, or someone reopened it.
-    Acknowledging, resolving and the label "not a loop" clear that. Such an incident that was snoozed until its loop
-    gets worse is open when the loop ends. Removing the label of an active loop opens the incident again, and undo
-    applies the rules to what it restores.
+    `stays_open` is set when a guarded call of it was answered `stop`, or its approval expired or ended in a stop: it
+    needs attention. *Done* and *This is fine* of its loop clear it. Removing the label of an active loop opens
+    the incident again, and undo applies the rules to what it restores.
 
-    A resolved loop that continues, and an ended one that returns, is a new incident. An incident labelled "not a loop"
+    A closed loop that continues, and an ended one that returns, is a new incident. An incident labelled "not a loop"
     keeps collecting the findings of its loop until that ends, and does not make its session looping.
     """
 
@@ -124,12 +117,10 @@ class Incident(TenantModel):
     )
     loop = TenantForeignKey(
         "detection.Loop",
-        null=True,
-        on_delete=models.SET_NULL,
+        on_delete=models.CASCADE,
         db_index=False,
         related_name="incidents",
-        help_text="The same loop in other sessions, whatever the arguments. "
-        "Null for incidents of older versions, until a worker has assigned them.",
+        help_text="The same loop in other sessions, whatever the arguments.",
     )
     findings: models.JSONField[dict[str, IncidentFinding], dict[str, IncidentFinding]] = models.JSONField(
         default=dict,
@@ -202,15 +193,10 @@ class Incident(TenantModel):
         help_text="Of the label “not a loop”.",
     )
     labelled_at = models.DateTimeField(null=True, blank=True)
-    needs_acknowledgement = models.BooleanField(
+    stays_open = models.BooleanField(
         default=False,
         db_default=False,
-        help_text="Whether it stays open until someone acknowledges it, although its loop ended.",
-    )
-    snoozed_until = models.DateTimeField(null=True, blank=True)
-    snoozed_until_worse = models.BooleanField(default=False)
-    acknowledged_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
+        help_text="Whether it stays open until a person closes its loop, although it ended in the session.",
     )
     recovered = models.BooleanField(
         null=True, blank=True, help_text="Whether the agent recovered after the last reaction."
@@ -218,7 +204,7 @@ class Incident(TenantModel):
     opened_at = models.DateTimeField(db_default=Now())
     last_seen_at = models.DateTimeField(db_default=Now())
     ended_at = models.DateTimeField(null=True, blank=True)
-    resolved_at = models.DateTimeField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
         ordering = ("-last_seen_at", "-id")
@@ -249,13 +235,9 @@ class Incident(TenantModel):
             models.Index(
                 fields=("project", "status", "loop"),
                 name="incident_at_work",
-                condition=models.Q(status__in=("open", "acknowledged", "snoozed")),
+                condition=models.Q(status="open"),
             ),
             models.Index(fields=("project", "-id"), name="incident_labelled", condition=~models.Q(label="")),
-            models.Index(fields=("id",), name="incident_without_loop", condition=models.Q(loop=None)),
-            models.Index(
-                fields=("snoozed_until",), name="incident_snoozed", condition=models.Q(status="snoozed")
-            ),
             models.Index(fields=("session", "first_seq"), name="incident_in_session"),
             models.Index(fields=("project",), name="incident_of_demo", condition=models.Q(is_demo=True)),
         )
@@ -314,7 +296,7 @@ EXCEPTION_ACTIONS = EXCEPTED, EXCEPTION_UNDONE = "excepted", "exception_undone"
 
 
 class IncidentActivity(TenantModel):
-    """An action on an incident; written once."""
+    """What happened to an incident: by detection, by a verb of its loop, or by an exception; written once."""
 
     project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
     incident = TenantForeignKey(Incident, on_delete=models.CASCADE, related_name="activity")
@@ -323,14 +305,6 @@ class IncidentActivity(TenantModel):
     action = models.CharField(max_length=32)
     note = models.CharField(max_length=1000, blank=True, default="")
     before = models.JSONField(default=dict, help_text="Changed fields with their previous values, for undo.")
-    bulk_action = TenantForeignKey(
-        "BulkAction",
-        null=True,
-        on_delete=models.SET_NULL,
-        related_name="incident_activity",
-        db_index=False,
-        help_text="The action on many rows that it is a part of.",
-    )
     loop_change = TenantForeignKey(
         "LoopActivity",
         null=True,
@@ -344,12 +318,10 @@ class IncidentActivity(TenantModel):
         ordering = ("at", "id")
         verbose_name_plural = "incident activity"
         indexes = (
-            *(
-                # Most activity has none of these.
-                models.Index(
-                    fields=(name,), name=f"activity_{name}", condition=models.Q((f"{name}__isnull", False))
-                )
-                for name in ("bulk_action", "loop_change")
+            models.Index(
+                fields=("loop_change",),
+                name="activity_loop_change",
+                condition=models.Q(loop_change__isnull=False),
             ),
             models.Index(
                 fields=("incident", "-id"),

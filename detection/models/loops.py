@@ -44,7 +44,7 @@ class Loop(TenantModel):
     A row is created with the first incident of its identity (`detection.engine.loop_identity`) and never changed by
     detection, so that sessions that open incidents of one loop do not wait for one another. All figures are counted
     from the incidents. What people decide is stored: who takes care of it (`assignee`), and how it was closed
-    (`resolved_at`, `label`). *Later* is an alert silence of the loop.
+    (`done_at`, `label`). *Later* is an alert silence of the loop.
 
     The status is the first that applies:
 
@@ -52,8 +52,7 @@ class Loop(TenantModel):
     status  when
     ======  ==========================================================================================
     later   a silence of the loop is active
-    open    an incident is open or acknowledged
-    later   an incident is snoozed
+    open    an incident is open
     fine    a person said so of the loop, or each of its incidents is labelled "not a loop"
     done    otherwise: a person closed it, or each of its incidents ended by itself
     ======  ==========================================================================================
@@ -77,7 +76,7 @@ class Loop(TenantModel):
     assignee = models.ForeignKey(
         settings.AUTH_USER_MODEL, null=True, blank=True, on_delete=models.SET_NULL, related_name="+"
     )
-    resolved_at = models.DateTimeField(null=True, blank=True)
+    done_at = models.DateTimeField(null=True, blank=True)
     label = models.CharField(
         max_length=16, choices=IncidentLabel.choices, blank=True, default=IncidentLabel.NONE
     )

@@ -14,7 +14,7 @@ _CALL: Final = "call_"
 _LOOP: Final = "loop_"
 _GROUP: Final = Case(
     When(kind=CONTAINMENT, then="calls_digest"),
-    When(incident__loop__isnull=False, then="incident__loop__public_id"),
+    When(incident__isnull=False, then="incident__loop__public_id"),
     default=Concat(Value(_CALL), "call_key"),
 )
 
@@ -24,7 +24,7 @@ def in_group(group: str) -> Q:
     if group.startswith(_LOOP):
         return Q(incident__loop__public_id=group) & ~Q(kind=CONTAINMENT)
     if group.startswith(_CALL):
-        return Q(call_key=group.removeprefix(_CALL), incident__loop=None) & ~Q(kind=CONTAINMENT)
+        return Q(call_key=group.removeprefix(_CALL), incident=None) & ~Q(kind=CONTAINMENT)
     return Q(kind=CONTAINMENT, calls_digest=group)
 
 

@@ -35,7 +35,7 @@ class IncidentRow:
         "Digest of the loop's calls. Incidents of the same calls in other sessions share it.", filter="calls_digest",
         help="Digest of the calls: the same calls in other sessions", completes=False,
     )]
-    loop_id: Annotated[str | None, Shown(
+    loop_id: Annotated[str, Shown(
         "Id of the loop, which has the same loop in other sessions, whatever the arguments.", column="loop__public_id",
         filter="loop", help="Id of the loop, which other sessions have, too", completes=False,
     )]
@@ -79,27 +79,22 @@ class IncidentRow:
     status: Annotated[str, Shown("Status.", choices=STATUSES, sort="status")]
     label: Annotated[str, Shown("`true_loop` or `false_alarm`, if a person labelled it.", is_optional=True)]
     label_reason: Annotated[str, Shown("Why it is not a loop, if a person gave a reason.", is_optional=True)]
-    needs_acknowledgement: Annotated[bool, Shown(
-        "Whether it stays open until someone acknowledges it because it led to a stop, its approval was not answered, "
-        "or someone reopened it.",
+    stays_open: Annotated[bool, Shown(
+        "Whether it stays open until a person closes its loop, because it led to a stop or its approval was not "
+        "answered.",
     )]
     is_active: Annotated[bool, Shown(
         "Whether the loop continues. False for the status `ended`, also while a loop that was labelled `false_alarm` "
         "continues.", column=_IS_ACTIVE,
     )]
     recovered: Annotated[bool | None, Shown("Whether the agent recovered. Null while unknown.")]
-    acknowledged_by: Annotated[str | None, Shown(
-        "User name of the person who acknowledged it.", column="acknowledged_by__username",
-    )]
-    snoozed_until: Annotated[datetime | None, Shown("End of the snooze.")]
-    snoozed_until_worse: Annotated[bool, Shown("Whether a stricter reaction ends the snooze.")]
     opened_at: Annotated[datetime, Shown("When it was opened.", filter="opened", sort="opened")]
     last_seen_at: Annotated[datetime, Shown("When the loop was last detected.", filter="seen", sort="seen")]
     ended_at: Annotated[datetime | None, Shown(
         "When the loop ended, or the incident by the label `false_alarm`, whichever came first.", show=shown_end,
     )]
-    resolved_at: Annotated[datetime | None, Shown("When it was resolved.")]
-    program: Annotated[str | None, Shown(column="loop__program")]
+    done_at: Annotated[datetime | None, Shown("When a person closed it with its loop.")]
+    program: Annotated[str, Shown(column="loop__program")]
     labelled_at: datetime | None
     # fmt: on
 

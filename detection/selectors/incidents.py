@@ -55,11 +55,11 @@ def _fetch(rows: QuerySet[Incident], limit: int) -> list[IncidentRow]:
 
 
 def get_incident(project_id: int, public_id: str) -> Incident | None:
-    """Return an incident of this project, with its session, its loop and the person who acknowledged it."""
+    """Return an incident of this project, with its session and its loop."""
     if "\x00" in public_id:
         return None
     return (
-        Incident.objects.select_related("session", "acknowledged_by", "loop")
+        Incident.objects.select_related("session", "loop")
         .filter(project_id=project_id, public_id=public_id)
         .first()
     )

@@ -10,8 +10,6 @@ from django.db.models.lookups import IsNull
 from detection.models import AlertSilence, Incident, Loop, LoopStatus
 from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 
-AT_WORK = (IncidentStatus.OPEN.value, IncidentStatus.ACKNOWLEDGED.value)
-
 
 def active_postponements(now: datetime) -> QuerySet[AlertSilence]:
     """Return the postponements of all projects that are active at a time."""
@@ -40,15 +38,12 @@ def conditions(now: datetime) -> list[tuple[LoopStatus, Q]]:
     """Return the conditions of the statuses, in order of precedence; `done` has none of its own."""
     own = {"project": OuterRef("project"), "loop": OuterRef("pk")}
 
-    def some(*statuses: str) -> Q:
-        return Q(Exists(Incident.objects.filter(status__in=statuses, **own)))
-
+    is_open = Q(Exists(Incident.objects.filter(status=IncidentStatus.OPEN, **own)))
     # A subquery of one row by index; for `Exists`, the database would read the incidents of all loops.
     a_loop = Subquery(Incident.objects.filter(IS_LOOP, **own).order_by().values("pk")[:1])
     return [
         (LoopStatus.LATER, Q(Exists(active_postponements(now).filter(**own)))),
-        (LoopStatus.OPEN, some(*AT_WORK)),
-        (LoopStatus.LATER, some(IncidentStatus.SNOOZED.value)),
+        (LoopStatus.OPEN, is_open),
         (LoopStatus.FINE, Q(label=IncidentLabel.FALSE_ALARM) | Q(IsNull(a_loop, True))),
     ]
 
@@ -62,6 +57,3 @@ def has_status(status: LoopStatus, now: datetime) -> Q:
 def is_later_but_firing(now: datetime) -> Q:
     """Return the condition of incidents whose loop is put off and was detected since."""
     return Q(Exists(firing_postponements(now).filter(project=OuterRef("project"), loop=OuterRef("loop"))))
-
-
-"""Statuses of incidents that keep their loop open."""

@@ -38,7 +38,7 @@ from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
 from detection.models.session_state import CALLING_STATES
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import LOOPS
-from detection.selectors.loop_status import AT_WORK, active_postponements, conditions, firing_postponements
+from detection.selectors.loop_status import active_postponements, conditions, firing_postponements
 from detection.selectors.pages import Page, cut
 from detection.selectors.row_fields import Shown
 
@@ -54,7 +54,6 @@ _OF_LOOPS: Final = ("is", "owner", "assigned")
 """Fields of the filter language that select loops; all others select incidents."""
 MAX_IN_NAVIGATION: Final = 1000
 MAX_CHANGES: Final = 50
-_UNFINISHED: Final = (*AT_WORK, IncidentStatus.SNOOZED.value)
 SHARED_FACTS: Final = ("tool", "agent", "model", "backend", "calls_digest", "session_name")
 
 
@@ -125,7 +124,7 @@ class LoopRow:
     sessions: Annotated[int, Shown("Number of sessions.")]
     first_seen_at: Annotated[datetime, Shown("When its first incident was opened.")]
     last_seen_at: Annotated[datetime, Shown("When it was last detected.")]
-    resolved_at: Annotated[datetime | None, Shown("When a person last resolved it.")]
+    done_at: Annotated[datetime | None, Shown("When a person last closed it.")]
     calls_in_loop: Annotated[int, Shown("Calls that belong to the loops, each counted once.")]
     calls_blocked: Annotated[int, Shown("Blocked calls.")]
     cost_usd: Annotated[Decimal, Shown(
@@ -214,7 +213,7 @@ def _read_figures(row: dict[str, Any]) -> Figures:
 
 
 def _matching(project_id: int, condition: Q) -> QuerySet[Incident]:
-    return Incident.objects.filter(condition, project_id=project_id, loop__isnull=False)
+    return Incident.objects.filter(condition, project_id=project_id)
 
 
 def _figures(incidents: QuerySet[Incident]) -> Any:
@@ -245,15 +244,15 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     looping = IS_LOOP & Q(
         ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
     )
-    at_work_of = {
+    open_of = {
         loop: (open_, looping_now)
         for loop, open_, looping_now in Incident.objects.filter(
-            project_id=project_id, status__in=_UNFINISHED, loop__in=ids
+            project_id=project_id, status=IncidentStatus.OPEN, loop__in=ids
         )
         .order_by()
         .values_list("loop_id")
         .annotate(
-            open_=Count("pk", filter=Q(status=IncidentStatus.OPEN)),
+            open_=Count("pk"),
             looping_now=Count("session_name", filter=looping, distinct=True),
         )
     }
@@ -267,27 +266,27 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     for row in figures:
         if (loop := loops.get(row.id)) is None:
             continue
-        own, (at_work, looping_now) = (
+        own, (open_incidents, looping_now) = (
             {name: getattr(loop, name) for name in _OWN},
-            at_work_of.get(loop.pk, (0, 0)),
+            open_of.get(loop.pk, (0, 0)),
         )
         if loop.status == LoopStatus.FINE:
             own["label"] = IncidentLabel.FALSE_ALARM
-        is_closed = loop.resolved_at is not None or own["label"] == IncidentLabel.FALSE_ALARM
+        is_closed = loop.done_at is not None or own["label"] == IncidentLabel.FALSE_ALARM
         without_calls = "shared" if row.calls_found else "" if row.loops else "not a loop"
         found.append(
             LoopRow(
                 **own,
                 title=title(detector_for(loop.kind).headline, loop.tool, loop.program, loop.detail),
-                has_returned=is_closed and at_work > 0,
+                has_returned=is_closed and open_incidents > 0,
                 assignee=loop.assignee.get_username() if loop.assignee else None,
                 incidents=row.incidents,
                 sessions=row.sessions,
-                open_incidents=at_work,
+                open_incidents=open_incidents,
                 looping_now=looping_now,
                 form=_form(
                     loop,
-                    has_returned=is_closed and at_work > 0,
+                    has_returned=is_closed and open_incidents > 0,
                     is_looping=looping_now > 0,
                     is_new=loop.pk not in touched,
                 ),
@@ -311,7 +310,7 @@ def _form(
     loop: WithAnnotations[Loop, WithStatus], *, has_returned: bool, is_looping: bool, is_new: bool
 ) -> LoopForm:
     if loop.status == LoopStatus.DONE:
-        return LoopForm.NONE if loop.resolved_at else LoopForm.ENDED_BY_ITSELF
+        return LoopForm.NONE if loop.done_at else LoopForm.ENDED_BY_ITSELF
     if loop.status != LoopStatus.OPEN:
         return LoopForm.NONE
     if has_returned:
@@ -331,7 +330,7 @@ _OWN: Final = (
     "detail",
     "status",
     "label",
-    "resolved_at",
+    "done_at",
 )
 """Fields of a row that the loop has under the same names."""
 _Names = dict[int, tuple[NameCount, ...]]
@@ -455,8 +454,7 @@ def changes_since(project_id: int, since: datetime, limit: int = MAX_CHANGES) ->
     now = timezone.now()
     opened = Incident.objects.filter(
         project_id=project_id,
-        loop__isnull=False,
-        status__in=AT_WORK,
+        status=IncidentStatus.OPEN,
         last_seen_at__gt=since,
         opened_at__gt=since,
     )
@@ -542,9 +540,7 @@ def navigation_counts(project_id: int) -> LoopBadges:
     now = timezone.now()
     later = [*active_postponements(now).filter(project_id=project_id).values_list("loop", flat=True)]
     # What is recorded only asks for nothing, so it is listed without a number.
-    rows = Incident.objects.filter(
-        project_id=project_id, status__in=AT_WORK, loop__isnull=False, is_recorded_only=False
-    )
+    rows = Incident.objects.filter(project_id=project_id, status=IncidentStatus.OPEN, is_recorded_only=False)
     if not later:
         return LoopBadges(_distinct(rows), 0)
     firing = firing_postponements(now).filter(project_id=project_id)

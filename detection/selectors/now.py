@@ -164,24 +164,21 @@ def _latest_incidents(project_id: int, sessions: Sequence[Session]) -> dict[int,
 def _loops(
     project_id: int, sessions: Iterable[Session], incidents: dict[int, Incident], now: datetime
 ) -> list[LoopingNow]:
-    found: dict[object, LoopingNow] = {}
+    found: dict[int, LoopingNow] = {}
     in_loops = [one for one in sessions if one.pk in incidents]
     rates = _rates(project_id, {one.pk: incidents[one.pk].first_seq for one in in_loops}, now)
     for session in in_loops:
         incident = incidents[session.pk]
-        key = incident.loop_id if incident.loop_id is not None else ("incident", incident.pk)
-        one = found.setdefault(key, LoopingNow(incident))
+        one = found.setdefault(incident.loop_id, LoopingNow(incident))
         usd, calls = rates.get(session.pk, (0.0, 0.0))
         one.sessions.append(session)
         one.calls += incident.calls_in_loop
         one.since = min(one.since or incident.opened_at, incident.opened_at)
         one.usd_per_minute += usd
         one.calls_per_minute += calls
-    held = _held(
-        project_id, [one.incident.loop_id for one in found.values() if one.incident.loop_id is not None]
-    )
-    for one in found.values():
-        one.held = held[one.incident.loop_id]
+    held = _held(project_id, [*found])
+    for loop_id, one in found.items():
+        one.held = held[loop_id]
     return sorted(found.values(), key=lambda one: (-one.usd_per_minute, -one.calls_per_minute, -one.calls))
 
 

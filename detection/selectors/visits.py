@@ -82,7 +82,7 @@ def since_visit(project_id: int, at: datetime) -> SinceVisit:
     now = timezone.now()
     of_loop = Incident.objects.filter(project=OuterRef("project"), loop=OuterRef("pk"), opened_at__gt=at)
     ended = Loop.objects.filter(
-        status_condition(LoopStatus.DONE, now), Exists(of_loop), project_id=project_id, resolved_at=None
+        status_condition(LoopStatus.DONE, now), Exists(of_loop), project_id=project_id, done_at=None
     )
     policies = AuditEntry.objects.filter(project_id=project_id, action__startswith="policy.", at__gt=at)
     failed = Notification.objects.filter(

@@ -19,8 +19,8 @@ class Actor:
         A user name, ``key:<public id>``, ``command``, ``command line`` or ``system``.
     user_id
         Primary key of the user, for a person.
-    bulk_action_id, loop_change_id
-        Primary key of the action on many rows, or on a loop, that the change is a part of.
+    bulk_action_id
+        Primary key of the action on many loops that the change is a part of.
     """
 
     name: str
@@ -28,7 +28,6 @@ class Actor:
     address: str | None = None
     request_id: str = ""
     bulk_action_id: int | None = None
-    loop_change_id: int | None = None
 
 
 SYSTEM = Actor("system")
@@ -41,7 +40,7 @@ def shown_to_agents(name: str) -> str:
     return "an operator" if name.startswith(KEY_PREFIX) or name in _NOBODY_BY_NAME else name
 
 
-_STATES = frozenset({"opened", "ended", "woke"})
+_STATES = frozenset({"opened", "ended"})
 
 
 def record_incidents(activity: Sequence[IncidentActivity]) -> None:

@@ -11,7 +11,6 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 from detection.services.alerting import postponing
 from detection.services.approvals import decisions
 from detection.services.containments import containments, settling
-from detection.services.incidents import triage
 from detection.services.maintenance.heartbeats import heartbeats, note_beat
 from detection.services.policies import overrides
 from detection.services.retention import retention
@@ -39,7 +38,6 @@ class Sweeper(Periodic):
         decisions.close_overdue()
         containments.note_ended()
         settling.settle_due()
-        triage.wake_due()
         overrides.expire_due()
         postponing.wake_due()
         stalled.report_due()

@@ -67,7 +67,7 @@ def test_a_stop_answers_the_held_call_and_stops_the_session(api, held):
     again = api.post(f"/approvals/{held['id']}/decision", {"choice": "stop"})
     assert (again.status_code, again.json()) == (200, stopped)
     (entry,) = api.get("/incidents").json()["items"]
-    assert (entry["needs_acknowledgement"], entry["is_active"]) == (False, False)
+    assert (entry["stays_open"], entry["is_active"]) == (False, False)
 
 
 @pytest.mark.promise("SEC-34")

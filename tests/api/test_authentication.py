@@ -58,11 +58,7 @@ BODIES = {
     ("POST", "/sessions/{session}/commands"): {"text": "!/set(tool-loop-max-repeats=6)"},
     ("PATCH", "/sessions/{session}/policy"): {"max_repeats": 6},
     ("POST", "/sessions/{session}/revoke-exemption"): {"tool": "search_web"},
-    ("POST", "/incidents/bulk"): {"ids": ["{incident_id}"], "action": "acknowledge"},
-    ("POST", "/incidents/{incident_id}/snooze"): {"hours": 1},
     ("POST", "/incidents/{incident_id}/exceptions"): {"option": "session:off"},
-    ("POST", "/incidents/{incident_id}/label"): {"label": "false_alarm"},
-    ("POST", "/incidents/{incident_id}/comment"): {"note": "seen"},
     ("POST", "/loops/bulk"): {"ids": ["{loop_id}"], "action": "done"},
     ("POST", "/loops/{loop_id}/assign"): {"assignee": ""},
     ("POST", "/loops/{loop_id}/comment"): {"note": "seen"},
@@ -112,7 +108,6 @@ QUERIES = {
 REACHABLE = {"ALERT_ALLOWED_NETWORKS": ("127.0.0.0/8",)}
 NEEDS_OWN_STATE = {
     ("POST", "/approvals/answers/{answer_id}/undo"),
-    ("POST", "/incidents/{incident_id}/undo"),
     ("POST", "/incidents/{incident_id}/exceptions/undo"),
     ("POST", "/loops/{loop_id}/undo"),
     ("POST", "/suggestions/{suggestion_id}/undo"),

@@ -60,7 +60,7 @@ def test_a_packed_body_is_unpacked_within_bounds(api):
 
 
 @pytest.mark.promise("SEC-08")
-@pytest.mark.parametrize("path", ["/events", "/guard", "/sessions/s-1/commands", "/incidents/bulk"])
+@pytest.mark.parametrize("path", ["/events", "/guard", "/sessions/s-1/commands", "/loops/bulk"])
 @pytest.mark.parametrize(
     "kind",
     [

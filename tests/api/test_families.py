@@ -249,11 +249,12 @@ def test_a_sub_agent_does_not_wait_for_the_session_at_the_top(api):
     assert [one[0] for one in fleet.found("family_budget")] == ["parent"]
 
 
-def test_people_resolve_it_and_what_continues_is_another_one(api):
+def test_people_close_it_and_what_continues_is_another_one(api):
     fleet = limited(api)
     verdicts = [read(fleet, f"child-{n % 2}", n) for n in range(7)]
     first = verdicts[-1]["incident"]
-    assert api.post(f"/incidents/{first}/resolve", {}).status_code == 200
+    loop_id = api.get(f"/incidents/{first}").json()["loop_id"]
+    assert api.post(f"/loops/{loop_id}/done", {}).status_code == 200
     second = read(fleet, "child-0", 8)["incident"]
     assert second != first
     assert {one.ended_at is None for one in Incident.objects.filter(public_id=first)} == {False}

@@ -115,7 +115,7 @@ def test_calls_that_a_containment_holds_are_one_group(asking):
 def test_calls_without_a_loop_are_grouped_by_the_call(asking):
     hold(asking, "s-1", "s-2", arguments={"q": "same"})
     hold(asking, "s-3", arguments={"q": "other"})
-    Incident.objects.update(loop=None)
+    Approval.objects.update(incident=None)
     first, second = groups(asking)
     assert [(one["held_by"], one["approvals"]) for one in (first, second)] == [("call", 2), ("call", 1)]
     assert decide(asking, first["group"]).json()["decided"] == 2

@@ -183,7 +183,7 @@ WHOLE_BODIES = [value for value, _ in VALUES.values()] + [
     b"", b"{", b"[]", b"null", b"7", b'"text"', b'{"a": [{}]}', b'{"events": {}}', b'{"events": [7, null, [], {}]}',
     '{"a": 1}'.encode("utf-16"), b"\xef\xbb\xbf{}", b'{"values": {"mode": [{}]}}', b'{"mode": [{}], "max_repeats": {}}',
     b'{"text": "\\u0000"}', b'{"note": "\\u0000"}', b'{"label": {}}', b'{"until": "0001-01-01T00:00:00Z"}',
-    b'{"hours": 1e308}', b'{"max_repeats": 1e308}', b'{"ids": ["\\u0000", "x"], "action": "resolve"}', b'{"is_staff": true}',
+    b'{"hours": 1e308}', b'{"max_repeats": 1e308}', b'{"ids": ["\\u0000", "x"], "action": "done"}', b'{"is_staff": true}',
 ]  # fmt: skip
 
 

@@ -3,11 +3,9 @@
 import csv
 import io
 import json
-from datetime import timedelta
 from xml.etree import ElementTree as ET
 
 import pytest
-from django.utils import timezone
 
 from detection.models import Incident, Session
 from detection.selectors.pages import CHUNK_ROWS
@@ -31,10 +29,11 @@ def test_the_list_is_filtered_and_paged(api, incident):
         incident
     ]
     assert ids(api.get("/incidents", q="search")) == [incident]
-    assert ids(api.get("/incidents", status="resolved")) == []
+    assert ids(api.get("/incidents", status="done")) == []
     page = api.get("/incidents", limit=2).json()
     assert ids(api.get("/incidents", limit=2, cursor=page["next_cursor"])) == [incident]
-    api.post(f"/incidents/{incident}/label", {"label": "false_alarm"})
+    loop = api.get(f"/incidents/{incident}").json()["loop_id"]
+    api.post(f"/loops/{loop}/fine", {})
     assert ids(api.get("/incidents", label="false_alarm")) == [incident]
     # It ends with the label, although findings of the loop are still collected.
     ended = api.get(f"/incidents/{incident}").json()
@@ -53,49 +52,6 @@ def test_the_detail_has_evidence_settings_activity_and_neighbours(api, incident)
     assert detail["policy"]
     assert [item["id"] for item in detail["neighbours"]] == [neighbour]
     assert detail["links"]["incident"].endswith(f"/p/support/incidents/{incident}")
-
-
-def test_an_incident_goes_through_its_states_and_back(api, incident):
-    def change(action, body=None):
-        return api.post(f"/incidents/{incident}/{action}", body)
-
-    assert change("acknowledge").json()["status"] == "acknowledged"
-    assert change("undo").json()["status"] == "open"
-    assert change("resolve", {"note": "fixed the prompt"}).json()["status"] == "resolved"
-    assert change("acknowledge").json()["code"] == "conflict"
-    assert change("reopen").json()["status"] == "open"
-    assert change("label", {"label": "true_loop"}).json()["label"] == "true_loop"
-    assert change("comment", {"note": "seen before"}).status_code == 200
-    activity = api.get(f"/incidents/{incident}").json()["activity"]
-    assert [entry["action"] for entry in activity][-5:] == [
-        "undone",
-        "resolved",
-        "reopened",
-        "labelled",
-        "commented",
-    ]
-    assert change("undo").status_code == 200
-
-
-def test_a_snooze_has_an_end(api, incident):
-    def snooze(**body):
-        return api.post(f"/incidents/{incident}/snooze", body)
-
-    assert snooze().json()["code"] == "invalid"
-    assert snooze(hours=8).json()["status"] == "snoozed"
-    assert snooze(until_worse=True).json()["snoozed_until"] is None
-    until = (timezone.now() + timedelta(days=1)).isoformat()
-    assert snooze(until=until).json()["snoozed_until"] == until
-    assert snooze(until="2999-01-01T00:00:00Z").status_code == 422
-    assert snooze(until="2026-11-21T12:00:00").json()["path"] == "until"
-    assert snooze(hours=-1).json()["path"] == "hours"
-
-
-def test_several_are_changed_at_once_each_with_its_outcome(api, incident, as_other):
-    foreign = as_other.loop("x")["verdicts"][0]["incident"]
-    answer = api.post("/incidents/bulk", {"ids": [incident, foreign, "inc_0"], "action": "resolve"}).json()
-    assert answer["outcome"] == {incident: "done", foreign: "not_found", "inc_0": "not_found"}
-    assert as_other.get(f"/incidents/{foreign}").json()["status"] == "open"
 
 
 def test_an_export_has_the_order_and_filters_of_the_list(api, incident):
@@ -123,7 +79,7 @@ def test_no_cell_of_a_csv_is_a_formula(api, start):
 def test_a_long_export_is_complete(api, incident):
     row = Incident.objects.get()
     Incident.objects.bulk_create(
-        Incident(project_id=row.project_id, session_name=f"s-{n}", calls_digest=f"{n}", kind="repeat", tool="t", count=4, limit=4,
+        Incident(project_id=row.project_id, loop_id=row.loop_id, session_name=f"s-{n}", calls_digest=f"{n}", kind="repeat", tool="t", count=4, limit=4,
                  decision="stop", first_seq=1, last_seq=4)
         for n in range(CHUNK_ROWS + 20)
     )  # fmt: skip

@@ -55,7 +55,8 @@ def test_loops_per_1000_calls_have_an_interval_by_every_grouping(api):
 def test_what_is_no_loop_does_not_count(api):
     play(api, "a", 5, loops=2)
     incident = Incident.objects.order_by("pk").first()
-    api.post(f"/incidents/{incident.public_id}/label", {"label": "false_alarm"})
+    body = {"where": "run", "run": incident.public_id}
+    assert api.post(f"/loops/{incident.loop.public_id}/fine", body).status_code == 200
     assert rows(api, "total")[""]["loops"] == 1
 
 

@@ -80,7 +80,7 @@ def test_what_followed_reactions_is_summed_by_agent_and_model(api, worked):
 
 def test_labels_make_the_precision(api, worked):
     incident = Incident.objects.get()
-    api.post(f"/incidents/{incident.public_id}/label", {"label": "false_alarm"})
+    api.post(f"/loops/{incident.loop.public_id}/fine", {})
     assert api.get("/statistics").json()["total"]["precision"] == 0.0
 
 

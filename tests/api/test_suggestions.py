@@ -33,11 +33,12 @@ def looped(
         ran = answer["decision"] in ("allow", "warn")
         results = [{"call_id": call["call_id"], "content": content(number)}] if ran else []
     api.post("/guard", {"session": session, "results": results}) if results else None
-    incident = Incident.objects.filter(session_name=session).earliest("pk").public_id
+    incident = Incident.objects.filter(session_name=session).earliest("pk")
     if label:
-        body = {"label": label, "reason": reason} if reason else {"label": label}
-        assert api.post(f"/incidents/{incident}/label", body).status_code == 200
-    return incident
+        verb, body = ("confirm", {}) if label == "true_loop" else ("fine", {"reason": reason, "where": "run"})
+        body |= {"run": incident.public_id}
+        assert api.post(f"/loops/{incident.loop.public_id}/{verb}", body).status_code == 200
+    return incident.public_id
 
 
 def suggestions(api, state="open"):

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.django_db
 def test_a_change_is_tried_saved_and_outdated(api):
     api.loop("s-1")
     incident = api.get("/incidents").json()["items"][0]
-    api.post(f"/incidents/{incident['id']}/label", {"label": "true_loop"})
+    api.post(f"/loops/{incident['loop_id']}/confirm", {})
     change = {"scope": f"tool:{incident['tool']}", "exempt": True}
     made = api.post("/what-if", {**change, "days": 30})
     assert made.status_code == 202
@@ -66,8 +66,10 @@ def test_not_a_loop_has_a_reason_and_exceptions_that_can_be_tried_saved_and_undo
     api.loop("s-1")
     incident = api.get("/incidents").json()["items"][0]
     path = f"/incidents/{incident['id']}"
-    assert api.post(f"{path}/label", {"label": "true_loop", "reason": "poll"}).json()["path"] == "reason"
-    labelled = api.post(f"{path}/label", {"label": "false_alarm", "reason": "broken_tool"}).json()
+    fine = f"/loops/{incident['loop_id']}/fine"
+    assert api.post(fine, {"reason": "nonsense"}).json()["path"] == "reason"
+    assert api.post(fine, {"reason": "broken_tool"}).json()["status"] == "fine"
+    labelled = api.get(path).json()
     assert (labelled["label"], labelled["label_reason"]) == ("false_alarm", "broken_tool")
     assert api.get("/statistics").json()["false_alarms"] == [{"reason": "broken_tool", "count": 1}]
     options = api.get(f"{path}/exceptions").json()["items"]
@@ -94,7 +96,8 @@ def test_not_a_loop_has_a_reason_and_exceptions_that_can_be_tried_saved_and_undo
     assert api.get("/sessions/s-1").json()["policy_values"]["repeat_enabled"] is False
     assert api.post(f"{path}/exceptions/undo").status_code == 200
     assert api.get("/sessions/s-1").json()["policy_values"] == {}
-    assert api.post(f"{path}/undo").json()["label_reason"] is None
+    assert api.post(f"/loops/{incident['loop_id']}/undo").status_code == 200
+    assert api.get(path).json()["label_reason"] is None
 
 
 def test_an_override_may_expire(api):

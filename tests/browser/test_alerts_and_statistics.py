@@ -11,10 +11,10 @@ from django.utils import timezone
 from playwright.sync_api import expect
 
 from detection.models import CallCount, CountingCursor
-from detection.services.alerting import delivery, notifications, outbox, silences
+from detection.services.alerting import delivery, notifications, silences
 from detection.services.audit import Actor
 from tests.browser.pages import complaints, noise_of, sign_in
-from tests.support.alerts import make_incident, make_route, make_webhook
+from tests.support.alerts import make_incident, make_route, make_webhook, note_event
 from tests.support.http_receiver import Reply, receiving
 from tests.support.projects import make_member, make_project
 
@@ -48,10 +48,10 @@ def project(transactional_db, settings):
         make_route(project, hook, name="everything", tools=["search_*"], quiet_from=None)
         notifications.send_test(project.pk, hook.public_id, ANA)
         ends_at = timezone.now() + timedelta(hours=3)
-        outbox.record_incident_event(make_incident(project, calls_digest="told"), "opened")
+        note_event(make_incident(project, calls_digest="told"), "opened")
         delivery.run(5)
         silences.create_silence(project.pk, ANA, reason="index rebuild", ends_at=ends_at, tools=["search_*"])
-        outbox.record_incident_event(make_incident(project, calls_digest="hidden"), "opened")
+        note_event(make_incident(project, calls_digest="hidden"), "opened")
         delivery.run(5)
     return project
 

@@ -10,7 +10,7 @@ from detection.engine.scopes import Scope
 from detection.models import Attempt, Incident, Override
 from detection.services.audit import Actor
 from detection.services.events.event_records import EventRecord
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.policies import overrides
@@ -104,7 +104,7 @@ def add_session(world: World, payload: str) -> World:
     incident = Incident.objects.filter(project=project).latest("pk")
     assert incident.session is not None
     actor = Actor(short, world.user.pk, "10.0.0.1", short[:60])
-    triage.comment(project.pk, incident.public_id, actor, payload)
+    loop_triage.comment(project.pk, incident.loop.public_id, actor, payload)
     actions.stop(project.pk, name, actor, payload)
     printable = "".join(character for character in short if character.isprintable())
     scope = Scope("model", backend=printable, model=printable)

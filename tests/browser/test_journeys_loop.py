@@ -85,7 +85,7 @@ def test_forty_open_ones_in_bulk(walk, page, project, monkeypatch):
     expect(page.get_by_text("No open loops")).to_be_visible()
     page.locator(".toast").get_by_role("button", name="Undo").click()
     expect(page.locator(".toast")).to_contain_text("40 loops restored.", timeout=60_000)
-    assert Loop.objects.filter(resolved_at=None).count() == 40
+    assert Loop.objects.filter(done_at=None).count() == 40
     page.goto(f"{walk.site.url}/p/support/loops")
     page.locator("[data-select-all]").check()
     walk.click("button", "This is fine…")

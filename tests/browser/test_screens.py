@@ -54,7 +54,7 @@ def test_a_page_works_without_scripts(site, world, browser):
     with page.expect_navigation():
         page.click("button >> text=Done")
     world.incident.refresh_from_db()
-    assert world.incident.status == "resolved"
+    assert world.incident.status == "done"
     context.close()
 
 

@@ -16,12 +16,12 @@ import pytest
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Incident, Loop, Session
+from detection.models import Approval, Loop, Session
 from detection.models.session_state import SessionState
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import ServiceError
-from detection.services.incidents import loop_triage, triage
+from detection.services.incidents import loop_triage
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.policies import overrides
 from detection.services.retention import retention
@@ -42,9 +42,8 @@ class Chance:
         self.project, self.api, self.random, self.calls = project, api, random.Random(seed), 0
 
     def act(self):
-        often = (self.repeat, self.alternate, self.triage) * 2
+        often = (self.repeat, self.alternate, self.loop) * 2
         once = (
-            self.loop,
             self.work,
             self.mode,
             self.decide,
@@ -86,15 +85,6 @@ class Chance:
                 self.project.pk, approval.public_id, self.random.choice(("skip", "allow_once", "disable")), BY
             )
 
-    def triage(self):
-        for incident in Incident.objects.order_by("?")[:1]:
-            name = self.random.choice([*triage.ACTIONS])
-            more: dict[str, Any] = {
-                "snooze": {"until_worse": True},
-                "label": {"value": self.random.choice(("false_alarm", "true_loop", ""))},
-            }
-            triage.ACTIONS[name](self.project.pk, incident.public_id, BY, **more.get(name, {}))
-
     def loop(self):
         for loop in Loop.objects.order_by("?")[:1]:
             name = self.random.choice([*loop_triage.ACTIONS])
@@ -123,11 +113,10 @@ class Chance:
         retention.end_abandoned()
 
     def wake(self):
-        """Let the time of held calls and snoozes run out."""
+        """Let the time of held calls run out."""
         for approval in Approval.objects.filter(state="open").order_by("pk")[:1]:
             Approval.objects.filter(pk=approval.pk).update(deadline=timezone.now())
         decisions.close_overdue()
-        triage.wake_due()
 
 
 def listed(api, path, **filters):
@@ -144,13 +133,15 @@ def badges_of(html):
 def check(world, api):
     """Compare every place that shows one of the numbers."""
     sessions = {state: len(listed(api, "/sessions", state=state)) for state in SessionState.values}
-    statuses = ("open", "acknowledged", "snoozed", "ended", "resolved")
+    statuses = ("open", "ended", "done")
     incidents = {status: len(listed(api, "/incidents", status=status)) for status in statuses}
     waiting = [one for one in listed(api, "/approvals", state="open") if one["decider"] == "person"]
     loop_statuses = ("open", "later", "later_but_firing", "fine", "done")
     loops = {status: len(listed(api, "/loops", status=status)) for status in loop_statuses}
+    # What is recorded only asks for nothing, so the navigation does not count it.
+    asking = {one["loop_id"] for one in listed(api, "/incidents", status="open", q="recorded:no")}
     badges = {
-        "loops": loops["open"],
+        "loops": len(asking - {one["id"] for one in listed(api, "/loops", status="later")}),
         "later_loops": loops["later_but_firing"],
         "now": api.get("/session-counts").json()["looping_now"],
         "approvals": len(waiting),

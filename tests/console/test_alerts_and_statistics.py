@@ -18,13 +18,12 @@ from detection.console.formatting import visible
 from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Loop, Project, Role
 from detection.models.alert_facts import AlertFacts
-from detection.services.alerting import delivery, outbox, routing
+from detection.services.alerting import delivery, routing
 from detection.services.audit import SYSTEM
 from detection.services.incidents import loop_triage
 from detection.services.policies import overrides
-from detection.services.tracking import loops
 from tests.console.scenes import ask, loop, make_world, text
-from tests.support.alerts import make_incident, make_route
+from tests.support.alerts import make_incident, make_route, note_event
 from tests.support.http_receiver import Reply
 from tests.support.projects import make_member
 
@@ -226,7 +225,7 @@ def test_destinations_say_which_alerts_no_route_sends(world, hook):
 
 def test_a_new_route_goes_to_the_destination_that_works_and_shows_what_it_would_have_sent(world, hook):
     for tool in ("search_web", "read_file"):
-        outbox.record_incident_event(make_incident(world.project, tool=tool, agent="triage-1"), "opened")
+        note_event(make_incident(world.project, tool=tool, agent="triage-1"), "opened")
     page = world.client.get(url(world, "new_alert_route"))
     assert re.search(rf'value="{hook.public_id}"\s+checked', page.content.decode())
     assert re.search(r"would have sent [1-5] notifications? with ", text(page)), text(page)
@@ -273,7 +272,7 @@ def test_an_invalid_route_names_the_field_and_what_is_allowed(world, hook, chang
 
 def test_a_silence_shows_what_it_hides(world):
     act(world, "silence", reason="rebuild", hours="1")
-    outbox.record_incident_event(make_incident(world.project, tool="hidden_tool"), "opened")
+    note_event(make_incident(world.project, tool="hidden_tool"), "opened")
     routing.route_pending()
     told = world.client.get(url(world, "alerts") + "?tab=silences").content.decode()
     assert "3 hidden alerts" in told
@@ -285,7 +284,6 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
     found = {}
     for tool in names:
         make_incident(world.project, tool=tool, agent=NASTY)
-        loops.assign_missing()
         found[tool] = Loop.objects.get(project=world.project, tool=tool)
         loop_triage.later(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     page = f"{url(world, 'alerts')}?tab=silences"
@@ -306,7 +304,6 @@ def test_mutes_name_their_patterns_and_link_to_them(world):
     for place in range(3):
         tool = f"tool_{place}"
         make_incident(world.project, tool=tool)
-        loops.assign_missing()
         found[tool] = Loop.objects.get(project=world.project, tool=tool)
         loop_triage.later(world.project.pk, found[tool].public_id, SYSTEM, until=None, until_worse=True)
     assert shown() == first
@@ -326,7 +323,7 @@ def test_messages_and_their_attempts_are_shown_with_everything_escaped(world, ho
         {"name": NASTY[:20], "destinations": [hook.public_id], "is_enabled": "on", "group_wait_seconds": "0"},
     )
     incident = make_incident(world.project, tool=NASTY, agent=NASTY, session_name=NASTY)
-    outbox.record_incident_event(incident, "opened", actor=NASTY, note=NASTY)
+    note_event(incident, "opened", actor=NASTY, note=NASTY)
     delivery.run(5)
     listed = world.client.get(url(world, "alerts") + "?tab=sent").content.decode()
     shown = world.client.get(
@@ -447,7 +444,7 @@ def test_an_incident_whose_alerts_are_silenced_shows_it_and_others_do_not(world,
     assert world.client.post(url(world, "alerts_act"), form | {"reason": "known"}).status_code == 302
     silence = AlertSilence.objects.get()
     for one in (incident, other):
-        outbox.record_incident_event(one, "opened")
+        note_event(one, "opened")
     routing.route_pending()
     suppressed = {row.facts["id"] for row in silence.suppressed_events.all()}
     assert incident.public_id in suppressed

@@ -225,7 +225,7 @@ def test_all_loops_that_match_are_closed_and_restored(world):
     assert f"{keys} loops closed." in text(done)
     sweep()
     own = Incident.objects.filter(tool__startswith="tool_")
-    assert set(own.values_list("status", flat=True)) == {"resolved"}
+    assert set(own.values_list("status", flat=True)) == {"done"}
     assert set(Incident.objects.exclude(pk__in=own).values_list("status", flat=True)) == {"open"}
     # Only the time since its end counts: a worker may have changed the first row long before the last one.
     earlier = timezone.now() - timedelta(minutes=20)
@@ -233,7 +233,7 @@ def test_all_loops_that_match_are_closed_and_restored(world):
     LoopActivity.objects.update(at=earlier + timedelta(minutes=1))
     assert f"{keys} loops restored." in text(undo(world, done))
     sweep()
-    assert not own.filter(status="resolved").exists()
+    assert not own.filter(status="done").exists()
 
 
 def test_what_the_person_did_to_a_loop_before_the_action_reached_it_is_not_undone_with_it(world, monkeypatch):

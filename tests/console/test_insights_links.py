@@ -10,11 +10,12 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from detection.models import CallCount, Incident, JudgeCall, Session
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.maintenance.hourly_counts import count_calls
 from tests.api.conftest import Api, speaking
 from tests.console.scenes import answer, ask, loop, make_world
 from tests.support.agents import OPERATOR
+from tests.support.alerts import fine_run
 from tests.support.projects import make_key
 from tests.support.shared_rows import shared_rows
 
@@ -44,9 +45,9 @@ def shared_world(django_db_setup, django_db_blocker):
             answer(world.project, "leaves", 50 + number, f"news {number}")
         rows = [*Incident.objects.order_by("pk")]
         Incident.objects.filter(pk=rows[2].pk).update(backend="proxy/eu", model="vendor/model")
-        triage.label(world.project.pk, rows[0].public_id, OPERATOR, "true_loop")
-        triage.label(world.project.pk, rows[1].public_id, OPERATOR, "false_alarm", reason="poll")
-        triage.label(world.project.pk, rows[2].public_id, OPERATOR, "false_alarm")
+        loop_triage.confirm(world.project.pk, rows[0].loop.public_id, OPERATOR, run=rows[0].public_id)
+        fine_run(rows[1], OPERATOR, "poll")
+        fine_run(rows[2], OPERATOR)
         for incident, outcome, label in (
             (rows[0], "accepted", "right"),
             (rows[0], "accepted", ""),

@@ -29,7 +29,6 @@ from detection.services import audit
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
-from detection.services.tracking import loops
 from detection.web.exports import EXPORTED_LISTS
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.alerts import make_incident
@@ -111,7 +110,7 @@ def test_the_rows_of_a_partly_wrong_filter_are_those_of_the_rest_and_no_action_a
     form = {"matching": "yes", "filter": "q=agent%3Acoder+costs%3A3", "up_to": "99999", "action": "done"}
     said = world.client.post(f"{world.base}/loops/act", form, follow=True).content.decode()
     assert "The filter is not valid. Correct it before acting on all matching rows." in said
-    assert not Incident.objects.filter(status="resolved").exists()
+    assert not Incident.objects.filter(status="done").exists()
     assert rows(shown(world, q='agent:coder "open')) == []
     # A value of a row is added to what was typed.
     moved = world.client.get(f"{world.base}/loops/history?q=agent:coder+costs:3&term=tool:bash")["Location"]
@@ -404,7 +403,6 @@ def test_incidents_of_a_shell_are_told_apart_by_their_programs(world):
             tool="Bash",
             arguments='{"command": "kubectl rollout status api"}',
         )
-    loops.assign_missing()
     listed = text(world.client.get(f"{world.base}/loops/history?q=session:deploying"))
     assert "Repeated call: Bash (kubectl rollout)" in listed
     incident = Incident.objects.get(session_name="deploying", kind="repeat")

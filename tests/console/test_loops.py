@@ -82,7 +82,7 @@ def test_a_loop_is_put_off_assigned_commented_and_closed_with_undo(world):
     assert "1 loop assigned." in act(world, "assign:me")
     act(world, "comment", note="vendor informed")
     shown = act(world, "done")
-    assert not Incident.objects.exclude(status="resolved").exists()
+    assert not Incident.objects.exclude(status="done").exists()
     assert "1 loop closed." in shown
     act(world, "undo")
     page = text(world.client.get(f"{world.base}/loops/{Loop.objects.get().public_id}"))

@@ -79,7 +79,7 @@ def test_held_calls_that_expired_and_loops_that_ended_are_counted(away):
     overrides.save_override(away.project.pk, PROJECT, {"mode": "ask"}, ANA)
     loop(away.project, "unanswered", calls=6)
     Approval.objects.update(state="expired", decision="block", decided_at=timezone.now())
-    away.session.project.incidents.update(status="resolved", ended_at=timezone.now())
+    away.session.project.incidents.update(status="done", ended_at=timezone.now())
     page = now(away)
     assert "1 held call that nobody answered in time" in page
     assert "ended by" in page

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from detection.models import Incident, IncidentActivity, Project, Session
+from detection.models import Incident, IncidentActivity, Loop, Project, Session
 from detection.models.tenants import tenant_tables
 from detection.services.events import event_records
 from tests.support import statement_checks
@@ -96,8 +96,9 @@ def test_a_statement_of_the_product_is_listed_by_its_place_and_one_of_a_test_is_
 def test_what_django_sends_for_a_row_names_its_project():
     project = Project.objects.create(slug="sea")
     session = Session.objects.create(project=project, external_id="s")
+    loop = Loop.objects.create(project=project, key="k", kind="repeat", tool="t")
     incident = Incident.objects.create(
-        project=project, session=session, session_name="s", calls_digest="l", kind="repeat", tool="t", count=4, limit=4,
+        project=project, loop=loop, session=session, session_name="s", calls_digest="l", kind="repeat", tool="t", count=4, limit=4,
         decision="block", first_seq=1, last_seq=8,
     )  # fmt: skip
     sent = []
@@ -107,7 +108,7 @@ def test_what_django_sends_for_a_row_names_its_project():
         return execute(text, parameters, many, context)
 
     with connection.execute_wrapper(keep):
-        activity = IncidentActivity.objects.create(incident=incident, actor="ana", action="resolved")
+        activity = IncidentActivity.objects.create(incident=incident, actor="ana", action="done")
         assert activity.project_id == project.pk
         activity = IncidentActivity.objects.select_related("incident__session").get(project=project)
         incident.agent = "x"

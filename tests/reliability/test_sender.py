@@ -12,8 +12,7 @@ import pytest
 from django.utils import timezone
 
 from detection.models import Notification
-from detection.services.alerting import outbox
-from tests.support.alerts import make_incident, make_route, make_webhook, send_all
+from tests.support.alerts import make_incident, make_route, make_webhook, note_event, send_all
 from tests.support.http_receiver import Reply, receiving
 
 from . import installation
@@ -33,7 +32,7 @@ def test_a_sender_killed_while_it_waits_for_the_receipt_repeats_the_same_id(proj
     with receiving() as receiver:
         receiver.replies = [Reply(after_seconds=20)]
         make_route(project, make_webhook(project, receiver), group_by=["session"])
-        outbox.record_incident_event(make_incident(project), "opened")
+        note_event(make_incident(project), "opened")
         environment = {
             **os.environ,
             "DATABASE_URL": installation.test_database_url(),

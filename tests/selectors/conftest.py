@@ -7,6 +7,7 @@ import pytest
 from django.utils import timezone
 
 from detection.models import Incident, Session
+from detection.services.tracking import loops
 from tests.support.projects import make_project
 
 _numbers = itertools.count()
@@ -36,6 +37,9 @@ def incident(project):
             "calls_digest": f"{next(_numbers)}", "kind": "repeat", "tool": "search_web", "count": 4, "limit": 4, "decision": "stop",
             "first_seq": 1, "last_seq": 4,
         }  # fmt: skip
-        return Incident.objects.create(**(values | fields))
+        row = Incident(**(values | fields))
+        loops.assign([row])
+        row.save()
+        return row
 
     return make

@@ -64,7 +64,7 @@ def test_numbers_and_times_select_what_they_say(project, incident):
         ("costs:3", "`costs` is not a field of incidents. Did you mean `cost`? Fields: `active`, `agent`,"),
         ("detector:cycles", "`cycles` is not a value of `detector`. Values: `repeat`, `cycle`,"),
         ("http://x", "`http` is not a field of incidents. Fields: "),
-        ("is:broken", "`broken` is not a value of `is`. Values: `open`, `acknowledged`,"),
+        ("is:broken", "`broken` is not a value of `is`. Values: `open`, `ended`,"),
         ("cost:much", "`much` is not a number. Use `cost:3`, `cost:>3` or `cost:1..3`."),
         ("count:0.5", "`count` is a whole number, not 0.5."),
         ("cost:2..1", "The start of `cost:2..1` must not be after its end."),

@@ -15,7 +15,7 @@ from detection.selectors.incidents import (
 from detection.selectors.lists import INCIDENTS
 from detection.selectors.pages import all_rows
 from detection.selectors.row_fields import document_of
-from tests.support.projects import make_member, make_project
+from tests.support.projects import make_project
 
 
 def found(project, text=""):
@@ -24,12 +24,12 @@ def found(project, text=""):
 
 def test_every_filter_narrows_to_what_it_names(project, session, incident):
     one = incident(
-        session("s-1"), agent="triage", backend="openai", model="gpt-5", status="resolved", label="true_loop"
+        session("s-1"), agent="triage", backend="openai", model="gpt-5", status="done", label="true_loop"
     )
     other = incident(session("s-2"), kind="cycle", tool="a → b")
     foreign = incident(project=make_project())
     for text in (
-        "agent:triage", "backend:openai", "model:gpt-5", "is:resolved", "label:true_loop", "session:s-1", "detector:repeat",
+        "agent:triage", "backend:openai", "model:gpt-5", "is:done", "label:true_loop", "session:s-1", "detector:repeat",
         "tool:search_web", "tool:search_*", "tool:*web", "SEARCH", "tria", "-detector:cycle", '-session:s-2 "arch_w"',
     ):  # fmt: skip
         assert found(project, text) == {one.public_id}, text
@@ -64,13 +64,11 @@ def test_neighbours_are_the_same_loop_in_other_sessions(project, session, incide
 
 
 def test_the_incident_in_hand_is_shown_as_the_list_shows_it(project, session, incident):
-    made = incident(
-        session("s-1"), acknowledged_by=make_member(project, username="ana"), status="acknowledged"
-    )
+    made = incident(session("s-1"), status="done", done_at=timezone.now())
     made.refresh_from_db()
     (listed,) = list_incidents(project.pk).items
     assert document_of(made, IncidentRow) == document_of(listed)
-    assert listed.acknowledged_by == "ana"
+    assert listed.loop_id == made.loop.public_id
 
 
 def test_an_export_reads_pages_and_stops_at_its_limit(project, incident, django_assert_num_queries):

@@ -41,7 +41,7 @@ from detection.services.containments import containments
 from detection.services.containments.containments import Wanted
 from detection.services.exceptions import exceptions, fine
 from detection.services.gateway import backends, prices
-from detection.services.incidents import bulk_actions, loop_triage, triage
+from detection.services.incidents import bulk_actions, loop_triage
 from detection.services.ingestion import import_files, run_import, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.learning import decisions as learning
@@ -51,7 +51,6 @@ from detection.services.projects import invitations, members, projects, reports
 from detection.services.retention import erasure, removal, retention
 from detection.services.search import records
 from detection.services.sessions import actions, quarantine
-from detection.services.tracking import loops
 from detection.services.what_if import changes, what_ifs
 from tests.support.alerts import make_incident, make_route, make_webhook
 from tests.support.http_receiver import receiving
@@ -61,7 +60,7 @@ ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_containment",
-    "alerting.outbox.record_incident_event",  # is called by what writes the entry
+    "alerting.outbox.record_verb",  # is called by what writes the entry
     "audit.record",  # is the entry
     "loop_activity.record",  # is the entry
     "alerting.postponing.postpone",  # parts of `loop_triage`
@@ -104,7 +103,6 @@ class World:
 
     def loop(self):
         self.incident(status="open", ended_at=None)
-        loops.assign_missing()
         return Loop.objects.get().public_id
 
     def all_done(self, public_id):
@@ -286,7 +284,6 @@ def _changes(w):
         "gateway.prices.save_price": (lambda: None, lambda _: w.price()),
         "gateway.prices.delete_price": (w.price, lambda p: prices.delete_price(w.pk, p, ANA)),
         "gateway.backends.revoke_token": (w.token, lambda t: backends.revoke_token(w.pk, t[0], t[1], ANA)),
-        "incidents.triage.acknowledge": (w.incident, lambda i: triage.acknowledge(w.pk, i, ANA)),
         "ingestion.transcript_imports.create_import": (lambda: None, lambda _: w.imported()),
         "ingestion.transcript_imports.note_import": (lambda: None, lambda _: w.noted_import()),
         "ingestion.transcript_imports.cancel_import": (w.imported, lambda i: transcript_imports.cancel_import(w.pk, i, ANA)),
@@ -299,13 +296,6 @@ def _changes(w):
         "learning.decisions.try_on_history": (w.suggestion, lambda s: learning.try_on_history(w.pk, s, ANA)),
         "exceptions.exceptions.create_exception": (w.incident, lambda i: exceptions.create_exception(w.pk, i, ANA, "tool:poll")),
         "exceptions.exceptions.undo_exception": (w.excepted, lambda i: exceptions.undo_exception(w.pk, i, ANA)),
-        "incidents.triage.bulk": (w.incident, lambda i: triage.bulk(w.pk, [i], "resolve", ANA)),
-        "incidents.triage.comment": (w.incident, lambda i: triage.comment(w.pk, i, ANA, "hm")),
-        "incidents.triage.label": (w.incident, lambda i: triage.label(w.pk, i, ANA, "true_loop")),
-        "incidents.triage.reopen": (lambda: w.done(triage.resolve), lambda i: triage.reopen(w.pk, i, ANA)),
-        "incidents.triage.resolve": (w.incident, lambda i: triage.resolve(w.pk, i, ANA)),
-        "incidents.triage.snooze": (w.incident, lambda i: triage.snooze(w.pk, i, ANA, until=timezone.now() + timedelta(hours=1))),
-        "incidents.triage.undo": (lambda: w.done(triage.acknowledge), lambda i: triage.undo(w.pk, i, ANA)),
         "incidents.bulk_actions.start": (w.loop, lambda i: w.all_done(i)),
         "incidents.bulk_actions.undo": (
             lambda: w.all_done(w.loop()), lambda b: bulk_actions.undo(w.pk, b.public_id, ANA, verbs=fine.ACTIONS, seconds=1)

@@ -7,9 +7,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from detection.models import AlertDestination, AlertRoute, Incident, Notification, Project
-from detection.services.alerting import alert_routes, delivery, destinations
+from detection.models import AlertDestination, AlertEvent, AlertRoute, Incident, Notification, Project
+from detection.services.alerting import alert_routes, delivery, destinations, event_facts
 from detection.services.audit import Actor
+from detection.services.incidents import loop_triage
 from detection.services.tracking import loops
 from tests.support.http_receiver import Receiver
 
@@ -24,10 +25,25 @@ def make_incident(project: Project, **fields: Any) -> Incident:
         "last_seq": 4, "ended_at": timezone.now(),
     }  # fmt: skip
     incident = Incident(project=project, **{**values, **fields})
-    if incident.loop_id is None:
+    if "loop" not in fields:
         loops.assign([incident])
     incident.save()
     return incident
+
+
+def note_event(incident: Incident, event_type: str, actor: str = "system", note: str = "") -> None:
+    """An alert event about an incident, as detection or a verb would leave it."""
+    AlertEvent.objects.create(
+        project=incident.project, incident=incident, type=event_type, actor=actor,
+        facts=event_facts.incident_facts(incident, note),
+    )  # fmt: skip
+
+
+def fine_run(incident: Incident, actor: Actor = ANA, reason: str = "") -> None:
+    """Label one incident "not a loop", without an exception."""
+    project_id, loop_id = incident.project_id, incident.loop.public_id
+    change = loop_triage.start_fine(project_id, loop_id, actor, reason, "", only=incident)
+    loop_triage.finish(project_id, loop_id, change, 2.0)
 
 
 def make_webhook(project: Project, receiver: Receiver, name: str = "hook") -> AlertDestination:

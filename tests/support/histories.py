@@ -38,7 +38,7 @@ _LATEST_TIMES = 1e9
 """Larger floating-point numbers in a tracker state are times."""
 _OF_TIME = {
     "received_at", "started_at", "last_event_at", "last_loop_call_at", "ended_at", "pending_since", "stopped_at", "changed_xid", "opened_at", "last_seen_at",
-    "resolved_at", "updated_at", "at", "created_at", "requested_at", "deadline", "decided_at", "delivered_at", "snoozed_until", "seen_at",
+    "done_at", "updated_at", "at", "created_at", "requested_at", "deadline", "decided_at", "delivered_at", "seen_at",
     "window_seconds",
 }  # fmt: skip
 _WINDOW_OF_REACTION = 7

@@ -17,11 +17,13 @@ from detection.api.query_parameters import check_parameters, existing, existing_
 from detection.api.requests import ApiRequest
 from detection.api.responses import LIST_AS_FILE, json_response, list_response
 from detection.api.schemas.common import PageSchema
-from detection.api.schemas.incidents import ActivitySchema, CommentRequestSchema, NoteRequestSchema
+from detection.api.schemas.incidents import ActivitySchema
 from detection.api.schemas.loops import (
     AssignRequestSchema,
     BulkLoopActionRequestSchema,
     BulkLoopActionResultSchema,
+    CommentRequestSchema,
+    ConfirmRequestSchema,
     FineChoiceSchema,
     FineQuerySchema,
     FineRequestSchema,
@@ -34,6 +36,7 @@ from detection.api.schemas.loops import (
     LoopFiltersSchema,
     LoopQuerySchema,
     LoopSchema,
+    NoteRequestSchema,
 )
 from detection.api.typed_bodies import described, optional_body
 from detection.filtering.language import term
@@ -261,12 +264,12 @@ def accept_loop(request: ApiRequest, loop_id: str, body: Body[FineRequestSchema]
     auth=ADMIN,
     response={200: LoopSchema},
     summary="Confirm a loop",
-    openapi_extra=described(NoteRequestSchema),
+    openapi_extra=described(ConfirmRequestSchema),
 )
 def confirm_loop(request: ApiRequest, loop_id: str) -> HttpResponse:
-    """Label the loop and all its incidents as loops, which suggestions learn from."""
-    note = optional_body(request, NoteRequestSchema).note
-    return _changed(request, services.confirm(*target(request, loop_id), note))
+    """Label the loop and its incidents, or one `run` alone, as loops, which suggestions learn from."""
+    body = optional_body(request, ConfirmRequestSchema)
+    return _changed(request, services.confirm(*target(request, loop_id), body.note, run=body.run))
 
 
 @router.post(

@@ -29,14 +29,15 @@ from detection.services.alerting.destinations import destination_version
 SeverityName = Literal["info", "warning", "high", "critical"]
 AlertEventTypeName = Literal[
     "opened",
+    "returned",
     "escalated",
-    "woke",
-    "ended",
-    "acknowledged",
-    "snoozed",
-    "resolved",
     "reopened",
-    "labelled",
+    "ended",
+    "assigned",
+    "done",
+    "later",
+    "fine",
+    "confirmed",
     "undone",
     "session.near_limit",
     "approval.requested",
@@ -169,7 +170,7 @@ class RouteRequestSchema(MatchersSchema):
         0,
         ge=0,
         le=720,
-        description="Repeat interval in hours while an incident is open and unacknowledged. 0 for never.",
+        description="Repeat interval in hours while an incident is open and nobody owns its loop. 0 for never.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Schemas of incidents and their actions."""
+"""Schemas of incidents, and of exceptions that are made from them."""
 
 from __future__ import annotations
 
@@ -6,38 +6,26 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from ninja import Field, Schema
-from pydantic import StringConstraints
 
 from detection.api.schemas.common import (
     FileQuerySchema,
     FilterQuerySchema,
     FindingKindFilter,
     Name256,
-    Note,
     PageQuerySchema,
     Reason,
     ShortText,
     StrictSchema,
-    Timestamp,
     with_fields_of,
 )
 from detection.selectors.incident_rows import IncidentRow
 from detection.selectors.row_fields import Shown
 
-Status = Literal["open", "acknowledged", "snoozed", "ended", "resolved"]
-_UNTIL = "End of the snooze, at most 90 days ahead."
-_UNTIL_WORSE = "End the snooze early when the loop reaches a stricter reaction."
-LabelReasonName = Literal["", "poll", "volatile_argument", "honest_repetition", "broken_tool", "other"]
-_REASON = "Why it is not a loop; for `false_alarm` only."
-_LABEL = "`true_loop` or `false_alarm`. Empty removes the label."
-
 
 class IncidentFiltersSchema(FilterQuerySchema):
     """Filters of incidents."""
 
-    status: Literal["", "open", "acknowledged", "snoozed", "ended", "resolved"] = Field(
-        "", description="Status."
-    )
+    status: Literal["", "open", "ended", "done"] = Field("", description="Status.")
     kind: FindingKindFilter = Field("", description="Detector.")
     tool: ShortText = Field("", description="Tool.")
     agent: ShortText = Field("", description="Agent.")
@@ -116,26 +104,6 @@ class IncidentDetailSchema(IncidentSchema):
     neighbours: list[IncidentSchema] = Field(description="Incidents of the same calls in other sessions.")
 
 
-class NoteRequestSchema(StrictSchema):
-    """An optional note."""
-
-    note: Note = Field("", description="Note for the activity.")
-
-
-class CommentRequestSchema(StrictSchema):
-    """A comment."""
-
-    note: Note = Field(min_length=1, description="Text of the comment.")
-
-
-class SnoozeRequestSchema(StrictSchema):
-    """When a snooze ends. `until`, `hours` or `until_worse` is required."""
-
-    until: Timestamp | None = Field(None, description=_UNTIL)
-    hours: float | None = Field(None, gt=0, le=2160, description="Length of the snooze, instead of `until`.")
-    until_worse: bool = Field(False, description=_UNTIL_WORSE)
-
-
 class ExceptionOptionSchema(Schema):
     """An exception that an incident suggests."""
 
@@ -161,32 +129,3 @@ class ExceptionRequestSchema(StrictSchema):
     note: Reason = Field(
         "", description="Reason, recorded in the history. Empty for that of the label “not a loop”."
     )
-
-
-class LabelRequestSchema(StrictSchema):
-    """A label."""
-
-    label: Literal["true_loop", "false_alarm", ""] = Field(description=_LABEL)
-    reason: LabelReasonName = Field("", description=_REASON)
-    note: Note = Field("", description="Note for the activity.")
-
-
-class BulkActionRequestSchema(StrictSchema):
-    """One action on several incidents."""
-
-    ids: list[Annotated[str, StringConstraints(max_length=64)]] = Field(
-        min_length=1, max_length=500, description="Ids of the incidents."
-    )
-    action: Literal["acknowledge", "resolve", "reopen", "snooze", "label", "undo"] = Field(
-        description="The action."
-    )
-    until: Timestamp | None = Field(None, description=f"For `snooze`. {_UNTIL}")
-    until_worse: bool = Field(False, description=f"For `snooze`. {_UNTIL_WORSE}")
-    label: Literal["true_loop", "false_alarm", ""] = Field("", description=f"For `label`. {_LABEL}")
-    reason: LabelReasonName = Field("", description=f"For `label`. {_REASON}")
-
-
-class BulkActionResultSchema(Schema):
-    """The outcome of the action on each incident."""
-
-    outcome: dict[str, str] = Field(description="`done` or an error code, by incident id.")

@@ -108,7 +108,7 @@ class LoopCountsSchema(Schema):
     """Loops by status."""
 
     all: int = Field(description="All loops.")
-    open: int = Field(description="Loops with an incident that is open or acknowledged.")
+    open: int = Field(description="Loops with an open incident.")
     later: int = Field(description="Loops that are put off.")
     later_but_firing: int = Field(description="Those of them that were detected since.")
     fine: int = Field(description="Loops that a person called fine.")
@@ -116,6 +116,18 @@ class LoopCountsSchema(Schema):
     looping_sessions: int = Field(
         description="Sessions with a call of a loop in the last 2 minutes, whatever the filters."
     )
+
+
+class NoteRequestSchema(StrictSchema):
+    """An optional note."""
+
+    note: Note = Field("", description="Note for the activity.")
+
+
+class CommentRequestSchema(StrictSchema):
+    """A comment."""
+
+    note: Note = Field(min_length=1, description="Text of the comment.")
 
 
 class AssignRequestSchema(StrictSchema):
@@ -172,6 +184,12 @@ class FineRequestSchema(StrictSchema):
         True,
         description="Whether all incidents of the loop get the label. Otherwise only the exception is saved.",
     )
+
+
+class ConfirmRequestSchema(NoteRequestSchema):
+    """An optional note, and the one incident to confirm."""
+
+    run: ShortText = Field("", description="Id of the only incident to confirm. Empty for all.")
 
 
 class BulkLoopActionRequestSchema(StrictSchema):

@@ -45,7 +45,7 @@ DECISION_CHIPS = {
 }
 OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
 """Decision of an approval to the class of its chip."""
-STATUS_CHIPS = {"open": "loop", "acknowledged": "held", "snoozed": "idle", "ended": "done", "resolved": "ok"}
+STATUS_CHIPS = {"open": "loop", "ended": "idle", "done": "ok"}
 
 
 ACTIVITY = {
@@ -58,10 +58,6 @@ ACTIVITY = {
     "agent_asked": "The agent left it to a person",
     "agent_ended": "The session ended or its calls were blocked",
     "ended": "Loop ended",
-    "woke": "Snooze ended",
-    "acknowledged": "Acknowledged",
-    "snoozed": "Snoozed",
-    "resolved": "Resolved",
     "reopened": "Reopened",
     "labelled": "Label changed",
     "excepted": "Exception saved",
@@ -75,6 +71,7 @@ ACTIVITY = {
     **{f"fine:{reason.value}" if reason else "fine": "This is fine" for reason in LabelReason},
     **{f"fine_run:{reason}" if reason else "fine_run": "This run is fine" for reason in LabelReason},
     "confirmed": "Confirmed: a loop",
+    "confirmed_run": "Confirmed: this run was a loop",
     "label_removed": "Label removed",
     "labelled false_alarm": "Labelled not a loop",
     "labelled true_loop": "Labelled a loop",

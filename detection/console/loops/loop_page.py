@@ -95,7 +95,7 @@ def _query(terms: tuple[Term, ...], sort: str = "") -> str:
 def of_incident(request: ProjectRequest, public_id: str) -> HttpResponse:
     """Lead from the address of an incident to its loop, which shows it as a run."""
     incident = incidents.get_incident(request.project.pk, public_id)
-    if incident is None or incident.loop is None:
+    if incident is None:
         raise Http404
     kept = {name: value for name, value in request.GET.items() if name == "call"}
     address = reverse("console:loop", args=[request.project.slug, incident.loop.public_id])

@@ -88,7 +88,7 @@ def incident_facts(incident: Incident, note: str = "") -> AlertFacts:
 
 
 def _loop_of(incident: Incident | None) -> str:
-    return incident.loop.public_id if incident is not None and incident.loop is not None else ""
+    return incident.loop.public_id if incident is not None else ""
 
 
 def limit_notice_facts(session: Session, notice: LimitNotice) -> AlertFacts:

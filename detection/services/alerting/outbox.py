@@ -19,49 +19,60 @@ from detection.models import (
     IncidentActivity,
     JudgeCall,
     LimitNotice,
+    Loop,
     Notification,
     NotificationState,
     OutboxState,
     Session,
 )
 from detection.models.alert_facts import ReportFacts
+from detection.models.incidents import IncidentLabel, IncidentStatus
 from detection.services.alerting import event_facts
 
 KEPT = timedelta(days=30)
 _TYPE_OF_ACTION = {
     "opened": "opened",
     "reacted": "escalated",
-    "woke": "woke",
     "ended": "ended",
     "reopened": "reopened",
 }
-CALLS_FOR_ATTENTION = ("opened", "reopened", "woke", "escalated")
+CALLS_FOR_ATTENTION = ("opened", "returned", "reopened", "escalated")
+_TYPE_OF_VERB = {
+    **{one: one for one in ("assigned", "done", "later", "fine", "confirmed", "reopened", "undone")},
+    "fine_run": "fine",
+    "confirmed_run": "confirmed",
+    "label_removed": "reopened",
+}
 
 
-def record_incident_event(incident: Incident, action: str, actor: str = "system", note: str = "") -> None:
-    """Record a person's action on an incident; must run inside the transaction of the change.
+def record_verb(loop: Loop, action: str, actor: str, note: str = "") -> None:
+    """Record what a person did with a loop; must run inside the transaction of the change. Two queries.
+
+    The facts are those of its newest incident. A loop that is recorded only has no event.
 
     Parameters
     ----------
     action
-        Recorded if it is an `AlertEventType`; other actions, such as a comment, are ignored.
+        As in the activity of the loop; others than the verbs, such as a comment, are ignored.
     """
-    if action in AlertEventType.values:
-        AlertEvent.objects.create(
-            project_id=incident.project_id,
-            incident=incident,
-            type=action,
-            actor=actor[:150],
-            facts=event_facts.incident_facts(incident, note),
-        )
+    if action in _TYPE_OF_VERB:
+        newest = loop.incidents.select_related("session").order_by("-last_seen_at", "-pk").first()
+        if newest is not None and not newest.is_recorded_only:
+            AlertEvent.objects.create(
+                project_id=loop.project_id,
+                incident=newest,
+                type=_TYPE_OF_VERB[action],
+                actor=actor[:150],
+                facts=event_facts.incident_facts(newest, note),
+            )
 
 
 def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
     """Record what detection did to incidents in one transaction; must run inside it.
 
     What makes an incident worth a look is one event of each transaction, the first of `CALLS_FOR_ATTENTION`: a loop
-    that is detected and reacted to is opened, a snoozed one that gets worse is woken. An incident that is recorded only
-    has none.
+    that is detected and reacted to is opened. It has returned instead if a person had closed it and it was not open
+    any more; routes of either type match that. An incident that is recorded only has none.
 
     Returns
     -------
@@ -71,14 +82,18 @@ def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
     events: dict[tuple[str, str], IncidentActivity] = {}
     for row in rows:
         if row.action in _TYPE_OF_ACTION and not row.incident.is_recorded_only:
-            events[row.incident.public_id, _TYPE_OF_ACTION[row.action]] = row
+            event_type = _TYPE_OF_ACTION[row.action]
+            if event_type == "opened" and _has_returned(row.incident):
+                event_type = "returned"
+            events[row.incident.public_id, event_type] = row
     return AlertEvent.objects.bulk_create(
         AlertEvent(
             project_id=row.incident.project_id,
             incident=row.incident,
             type=event_type,
             actor=row.actor,
-            facts=event_facts.incident_facts(row.incident, row.note),
+            facts=event_facts.incident_facts(row.incident, row.note)
+            | {"also": ["opened"] if event_type == "returned" else []},
         )
         for (public_id, event_type), row in events.items()
         if event_type not in CALLS_FOR_ATTENTION
@@ -87,6 +102,15 @@ def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:
             for other in CALLS_FOR_ATTENTION[: CALLS_FOR_ATTENTION.index(event_type)]
         )
     )
+
+
+def _has_returned(incident: Incident) -> bool:
+    """Whether a new incident opens a loop again that a person has closed; a query only if a person has."""
+    loop = incident.loop
+    if loop.done_at is None and loop.label != IncidentLabel.FALSE_ALARM:
+        return False
+    others = loop.incidents.exclude(pk=incident.pk)
+    return not others.filter(status=IncidentStatus.OPEN).exists()
 
 
 def record_limit_notice(session: Session, notice: LimitNotice) -> None:
@@ -108,14 +132,16 @@ def record_request(approval: Approval, session: Session, event: AlertEvent | Non
         What the transaction has recorded of the incident, if anything. It becomes part of the request, which is about
         the same call, and routes of either type match it.
     """
+    also: list[str] = []
     if event is not None:
+        also = [event.type, *event.facts.get("also", ())]
         event.delete()
     AlertEvent.objects.create(
         project_id=session.project_id,
         incident=approval.incident,
         type=AlertEventType.APPROVAL_REQUESTED,
         actor="system",
-        facts=event_facts.approval_facts(approval, session) | {"also": [event.type] if event else []},
+        facts=event_facts.approval_facts(approval, session) | {"also": also},
     )
 
 

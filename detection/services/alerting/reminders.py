@@ -31,8 +31,9 @@ _APPROVAL_TYPES = (AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CL
 
 
 def _unattended_incidents() -> QuerySet[Incident]:
-    """Return incidents that nobody has acted on and from which the agent has not recovered."""
-    return Incident.objects.filter(status=IncidentStatus.OPEN, opened_at__gt=timezone.now() - outbox.KEPT)
+    """Return open incidents of loops that nobody owns."""
+    since = timezone.now() - outbox.KEPT
+    return Incident.objects.filter(status=IncidentStatus.OPEN, opened_at__gt=since, loop__assignee=None)
 
 
 @transaction.atomic

@@ -20,6 +20,7 @@ from detection.engine.calls import Finding, FindingDetail
 from detection.engine.detectors import detector_for
 from detection.models import AlertEvent, AlertEventType, Approval, ApprovalState, Severity, Unattended
 from detection.models.alert_facts import AlertFacts, ContainmentFacts
+from detection.models.alerts import LOOP_EVENTS
 from detection.models.approvals import DONE
 from detection.selectors import strip_images
 from detection.selectors.containments import describe
@@ -42,14 +43,15 @@ _MARKUP = str.maketrans(
 )  # fmt: skip
 _HEADLINES = {
     "opened": "Loop detected",
+    "returned": "Loop returned",
     "escalated": "Loop escalated",
-    "woke": "Snooze ended",
     "ended": "Loop ended",
-    "acknowledged": "Acknowledged",
-    "snoozed": "Snoozed",
-    "resolved": "Resolved",
     "reopened": "Reopened",
-    "labelled": "Labelled",
+    "assigned": "Assigned",
+    "done": "Done",
+    "later": "Later",
+    "fine": "Fine",
+    "confirmed": "Confirmed",
     "undone": "Undone",
     AlertEventType.STILL_OPEN: "Still open",
     AlertEventType.NEAR_LIMIT: "Close to a limit",
@@ -61,9 +63,12 @@ _HEADLINES = {
     AlertEventType.CONTAINMENT_ENDED: "Containment ended",
     AlertEventType.WEEKLY_REPORT: "Weekly report",
 }
+_OPENINGS = ("opened", "returned")
 _HEADLINES_OF_LIMITS = {"escalated": "Stricter at a limit", "ended": "No longer at a limit"}
-_HEADLINES_OF_SILENCE = {"opened": "Stalled", "ended": "No longer stalled"}
-_WITH_STRIP = frozenset({"opened", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED})
+_HEADLINES_OF_SILENCE = {"opened": "Stalled", "returned": "Stalled again", "ended": "No longer stalled"}
+_WITH_STRIP = frozenset(
+    {"opened", "returned", "escalated", AlertEventType.NEAR_LIMIT, AlertEventType.APPROVAL_REQUESTED}
+)
 _APPROVAL_TYPES = frozenset({AlertEventType.APPROVAL_REQUESTED, AlertEventType.APPROVAL_CLOSED})
 _SESSION_FIELDS = ("agent", "backend", "model", "tool", "tags", "severity", "is_demo", "strip")
 _APPROVAL_FIELDS = (*_SESSION_FIELDS, "session", "kind", "count", "limit", "unit")
@@ -124,15 +129,15 @@ def sentence(event_type: str, actor: str, facts: AlertFacts) -> str:
         return f"{headline}: {_containment(event_type, actor, facts['containment'])}"
     detector = detector_for(facts["kind"])
     is_silence = detector.is_silence
-    if is_silence and event_type == "opened":
+    if is_silence and event_type in _OPENINGS:
         end = f"the limit is {durations.exact(facts['limit'])}"
     elif is_silence and event_type == "ended":
         end = plain(facts["note"])
-    elif event_type in ("opened", "escalated", "woke"):
+    elif event_type in (*_OPENINGS, "escalated"):
         figure = _used(facts) if detector.is_run_limit else f"limit {facts['limit']}"
         end = f"{_REACTIONS.get(facts['decision'], facts['decision'])} ({figure})"
     elif event_type == AlertEventType.STILL_OPEN:
-        end = f"unacknowledged since {_utc(facts['opened_at']):%d %b %H:%M} UTC"
+        end = f"open and without an owner since {_utc(facts['opened_at']):%d %b %H:%M} UTC"
     elif event_type == "ended" and detector.is_run_limit:
         end = "further calls kept within it" if facts["recovered"] else "the session ended at it"
     elif event_type == "ended":
@@ -146,7 +151,9 @@ def _headline(event_type: str, facts: AlertFacts) -> str:
     headline = _HEADLINES.get(event_type, event_type)
     detector = detector_for(str(facts.get("kind", "")))
     if detector.is_run_limit:
-        return detector.headline if event_type == "opened" else _HEADLINES_OF_LIMITS.get(event_type, headline)
+        return (
+            detector.headline if event_type in _OPENINGS else _HEADLINES_OF_LIMITS.get(event_type, headline)
+        )
     return _HEADLINES_OF_SILENCE.get(event_type, headline) if detector.is_silence else headline
 
 
@@ -323,7 +330,9 @@ def payload(public_id: str, project: str, events: Sequence[AlertEvent], now: dat
 
 def _type_of(events: Sequence[AlertEvent]) -> str:
     if len(events) == 1:
-        return events[0].type if "." in events[0].type else f"incident.{events[0].type}"
+        event_type = events[0].type
+        thing = "loop" if event_type in LOOP_EVENTS else "incident"
+        return event_type if "." in event_type else f"{thing}.{event_type}"
     is_about_incidents = all("." not in event.type for event in events)
     return "incidents.changed" if is_about_incidents else "alerts.grouped"
 
@@ -410,5 +419,5 @@ def test_payload(public_id: str, project: str, destination: str, now: datetime) 
 
 
 def is_recovery(event_types: Iterable[str]) -> bool:
-    """Return whether a notification is only about incidents that ended or were handled."""
-    return set(event_types) <= {"ended", "resolved", "acknowledged"}
+    """Return whether a notification is only about loops that ended or that people dealt with."""
+    return set(event_types) <= {"ended", "assigned", "done", "fine"}

@@ -124,9 +124,9 @@ def tags_of_project(project_id: int) -> ProjectTags:
 
 
 def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
-    silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
+    silence = _silence_of(event)
     while silence is not None and postponing.end_if_worse(silence):
-        silence = matching_silence(active_silences(event.project_id, timezone.now()), event.facts)
+        silence = _silence_of(event)
     if silence is not None:
         event.state, event.silence = OutboxState.SILENCED, silence
         return
@@ -135,6 +135,13 @@ def _route(event: AlertEvent, routes: Sequence[EnabledRoute]) -> None:
         notified.add(destination.pk)
         add_to_notification(event, enabled.route, destination)
     event.state = OutboxState.ROUTED if notified else OutboxState.UNROUTED
+
+
+def _silence_of(event: AlertEvent) -> AlertSilence | None:
+    active = active_silences(event.project_id, timezone.now())
+    if event.type == AlertEventType.LATER:  # the silence that it is about does not hide it
+        active = [silence for silence in active if silence.loop is None]
+    return matching_silence(active, event.facts)
 
 
 def deliveries(

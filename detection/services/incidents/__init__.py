@@ -1,1 +1,1 @@
-"""Incidents: opened, escalated and ended by detection; acknowledged, snoozed, resolved and labelled by people."""
+"""What people do with loops, and what that changes of their incidents, which detection opens and ends."""

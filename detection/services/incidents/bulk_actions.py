@@ -18,7 +18,7 @@ from detection.models import BulkAction, Loop
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
-from detection.services.incidents import triage
+from detection.services.incidents.loop_triage import NOTHING_TO_UNDO, SWEEPING
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
@@ -30,10 +30,7 @@ CLAIM: Final = timedelta(seconds=60)
 UNDO_WITHIN: Final = timedelta(minutes=10)
 KEPT: Final = timedelta(days=1)
 _TIMES: Final = ("until", "expires_at")
-_SWEEPING: Final = ("assign", "done", "fine", "confirm", "reopen")
 Verbs = Mapping[str, Callable[..., Any]]
-LIST: Final = "loops"
-"""The list whose rows are changed."""
 
 
 def start(
@@ -60,7 +57,7 @@ def start(
     Invalid
         For an unknown action, and without rows.
     Conflict
-        ``bulk_action_running`` while another one of the list is carried out: a second submission of the same one, too.
+        ``bulk_action_running`` while another one is carried out: a second submission of the same one, too.
     """
     names = [name for name in verbs if name != "undo"]
     if action not in names:
@@ -69,7 +66,6 @@ def start(
         raise Invalid(f"An action can be applied to 1 to {MAX_TARGETS:,} loops.", field="ids")
     row = BulkAction(
         project_id=project_id,
-        list=LIST,
         action=action,
         arguments={name: _plain(value) for name, value in arguments.items()},
         targets=[*targets],
@@ -85,7 +81,7 @@ def _store_new(row: BulkAction, actor: Actor) -> None:
     try:
         with transaction.atomic():
             row.save()
-            after = {"list": row.list, "rows": row.total, **row.arguments}
+            after = {"rows": row.total, **row.arguments}
             audit.record(actor, f"bulk.{row.action}", row.public_id, project_id=row.project_id, after=after)
     except IntegrityError as error:
         raise Conflict(
@@ -108,13 +104,13 @@ def undo(project_id: int, public_id: str, actor: Actor, *, verbs: Verbs, seconds
         row = rows.filter(public_id=public_id, actor=actor.name[:150]).first()
         is_over = row is not None and row.finished_at and timezone.now() - row.finished_at > UNDO_WITHIN
         if row is None or is_over or BulkAction.objects.filter(reverts=row).exists():
-            raise Conflict(triage.NOTHING_TO_UNDO, code="nothing_to_undo")
+            raise Conflict(NOTHING_TO_UNDO, code="nothing_to_undo")
         if row.finished_at is None:
             row.finished_at = timezone.now()
             row.save(update_fields=["finished_at"])
         # Another process can be within a batch that it has not counted yet.
         reached = row.targets[: row.done + BATCH]
-        change = BulkAction(project_id=project_id, list=LIST, action="undo", targets=reached, reverts=row)
+        change = BulkAction(project_id=project_id, action="undo", targets=reached, reverts=row)
         _store_new(change, actor)
     _carry_out(change, verbs, seconds)
     return change
@@ -187,7 +183,7 @@ def _apply(row: BulkAction, verbs: Verbs, public_id: str) -> str:
                 name: datetime.fromisoformat(value) if name in _TIMES and value else value
                 for name, value in row.arguments.items()
             }
-            if row.action in _SWEEPING:
+            if row.action in SWEEPING:
                 arguments["seconds"] = 0.0
             verbs[row.action](row.project_id, public_id, actor, **arguments)
     except ServiceError as error:

@@ -16,7 +16,6 @@ from django.utils import timezone
 
 from detection.models import Incident, LoopActivity
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
-from detection.services.audit import Actor
 from detection.services.errors import ServiceError
 from detection.services.incidents import triage
 
@@ -25,19 +24,11 @@ IN_SWEEP_SECONDS: Final = 3.0
 BATCH_INCIDENTS: Final = 50
 CLAIM: Final = timedelta(seconds=30)
 MAX_WAITING: Final = 20
-_UNFINISHED = (
-    IncidentStatus.OPEN.value,
-    IncidentStatus.ACKNOWLEDGED.value,
-    IncidentStatus.SNOOZED.value,
-)
-
-_Change = Callable[[int, str, Actor, str], Incident]
+_Change = Callable[[LoopActivity, str, str], bool]
 
 
 def _label(value: str, reason: str = "") -> _Change:
-    return lambda project_id, public_id, actor, note: triage.label(
-        project_id, public_id, actor, value, note, reason
-    )
+    return partial(triage.label, value=value, reason=reason)
 
 
 def _fine(reason: str) -> tuple[Q, _Change]:
@@ -46,13 +37,13 @@ def _fine(reason: str) -> tuple[Q, _Change]:
 
 
 SWEEPING: Mapping[str, tuple[Q, _Change]] = {
-    "assigned": (Q(status=IncidentStatus.OPEN.value), triage.acknowledge),
-    "done": (Q(status__in=_UNFINISHED), triage.resolve),
+    "done": (Q(status=IncidentStatus.OPEN), triage.close),
     "fine": (~Q(label=IncidentLabel.FALSE_ALARM), _label(IncidentLabel.FALSE_ALARM)),
     **{f"fine:{reason}": _fine(reason) for reason in LabelReason.values if reason},
     "fine_run": (~Q(label=IncidentLabel.FALSE_ALARM), _label(IncidentLabel.FALSE_ALARM)),
     **{f"fine_run:{reason}": _fine(reason) for reason in LabelReason.values if reason},
     "confirmed": (~Q(label=IncidentLabel.TRUE_LOOP), _label(IncidentLabel.TRUE_LOOP)),
+    "confirmed_run": (~Q(label=IncidentLabel.TRUE_LOOP), _label(IncidentLabel.TRUE_LOOP)),
     "label_removed": (~Q(label=IncidentLabel.NONE), _label(IncidentLabel.NONE)),
 }
 """Actions on all incidents: which incidents they concern, and the change of one."""
@@ -116,19 +107,13 @@ def _next_incidents(change: LoopActivity) -> QuerySet[Incident]:
 
 
 def _apply(change: LoopActivity, public_id: str) -> bool:
-    """Change one incident; returns whether that worked. An incident that someone else has changed since is skipped."""
-    actor = Actor(change.actor, change.actor_user_id, loop_change_id=change.pk)
-    apply: Callable[[], Incident]
-    if change.reverts is not None:
-        of = {"loop_change_id": change.reverts.pk}
-        apply = partial(triage.undo, change.project_id, public_id, actor, of=of)
-    else:
-        apply = partial(SWEEPING[change.action][1], change.project_id, public_id, actor, note_of(change))
+    """Change one incident; returns whether there was anything to change. One that was removed by now is skipped."""
     try:
-        apply()
+        if change.reverts is not None:
+            return triage.undo(change, public_id)
+        return SWEEPING[change.action][1](change, public_id, note_of(change))
     except ServiceError:
         return False
-    return True
 
 
 def carry_out_waiting() -> int:

@@ -20,16 +20,17 @@ from django.utils import timezone
 from detection.models import Incident, Loop, LoopActivity, Membership
 from detection.models.incidents import IncidentLabel, LabelReason
 from detection.services import loop_activity
-from detection.services.alerting import postponing, silences
+from detection.services.alerting import outbox, postponing, silences
 from detection.services.audit import Actor, noted
 from detection.services.errors import Conflict, Invalid, NotFound, ServiceError
 from detection.services.incidents import loop_changes
 from detection.services.incidents.loop_changes import IN_REQUEST_SECONDS
-from detection.services.incidents.triage import NOTHING_TO_UNDO
 from detection.services.loop_activity import MAX_NOTE_CHARACTERS, plain
 
 UNDO_WITHIN: Final = timedelta(minutes=10)
-_SWEEPING = frozenset(("assign", "done", "fine", "confirm", "reopen", "undo"))
+NOTHING_TO_UNDO: Final = "You have no change to undo. Changes can be undone within 10 min."
+SWEEPING: Final = frozenset(("done", "fine", "confirm", "reopen", "undo"))
+"""Verbs that change all incidents of a loop."""
 _CLOSING = frozenset(("done", "fine", *(f"fine:{one}" for one in LabelReason.values if one)))
 _NOT_UNDOABLE = ("commented", "came_back", "unassigned")
 
@@ -62,7 +63,13 @@ def _change(
     if values:
         loop.save(update_fields=[*values])
     after = {name: plain(value) for name, value in values.items()}
-    return loop_activity.record(loop, actor, action, note, before=before, after=after, **more)
+    return _record(loop, actor, action, note, before=before, after=after, **more)
+
+
+def _record(loop: Loop, actor: Actor, action: str, note: str, **more: Any) -> LoopActivity:
+    """Record an action in the activity, the audit and the outbox."""
+    outbox.record_verb(loop, action.partition(":")[0], actor.name, note)
+    return loop_activity.record(loop, actor, action, note, **more)
 
 
 def _checked_note(note: str, *, required: bool = False) -> str:
@@ -73,12 +80,8 @@ def _checked_note(note: str, *, required: bool = False) -> str:
     return note
 
 
-def assign(
-    project_id: int, public_id: str, actor: Actor, assignee: str = "", *, seconds: float = IN_REQUEST_SECONDS
-) -> Loop:
-    """Set the person responsible for a loop; empty for no one.
-
-    Who takes a loop has seen it: its open incidents are acknowledged.
+def assign(project_id: int, public_id: str, actor: Actor, assignee: str = "") -> Loop:
+    """Set the person responsible for a loop; empty for no one. Who has a loop is not reminded of it.
 
     Raises
     ------
@@ -95,18 +98,11 @@ def assign(
                 raise Invalid(
                     "`assignee` must be the user name of a member of this project.", field="assignee"
                 )
-        note = f"to {assignee}" if assignee else "to no one"
-        if user_id is not None and user_id == actor.user_id:
-            fields: dict[str, object] = {"assignee_id": user_id}
-            change = _start_sweep(
-                project_id, public_id, actor, "assigned", note, fields, is_note_required=False
-            )
-        else:
-            change = None
-            with _locked(project_id, public_id) as loop:
-                if loop.assignee_id != user_id:
-                    _change(loop, actor, "assigned", note, {"assignee_id": user_id})
-    return finish(project_id, public_id, change, seconds)
+        with _locked(project_id, public_id) as loop:
+            if loop.assignee_id != user_id:
+                note = f"to {assignee}" if assignee else "to no one"
+                _change(loop, actor, "assigned", note, {"assignee_id": user_id})
+            return loop
 
 
 def unassign_former_members(project_id: int, actor: Actor) -> None:
@@ -146,7 +142,7 @@ def later(
         ends = [f"until {noted(until)}"] if until else []
         note = " or ".join([*ends, *(["until it gets worse"] if until_worse else [])])
         note = f"{note}: {reason.strip()}" if reason.strip() else note
-        loop_activity.record(loop, actor, "later", note, before=before)
+        _record(loop, actor, "later", note, before=before)
         return loop
 
 
@@ -157,6 +153,7 @@ def reopen(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN
     """
     with _locked(project_id, public_id) as loop:
         if postponing.bring_back(loop, actor) is not None:
+            outbox.record_verb(loop, "reopened", actor.name)
             return loop
     return _sweep(
         project_id, public_id, actor, "label_removed", "", {"label": IncidentLabel.NONE.value}, seconds
@@ -166,11 +163,11 @@ def reopen(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN
 def done(
     project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
 ) -> Loop:
-    """Close a loop with all its incidents that are open, acknowledged or snoozed; it ends a postponement, too.
+    """Close a loop with all its open incidents; it ends a postponement, too.
 
     If it is detected again, the loop opens: it has returned.
     """
-    return _sweep(project_id, public_id, actor, "done", note, {"resolved_at": timezone.now()}, seconds)
+    return _sweep(project_id, public_id, actor, "done", note, {"done_at": timezone.now()}, seconds)
 
 
 def fine(
@@ -224,12 +221,8 @@ def start_fine(
         The one incident that is labelled; the loop itself stays as it is.
     """
     if only is not None:
-        with _locked(project_id, public_id) as loop:
-            return _change(
-                loop, actor, f"fine_run:{reason}" if reason else "fine_run", _checked_note(note),
-                kept={"excepted": excepted} if excepted else None,
-                done_up_to=only.pk - 1, last_incident=only.pk, finished_at=None, claimed_until=loop_changes.claim(),
-            )  # fmt: skip
+        action = f"fine_run:{reason}" if reason else "fine_run"
+        return _start_run(public_id, actor, action, note, only, {"excepted": excepted} if excepted else None)
     action = f"fine:{reason}" if reason else "fine"
     if not siblings:
         with _locked(project_id, public_id) as loop:
@@ -256,9 +249,22 @@ def finish(project_id: int, public_id: str, change: LoopActivity | None, seconds
 
 
 def confirm(
-    project_id: int, public_id: str, actor: Actor, note: str = "", *, seconds: float = IN_REQUEST_SECONDS
+    project_id: int,
+    public_id: str,
+    actor: Actor,
+    note: str = "",
+    *,
+    run: str = "",
+    seconds: float = IN_REQUEST_SECONDS,
 ) -> Loop:
-    """Confirm that a loop and all its incidents were loops."""
+    """Confirm that a loop and all its incidents were loops; with the id of an incident as `run`, only that one."""
+    if run:
+        rows = Incident.objects.filter(project_id=project_id, loop__public_id=public_id)
+        only = rows.filter(public_id=run).first() if "\x00" not in public_id + run else None
+        if only is None:
+            raise NotFound
+        change = _start_run(public_id, actor, "confirmed_run", note, only)
+        return finish(project_id, public_id, change, seconds)
     return _sweep(
         project_id, public_id, actor, "confirmed", note, {"label": IncidentLabel.TRUE_LOOP.value}, seconds
     )
@@ -278,6 +284,22 @@ def _sweep(
     return finish(project_id, public_id, change, seconds)
 
 
+def _start_run(
+    public_id: str,
+    actor: Actor,
+    action: str,
+    note: str,
+    only: Incident,
+    kept: Mapping[str, object] | None = None,
+) -> LoopActivity:
+    """Record a change of one incident of a loop, which this process then carries out; the loop stays as it is."""
+    with _locked(only.project_id, public_id) as loop:
+        return _change(
+            loop, actor, action, _checked_note(note), kept=kept, done_up_to=only.pk - 1, last_incident=only.pk,
+            finished_at=None, claimed_until=loop_changes.claim(),
+        )  # fmt: skip
+
+
 def _start_sweep(
     project_id: int,
     public_id: str,
@@ -286,7 +308,6 @@ def _start_sweep(
     note: str,
     fields: dict[str, object],
     *,
-    is_note_required: bool = True,
     kept: Mapping[str, object] | None = None,
 ) -> LoopActivity | None:
     """Record a change of all incidents of a loop, which this process then carries out; None if nothing changes."""
@@ -294,12 +315,11 @@ def _start_sweep(
         closed = postponing.active(project_id, [loop.pk]).get(loop.pk) if action in _CLOSING else None
         # Closing again sets a new time only if there is something to close.
         is_same = all(
-            getattr(loop, name) == value or (name == "resolved_at" and loop.resolved_at is not None)
+            getattr(loop, name) == value or (name == "done_at" and loop.done_at is not None)
             for name, value in fields.items()
         )
-        is_noted = bool(note) and is_note_required
         concerned = loop.incidents.filter(loop_changes.SWEEPING[action][0])
-        if not (is_noted or kept or closed) and is_same and not concerned.exists():
+        if not (note or kept or closed) and is_same and not concerned.exists():
             return None
         kept = dict(kept or {})
         if closed is not None:
@@ -352,8 +372,8 @@ def undo(
         members = Membership.objects.filter(project_id=project_id)
         if "assignee_id" in fields and not members.filter(user=fields["assignee_id"]).exists():
             fields["assignee_id"] = None  # has left since
-        if fields.get("resolved_at"):
-            fields["resolved_at"] = datetime.fromisoformat(fields["resolved_at"])
+        if fields.get("done_at"):
+            fields["done_at"] = datetime.fromisoformat(fields["done_at"])
         change = _change(loop, actor, "undone", f"undid: {last.action}", fields, None, **more)
     if change.last_incident:
         loop_changes.carry_out(change, seconds)
@@ -404,7 +424,7 @@ def bulk(
         raise Invalid(f"`action` must be one of {', '.join(actions)}.", field="action")
     outcome, until = {}, time.monotonic() + IN_REQUEST_SECONDS
     for public_id in dict.fromkeys(public_ids):
-        if action in _SWEEPING:
+        if action in SWEEPING:
             arguments["seconds"] = max(0.0, until - time.monotonic())
         try:
             actions[action](project_id, public_id, actor, **arguments)

@@ -340,7 +340,7 @@ class _ErasureWork:
                 project_id, name
             )
             about = [*incidents.values_list("public_id", flat=True)]
-            loop_ids = [*incidents.exclude(loop=None).values_list("loop", flat=True).distinct()]
+            loop_ids = [*incidents.values_list("loop", flat=True).distinct()]
             erased_mentions.clear_reasons(project_id, about)
             rows = Session.objects.filter(project_id=project_id).select_for_update()
             session = rows.filter(pk=session_id).first() if session_id is not None else None
@@ -379,7 +379,7 @@ class _ErasureWork:
         project_id = self._row.project_id
         incidents = Incident.objects.filter(project_id=project_id, session=None, session_name=name)
         incidents |= _of_families(project_id, name)
-        loops = [*incidents.exclude(loop=None).values_list("loop_id", flat=True).distinct()]
+        loops = [*incidents.values_list("loop_id", flat=True).distinct()]
         events = AlertEvent.objects.filter(
             Q(incident__in=incidents) | Q(facts__session=name), project_id=project_id
         )

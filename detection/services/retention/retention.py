@@ -24,7 +24,6 @@ from detection.services.retention import removal
 from detection.services.sessions import families
 from detection.services.sessions.locked_session import locked_session
 from detection.services.storage.disk_space import recycle_log_if_nearly_full
-from detection.services.tracking import loops
 from detection.services.tracking.tracker import ABANDONED_AFTER, SILENT_FOR
 from detection.services.what_if import what_ifs
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
@@ -47,7 +46,6 @@ def housekeeping() -> None:
         with connection.cursor() as cursor:
             cursor.execute("SELECT detection_ensure_partitions(%s)", [WEEKS_AHEAD])
         end_abandoned()
-        loops.assign_missing()
         for project in Project.objects.order_by("pk"):
             purge(project)
         drop_empty_partitions()

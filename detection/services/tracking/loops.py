@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Final
-
-from django.db import transaction
 
 from detection.engine.loop_identity import LoopIdentity, identify
 from detection.models import Incident, Loop
-
-BATCH_INCIDENTS: Final = 500
 
 
 def assign(incidents: Sequence[Incident]) -> None:
@@ -51,22 +46,3 @@ def _stored(project_id: int, identities: Sequence[LoopIdentity]) -> dict[str, Lo
         )
         found |= {row.key: row for row in rows.filter(key__in=missing)}
     return found
-
-
-def assign_missing() -> int:
-    """Give the incidents of older versions their loops, in small transactions; returns how many got one.
-
-    One query by an empty index when there are none. Incidents that another transaction has locked are left to the next
-    run.
-    """
-    total, after = 0, 0
-    while True:
-        with transaction.atomic():
-            locked = Incident.objects.select_for_update(skip_locked=True).filter(loop=None, pk__gt=after)
-            batch = list(locked.order_by("pk")[:BATCH_INCIDENTS])
-            for project_id in {incident.project_id for incident in batch}:
-                assign([incident for incident in batch if incident.project_id == project_id])
-            Incident.objects.bulk_update(batch, ["loop"])
-        if not batch:
-            return total
-        total, after = total + len(batch), batch[-1].pk

@@ -1,7 +1,7 @@
 """Turns findings into incidents while a session is folded: opens, escalates and ends them.
 
 Only called by evaluation, under the session's lock. `incident_changes` writes them, with a copy of the evidence.
-Actions of people on incidents are in `triage`.
+What people do with loops is in `services.incidents`.
 """
 
 from __future__ import annotations
@@ -352,7 +352,6 @@ class IncidentTracker:
             and not incident.is_of_family
         ):
             incident.evidence["awaiting"] = {"rung": verdict.rung, "seq": seq}
-        self._wake(incident, decision)
         self._note_stop(incident, decision)
 
     def _note_rung(self, incident: Incident, verdict: Verdict, *, is_stricter: bool) -> None:
@@ -531,16 +530,6 @@ class IncidentTracker:
         self.hints.add(Hint("incident", incident.public_id, "opened"))
         return incident
 
-    def _wake(self, incident: Incident, decision: str) -> None:
-        if incident.status != IncidentStatus.SNOOZED:
-            return
-        is_over = incident.snoozed_until is not None and incident.snoozed_until <= self._now[1]
-        is_worse = incident.snoozed_until_worse and decision in ("block", "hold", "stop")
-        if is_over or is_worse:
-            lifecycle.wake(incident)
-            self._changes.touch(incident, lifecycle.STATUS_FIELDS)
-            self._changes.note(incident, "woke", "it got worse" if is_worse else "the time ran out")
-
     def _leave_quiet_ones(self) -> None:
         """End the loops that were not detected for `QUIET_CALLS` calls."""
         for incident in [*self.active.values()]:
@@ -612,7 +601,7 @@ class IncidentTracker:
         """Apply the end of an approval to its incident; costs a query if the incident is over.
 
         Calls that are allowed after all do not count as blocked, and their loop is released. After a stop, that is the
-        decision of the incident. After a stop, and if nobody decided in time, someone has to acknowledge the incident;
+        decision of the incident. After a stop, and if nobody decided in time, the incident stays open;
         not if a person stopped the session.
         """
         incident = self._incident_of(approval)
@@ -625,9 +614,9 @@ class IncidentTracker:
         is_own = approval.choice == Choice.STOP or approval.state == ApprovalState.WITHDRAWN
         if approval.decision == "stop" and not is_own:
             self._raise_decision(incident, "stop", approval.message)
-            self._require_acknowledgement(incident)
+            self._keep_open(incident)
         elif approval.state == ApprovalState.EXPIRED:
-            self._require_acknowledgement(incident)
+            self._keep_open(incident)
 
     def reopen_approval(self, approval: Approval) -> None:
         """Apply to its incident that an approval waits again."""
@@ -661,14 +650,14 @@ class IncidentTracker:
 
     def _note_stop(self, incident: Incident, decision: str) -> None:
         if decision == "stop" and self.is_guarded:
-            self._require_acknowledgement(incident)
+            self._keep_open(incident)
 
-    def _require_acknowledgement(self, incident: Incident) -> None:
+    def _keep_open(self, incident: Incident) -> None:
         before = incident.status
-        lifecycle.require_acknowledgement(incident)
+        lifecycle.keep_open(incident)
         self._changes.touch(incident, lifecycle.STATUS_FIELDS)
         if before == IncidentStatus.ENDED and incident.status == IncidentStatus.OPEN:
-            self._changes.note(incident, "reopened", "someone has to acknowledge it")
+            self._changes.note(incident, "reopened", "it needs attention")
             self.hints.add(Hint("incident", incident.public_id, "reopened"))
 
     def stop(self, at: datetime) -> None:

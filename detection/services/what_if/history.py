@@ -43,7 +43,7 @@ _NOT_REPLAYED = [one.kind for one in DETECTORS if one.is_silence or one.spans_fa
 _RECORDED = (
     "session_id", "public_id", "label", "kind", "calls_digest", "tool", "agent", "backend", "model", "count",
     "limit", "decision", "first_seq", "last_seq", "evidence__seqs", "findings", "opened_at", "calls_in_loop",
-    "policy", "resolved_at", "ended_at",
+    "policy", "done_at", "ended_at",
 )  # fmt: skip
 
 
@@ -104,10 +104,8 @@ class History:
             .order_by("pk")
             .values(*_RECORDED)
         ):
-            session_id, resolved_at, ended_at = (
-                row.pop(name) for name in ("session_id", "resolved_at", "ended_at")
-            )
-            if resolved_at is not None and resolved_at == ended_at:
+            session_id, done_at, ended_at = (row.pop(name) for name in ("session_id", "done_at", "ended_at"))
+            if done_at is not None and done_at == ended_at:
                 records.touched.add(session_id)  # a person ended the loop
             row |= {
                 "seqs": frozenset(row.pop("evidence__seqs") or ()),

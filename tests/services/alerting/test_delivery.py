@@ -13,8 +13,8 @@ import pytest
 from django.utils import timezone
 
 from detection.models import AlertDestination, AlertEvent, AuditEntry, DeliveryAttempt, Notification
-from detection.services.alerting import delivery, destinations, notifications, outbox, routing
-from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
+from detection.services.alerting import delivery, destinations, notifications, routing
+from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, note_event, send_all
 from tests.support.http_receiver import Reply, receiving
 from tests.support.projects import make_project
 from tests.support.threads import all_results, in_thread
@@ -35,7 +35,7 @@ def hook(project, receiver):
 
 
 def tell(project, session="s-1", event_type="opened"):
-    outbox.record_incident_event(make_incident(project, session_name=session), event_type)
+    note_event(make_incident(project, session_name=session), event_type)
 
 
 def states():

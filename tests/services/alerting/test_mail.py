@@ -10,9 +10,9 @@ import pytest
 from detection.models import DeliveryAttempt, Notification
 from detection.services.alerting import destinations, notifications, notifiers, outbox
 from detection.services.errors import Invalid
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
-from tests.support.alerts import ANA, make_incident, make_route, send_all
+from tests.support.alerts import ANA, make_incident, make_route, note_event, send_all
 from tests.support.smtp_server import certificate, receiving_mail
 
 EVIL = (
@@ -49,7 +49,7 @@ def mail_to(project, mailbox, **more):
 def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project)
-    outbox.record_incident_event(incident, "opened")
+    note_event(incident, "opened")
     send_all()
     assert Notification.objects.get().state == "delivered"
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
@@ -63,8 +63,8 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
 def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project, tool=EVIL[:128], agent=EVIL[:128], session_name=EVIL)
-    outbox.record_incident_event(incident, "opened", EVIL, EVIL)
-    triage.resolve(project.pk, incident.public_id, ANA, EVIL)
+    outbox.record_verb(incident.loop, "later", EVIL, EVIL)
+    loop_triage.done(project.pk, incident.loop.public_id, ANA, EVIL)
     send_all()
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages
     assert envelope.rcpt_tos == ["oncall@team.example"]

@@ -7,10 +7,10 @@ import logging
 import pytest
 
 from detection.models import DeliveryAttempt, Notification
-from detection.services.alerting import destinations, notifications, notifiers, outbox
+from detection.services.alerting import destinations, notifications, notifiers
 from detection.services.errors import Invalid
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
-from tests.support.alerts import ANA, make_incident, make_route, send_all
+from tests.support.alerts import ANA, make_incident, make_route, note_event, send_all
 from tests.support.http_receiver import Reply
 
 
@@ -54,7 +54,7 @@ def test_a_message_arrives_as_plain_text(project, receiver):
     make_route(project, row)
     incident = make_incident(project, tool="<!channel> @all *x*")
 
-    outbox.record_incident_event(incident, "opened")
+    note_event(incident, "opened")
     send_all()
     assert Notification.objects.get().state == "delivered"
     text = receiver.requests[0][2].decode()

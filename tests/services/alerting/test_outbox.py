@@ -20,9 +20,9 @@ from detection.models import (
     Session,
 )
 from detection.services.alerting import event_facts, outbox, rendering, routing, silences
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.retention import retention
-from tests.support.alerts import ANA, make_incident, make_route
+from tests.support.alerts import ANA, make_incident, make_route, note_event
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def target(project):
 
 def note(project, event_type="opened", **fields):
     incident = make_incident(project, **fields)
-    outbox.record_incident_event(incident, event_type)
+    note_event(incident, event_type)
     return incident
 
 
@@ -62,17 +62,23 @@ def test_an_ended_session_tells_that_the_loop_ended(agent):
 
 def test_what_people_do_is_told_once_and_remarks_are_not(project):
     incident = make_incident(project)
-    triage.acknowledge(project.pk, incident.public_id, ANA)
-    triage.acknowledge(project.pk, incident.public_id, ANA)
-    triage.comment(project.pk, incident.public_id, ANA, "looking at it")
-    triage.resolve(project.pk, incident.public_id, ANA)
-    assert recorded() == [("acknowledged", "ana"), ("resolved", "ana")]
+    loop_id = incident.loop.public_id
+    for _ in range(2):
+        loop_triage.done(project.pk, loop_id, ANA)
+    loop_triage.comment(project.pk, loop_id, ANA, "looking at it")
+    loop_triage.confirm(project.pk, loop_id, ANA)
+    loop_triage.later(project.pk, loop_id, ANA, until_worse=True)
+    loop_triage.reopen(project.pk, loop_id, ANA)
+    loop_triage.fine(project.pk, loop_id, ANA, "poll")
+    loop_triage.undo(project.pk, loop_id, ANA)
+    types = ("done", "confirmed", "later", "reopened", "fine", "undone")
+    assert recorded() == [(one, "ana") for one in types]
 
 
 def test_a_change_that_is_rolled_back_leaves_nothing_in_the_outbox(project):
     incident = make_incident(project)
     with transaction.atomic():
-        triage.resolve(project.pk, incident.public_id, ANA)
+        loop_triage.done(project.pk, incident.loop.public_id, ANA)
         transaction.set_rollback(True)
     assert recorded() == []
 
@@ -208,7 +214,7 @@ def test_one_transition_that_cannot_be_routed_holds_up_no_other(project, target)
 def test_texts_hold_no_mention_markup_link_or_hidden_character(project):
     nasty = "<!channel> @everyone [x](http://evil.example) `rm` **b** \u202egpj.exe\n\nBcc: a@b.c\x1b[31m"
     incident = make_incident(project, tool=nasty[:128], agent=nasty[:128], session_name=nasty)
-    for event_type in ("opened", "ended", "resolved"):
+    for event_type in ("opened", "returned", "ended", "done"):
         text = rendering.sentence(event_type, nasty, event_facts.incident_facts(incident))
         assert not set(text) & set("<>@`*[]\n\r\x1b\u202e")
         assert "://" not in text

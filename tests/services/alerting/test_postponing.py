@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 from detection.models import AlertEvent, AlertSilence, Incident, Loop, LoopActivity
 from detection.selectors import loops as selector
-from detection.services.alerting import outbox, postponing, reminders, routing
+from detection.services.alerting import postponing, reminders, routing
 from detection.services.incidents import loop_triage
-from detection.services.tracking import loops
-from tests.support.alerts import ANA, make_incident, make_route, make_webhook
+from tests.support.alerts import ANA, make_incident, make_route, make_webhook, note_event
 
 HOURS = 7
 """A step of time. No sum of steps is a day or a time at which a mute ends, so nothing is decided by microseconds."""
@@ -79,7 +78,6 @@ class Product:
             "last_seen_at": now,
         }
         make_incident(self.project, **{**values, **fields})
-        loops.assign_missing()
 
     def passes(self):
         span = timedelta(hours=HOURS)
@@ -134,7 +132,7 @@ def muted(project):
 def fires(product, **fields):
     product.opens(ended_at=None, calls_digest=f"l{next(product.numbers)}", **fields)
     incident = Incident.objects.latest("pk")
-    outbox.record_incident_event(incident, "opened")
+    note_event(incident, "opened")
     routing.route_pending()
     return AlertEvent.objects.latest("pk").state
 

@@ -18,10 +18,11 @@ from detection.models import (
     Incident,
     Notification,
 )
-from detection.services.alerting import alert_routes, outbox, reminders, silences
-from detection.services.incidents import triage
-from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, send_all
+from detection.services.alerting import alert_routes, reminders, silences
+from detection.services.incidents import loop_triage
+from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, note_event, send_all
 from tests.support.http_receiver import Reply
+from tests.support.projects import make_member
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def hook(project, receiver):
 def opened(project, **fields):
     incident = make_incident(project, ended_at=None, **fields)
     incident.refresh_from_db()
-    outbox.record_incident_event(incident, "opened")
+    note_event(incident, "opened")
     return incident
 
 
@@ -65,7 +66,7 @@ def test_an_incident_nobody_takes_up_is_told_again_after_each_interval(project, 
     assert remind() == 1
     assert titles() == ["Loop detected: search_web", *["Still open: search_web"] * 2]
     assert len(set(receiver.ids)) == 3
-    assert "unacknowledged since" in receiver.requests[1][2].decode()
+    assert "open and without an owner since" in receiver.requests[1][2].decode()
     assert '"type":"incident.still_open"' in receiver.requests[1][2].decode()
 
 
@@ -80,9 +81,12 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
 @pytest.mark.parametrize(
     "take_up",
     [
-        lambda row: triage.acknowledge(row.project_id, row.public_id, ANA),
-        lambda row: triage.resolve(row.project_id, row.public_id, ANA),
-        lambda row: triage.snooze(row.project_id, row.public_id, ANA, until_worse=True),
+        lambda row: loop_triage.assign(
+            row.project_id, row.loop.public_id, ANA, make_member(row.project).username
+        ),
+        lambda row: loop_triage.done(row.project_id, row.loop.public_id, ANA),
+        lambda row: loop_triage.fine(row.project_id, row.loop.public_id, ANA),
+        lambda row: loop_triage.later(row.project_id, row.loop.public_id, ANA, until_worse=True),
         lambda row: Incident.objects.update(status="ended", recovered=True, ended_at=timezone.now()),
         lambda row: silences.create_silence(
             row.project_id,
@@ -92,7 +96,7 @@ def test_without_an_interval_nothing_is_told_again(project, hook):
             tools=[row.tool],
         ),
     ],
-    ids=["acknowledged", "resolved", "snoozed", "left by the agent", "silenced"],
+    ids=["assigned", "done", "fine", "later", "left by the agent", "silenced"],
 )
 def test_what_somebody_or_the_agent_took_up_is_not_told_again(project, hook, take_up):
     make_route(project, hook, repeat_interval_hours=1, event_types=["opened"])
@@ -168,10 +172,10 @@ def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(proj
     known = opened(project, session_name="s-known")
     send_all()
     hidden = silence(project)
-    outbox.record_incident_event(known, "escalated")
+    note_event(known, "escalated")
     opened(project, session_name="s-new")
-    done = opened(project, session_name="s-done")
-    triage.resolve(project.pk, done.public_id, ANA)
+    done = opened(project, session_name="s-done", tool="grep")
+    loop_triage.done(project.pk, done.loop.public_id, ANA)
     opened(project, session_name="s-left", status="ended", recovered=True)
     send_all()
     assert len(receiver.requests) == 1

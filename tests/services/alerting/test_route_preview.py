@@ -7,11 +7,10 @@ import pytest
 from django.utils import timezone
 
 from detection.models import AlertEvent, Incident, Loop, Notification
-from detection.services.alerting import outbox, reminders, routing, silences
+from detection.services.alerting import reminders, routing, silences
 from detection.services.alerting.route_preview import preview_route
 from detection.services.incidents import loop_triage
-from detection.services.tracking import loops
-from tests.support.alerts import ANA, make_incident, make_route, make_webhook
+from tests.support.alerts import ANA, make_incident, make_route, make_webhook, note_event
 
 pytestmark = pytest.mark.django_db
 ROUTES = (
@@ -31,7 +30,7 @@ def record(project):
             is_demo=number == 7,
         )  # fmt: skip
         for change in ("opened", "ended")[: 1 + number % 2]:
-            outbox.record_incident_event(incident, change)
+            note_event(incident, change)
 
 
 def route_all():
@@ -99,8 +98,7 @@ def opens(project, number):
     make_incident(
         project, agent="alpha-1", session_name=f"x{number}", calls_digest=f"l{number}", ended_at=None, opened_at=timezone.now(), last_seen_at=timezone.now(),
     )  # fmt: skip
-    loops.assign_missing()
-    outbox.record_incident_event(Incident.objects.latest("pk"), "opened")
+    note_event(Incident.objects.latest("pk"), "opened")
 
 
 def mute_until_worse(project):

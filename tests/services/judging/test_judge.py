@@ -233,7 +233,7 @@ def test_a_stop_of_the_judge_is_the_decision_of_the_incident(judged, agent, serv
     assert Incident.objects.get().decision == "hold"
     judge_consultation.consult_judge(public_id)
     incident = Incident.objects.get()
-    assert (incident.decision, incident.needs_acknowledgement) == ("stop", True)
+    assert (incident.decision, incident.stays_open) == ("stop", True)
 
 
 def test_the_guidance_of_an_acceptance_is_handed_to_the_agent(judged, agent, server):

@@ -22,7 +22,7 @@ from detection.services.errors import Invalid, NotFound
 from detection.services.events.event_records import EventRecord
 from detection.services.exceptions import exceptions
 from detection.services.gateway.conversations import store_rewrite
-from detection.services.incidents import loop_triage, triage
+from detection.services.incidents import loop_triage
 from detection.services.ingestion import guard
 from detection.services.ingestion.guard import GuardRequest
 from detection.services.ingestion.ingest import ingest
@@ -30,7 +30,6 @@ from detection.services.policies import overrides
 from detection.services.projects import members
 from detection.services.retention import erasure, retention
 from detection.services.sessions import actions
-from detection.services.tracking import loops
 from detection.services.what_if import changes, what_ifs, worker
 from loopguard_site.judge_env import JudgeEndpoint
 from tests.console.scenes import ask, finished_import, loop, principal
@@ -76,7 +75,7 @@ def rich_session(project, receiver, name=NAME, agent="billing-agent"):
     """A session with an incident, a stop, audit entries, a what-if, notifications and a child."""
     make_route(project, make_webhook(project, receiver))
     incident = loop(project, name, arguments=f'{{"q":"{SECRET}"}}', agent=agent)
-    triage.comment(project.pk, incident.public_id, ANA, f"seen in {name}")
+    loop_triage.comment(project.pk, incident.loop.public_id, ANA, f"seen in {name}")
     actions.stop(project.pk, name, ANA, f"enough of {name}")
     actions.resume(project.pk, name, ANA)
     child = EventRecord(type="call", session="child", call_id="c", tool="t", arguments="{}")
@@ -100,7 +99,7 @@ def test_an_erased_session_leaves_no_trace(project, receiver):
     rich_session(project, receiver)
     before = tables_with("x47q11", SECRET)
     assert {
-        "detection_session", "detection_incident", "detection_incidentactivity", "detection_alertevent",
+        "detection_session", "detection_incident", "detection_loopactivity", "detection_alertevent",
         "detection_notification", "detection_auditentry", "detection_whatif",
     } <= before  # fmt: skip
     assert any(table.startswith("detection_event_") for table in before)
@@ -139,7 +138,7 @@ def everywhere(project, receiver):
         replace(child, calls=(EventRecord(type="call", session=NAME, call_id="c", tool="t"),)),
     )
     incident = rich_session(project, receiver, agent=agent)
-    triage.label(project.pk, incident.public_id, ANA, "false_alarm", f"as {SECRET} knows", "poll")
+    loop_triage.fine(project.pk, incident.loop.public_id, ANA, "poll", f"as {SECRET} knows")
     exceptions.create_exception(project.pk, incident.public_id, ANA, "tool:poll", note=f"for {SECRET}")
     until = timezone.now() + timedelta(hours=1)
     loop_triage.comment(project.pk, incident.loop.public_id, ANA, SECRET)
@@ -206,9 +205,6 @@ def test_what_belongs_to_others_stays(project, receiver):
     elsewhere = make_project()
     loop(elsewhere, NAME)
     its_loop = kept.loop_id
-    Incident.objects.update(loop=None)
-    loops.assign_missing()
-    its_loop = Incident.objects.get(pk=kept.pk).loop_id
     erase(project)
     assert Loop.objects.filter(pk=its_loop).exists()
     assert {*Session.objects.filter(project=project).values_list("external_id", flat=True)} == {
@@ -224,7 +220,7 @@ def test_what_belongs_to_others_stays(project, receiver):
 def test_all_sessions_of_an_agent_are_erased_also_those_past_their_retention(project, receiver):
     rich_session(project, receiver)
     loop(project, "past-x47q12", agent="billing-agent")
-    loop(project, "other", agent="other-agent")
+    loop(project, "other", tool="grep", agent="other-agent")
     old = Session.objects.filter(external_id="past-x47q12")
     old.update(last_event_at=timezone.now() - timedelta(days=400))
     retention.purge(project)

@@ -138,16 +138,16 @@ def test_the_sweeper_finds_what_was_sent_before_the_clock_went_back(agent):
     assert Incident.objects.exists()
 
 
-def test_a_resolved_loop_that_goes_on_is_a_new_incident(agent, project):
-    from detection.services.incidents import triage
+def test_a_closed_loop_that_goes_on_is_a_new_incident(agent, project):
+    from detection.services.incidents import loop_triage
     from tests.support.agents import OPERATOR
 
     for _ in range(4):
         agent.asks()
-    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    loop_triage.done(project.pk, Incident.objects.get().loop.public_id, OPERATOR)
     agent.asks()
 
-    assert sorted(Incident.objects.values_list("status", flat=True)) == ["open", "resolved"]
+    assert sorted(Incident.objects.values_list("status", flat=True)) == ["done", "open"]
     assert Incident.objects.filter(ended_at=None).count() == 1
 
 

@@ -11,7 +11,7 @@ from detection.engine import interventions
 from detection.models import Incident, IncidentActivity, Project, Session, SessionKey
 from detection.selectors.sessions import changed_since, visible
 from detection.services.errors import NotFound
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.keys import Principal
 from detection.services.retention import retention
 from detection.services.sessions import actions
@@ -131,18 +131,18 @@ def test_the_state_that_a_waiting_call_reads_is_the_one_that_it_waited_for(racin
     assert seen == [(2, 2)]
 
 
-def test_an_acknowledgement_during_an_evaluation_is_kept(racing):
+def test_a_closing_during_an_evaluation_is_kept(racing):
     incident = loop(racing)
     racing.posts(racing.call())
     project_id = Project.objects.get().pk
     with locked_session(incident.session.key) as locked:
         assert locked.incidents.active
-        thread = in_thread(lambda: triage.acknowledge(project_id, incident.public_id, OPERATOR))
+        thread = in_thread(lambda: loop_triage.fine(project_id, incident.loop.public_id, OPERATOR))
         wait_until_blocked()
         Folding(locked, Quarantine()).catch_up()
     thread.result()
     incident.refresh_from_db()
-    assert (incident.status, incident.detections) == ("acknowledged", 2)
+    assert (incident.label, incident.detections) == ("false_alarm", 2)
 
 
 def test_a_finding_writes_only_what_findings_change(agent):
@@ -150,33 +150,36 @@ def test_a_finding_writes_only_what_findings_change(agent):
     agent.posts(agent.call())
     with locked_session(incident.session.key) as locked:
         assert locked.incidents.active
-        Incident.objects.update(status="acknowledged", label="true_loop")
+        Incident.objects.update(status="done", label="true_loop")
         Folding(locked, Quarantine()).catch_up()
     incident.refresh_from_db()
-    assert (incident.status, incident.label, incident.detections) == ("acknowledged", "true_loop", 2)
+    assert (incident.status, incident.label, incident.detections) == ("done", "true_loop", 2)
 
 
-def test_resolving_the_incident_of_a_loop_leaves_its_session_running(racing):
+def test_closing_a_loop_leaves_its_session_running(racing):
     incident = continued_loop(racing)
     project_id = incident.project_id
     cursor = visible().partition(":")[0]
-    hints = hints_after(project_id, lambda: triage.resolve(project_id, incident.public_id, OPERATOR), 2)
+    hints = hints_after(
+        project_id, lambda: loop_triage.done(project_id, incident.loop.public_id, OPERATOR), 3
+    )
     assert Session.objects.get().state == "running"
     assert [row.state for row in changed_since(project_id, cursor).sessions] == ["running"]
     assert ("session", "s-1", "changed") in hints
 
 
-def test_undoing_a_resolution_makes_the_session_loop_again(agent):
+def test_undoing_that_a_loop_was_closed_makes_the_session_loop_again(agent):
     incident = continued_loop(agent)
-    triage.resolve(incident.project_id, incident.public_id, OPERATOR)
-    triage.undo(incident.project_id, incident.public_id, OPERATOR)
+    loop_triage.done(incident.project_id, incident.loop.public_id, OPERATOR)
+    loop_triage.undo(incident.project_id, incident.loop.public_id, OPERATOR)
     assert Session.objects.get().state == "looping"
 
 
-def test_the_incident_of_a_removed_session_can_still_be_resolved(agent):
+def test_the_incident_of_a_removed_session_can_still_be_closed(agent):
     incident = loop(agent)
     Incident.objects.update(session=None)
-    assert triage.resolve(incident.project_id, incident.public_id, OPERATOR).status == "resolved"
+    loop_triage.done(incident.project_id, incident.loop.public_id, OPERATOR)
+    assert Incident.objects.get().status == "done"
 
 
 def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):

@@ -14,8 +14,7 @@ from detection.selectors.filters import list_query
 from detection.selectors.lists import LOOPS
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, NotFound
-from detection.services.incidents import loop_changes, loop_triage, triage
-from detection.services.retention import retention
+from detection.services.incidents import loop_changes, loop_triage
 from detection.services.tracking import loops
 from tests.support.agents import OPERATOR, Agent
 from tests.support.alerts import make_incident
@@ -85,29 +84,11 @@ def test_the_same_loop_of_other_sessions_and_agents_is_one_loop_with_what_they_s
     assert {row.loop_id for row in Incident.objects.filter(session_name="s-1")} == {search.id}, "related ones"
 
 
-def test_incidents_of_older_versions_get_their_loops_in_batches(project, repeat, monkeypatch):
-    repeat("s-1")
-    repeat("s-2", tool="grep")
-    for number in range(5):
-        make_incident(project, session_name=f"old-{number}")
-    before = {row.pk: row.loop_id for row in Incident.objects.filter(session__isnull=False)}
-    Incident.objects.update(loop=None)
-    monkeypatch.setattr(loops, "BATCH_INCIDENTS", 2)
-    retention.housekeeping()
-    assert not Incident.objects.filter(loop=None).exists()
-    assert {row.pk: row.loop_id for row in Incident.objects.filter(pk__in=before)} == before
-    assert loops.assign_missing() == 0
-
-
 @pytest.fixture
 def loop(project):
-    """A loop with open, acknowledged and ended incidents."""
-    for number, status in enumerate(("open", "open", "acknowledged", "ended", "snoozed")):
-        make_incident(
-            project, status=status, session_name=f"s-{number}", needs_acknowledgement=True,
-            snoozed_until=timezone.now() + timedelta(hours=1) if status == "snoozed" else None,
-        )  # fmt: skip
-    loops.assign_missing()
+    """A loop with open and ended incidents."""
+    for number, status in enumerate(("open", "open", "open", "ended", "open")):
+        make_incident(project, status=status, session_name=f"s-{number}", stays_open=status == "open")
     return Loop.objects.get()
 
 
@@ -131,10 +112,10 @@ def test_a_note_is_kept_although_nothing_is_left_to_change(project, loop):
 def test_an_action_changes_all_incidents_and_undo_restores_each(project, loop):
     before = statuses()
     loop_triage.done(project.pk, loop.public_id, OPERATOR, "fixed the tool")
-    assert statuses() == ["resolved"] * 3 + ["ended", "resolved"]
+    assert statuses() == ["done"] * 3 + ["ended", "done"]
     assert status(loop) == "done"
     assert loop.activity.get(action="done").changed == 4
-    loop_triage.done(project.pk, loop.public_id, OPERATOR)  # nothing is left to resolve
+    loop_triage.done(project.pk, loop.public_id, OPERATOR)  # nothing is left to close
     assert loop.activity.filter(action="done").count() == 1
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
     assert (statuses(), status(loop)) == (before, "open")
@@ -153,9 +134,9 @@ def test_what_does_not_fit_into_the_request_is_continued_and_can_be_undone_befor
     monkeypatch.setattr(loop_triage, "IN_REQUEST_SECONDS", 0.0)
     before = statuses()
     loop_triage.done(project.pk, loop.public_id, OPERATOR, seconds=0.0)
-    assert statuses().count("resolved") == 1
+    assert statuses().count("done") == 1
     assert loop_changes.carry_out_waiting() == 1
-    assert statuses().count("resolved") == 4
+    assert statuses().count("done") == 4
     assert loop_changes.carry_out_waiting() == 0
     loop_triage.undo(project.pk, loop.public_id, OPERATOR)
     assert statuses() == before
@@ -169,13 +150,19 @@ def test_undo_leaves_what_someone_changed_afterwards(project, loop):
     ana = make_member(project)
     actor = Actor(ana.get_username(), ana.pk)
     loop_triage.assign(project.pk, loop.public_id, actor, ana.get_username())
-    assert statuses()[:3] == ["acknowledged"] * 3, "who takes a loop has seen it"
-    assert status(loop) == "open"
-    first = Incident.objects.earliest("pk")
-    triage.resolve(project.pk, first.public_id, OPERATOR)
+    assert (statuses()[:3], status(loop)) == (["open"] * 3, "open"), "it is not closed by that"
     loop_triage.undo(project.pk, loop.public_id, actor)
-    assert statuses()[:2] == ["resolved", "open"]
     assert selector.row_of(Loop.objects.get()).assignee is None
+    loop_triage.done(project.pk, loop.public_id, actor)
+    first = Incident.objects.earliest("pk")
+    change = loop_triage.start_fine(project.pk, loop.public_id, OPERATOR, "poll", "", only=first)
+    loop_triage.finish(project.pk, loop.public_id, change, 2.0)
+    with pytest.raises(Conflict):
+        loop_triage.undo(project.pk, loop.public_id, actor)
+    change = LoopActivity.objects.get(action="done")
+    loop_triage.undo(project.pk, loop.public_id, OPERATOR)
+    assert Incident.objects.get(pk=first.pk).label == ""
+    assert statuses() == ["done"] * 3 + ["ended", "done"]
 
 
 def test_closing_a_loop_that_is_put_off_ends_that_and_undo_restores_it(project, loop):
@@ -192,7 +179,6 @@ def test_a_loop_has_the_form_of_what_its_sessions_do(project):
     incident = make_incident(
         project, session=session, status="open", ended_at=None, last_seen_at=timezone.now()
     )
-    loops.assign_missing()
     loop = Loop.objects.get()
     assert selector.row_of(loop).looping_now == 0, "its session was stopped"
     Session.objects.update(state="looping")
@@ -227,7 +213,6 @@ def test_a_loop_is_assigned_to_members_only(project, loop):
 
 def test_counts_and_lists_agree_in_every_state(project, loop):
     other = make_incident(project, tool="grep", label="false_alarm", status="ended")
-    loops.assign_missing()
     other.refresh_from_db()
     loop_triage.later(project.pk, other.loop.public_id, OPERATOR, until_worse=True)
     Incident.objects.filter(pk=other.pk).update(last_seen_at=timezone.now() + timedelta(seconds=1))
@@ -270,7 +255,7 @@ def test_sixteen_workers_open_incidents_of_the_same_loops_at_once():
         worker.start()
     for worker in workers:
         worker.result()
-    assert (Loop.objects.count(), Incident.objects.filter(loop=None).count()) == (6, 0)
+    assert (Loop.objects.count(), Incident.objects.count()) == (6, 96)
     with transaction.atomic():
         loop = Loop.objects.select_for_update(no_key=True).get(tool="search0")
         worker = Worker(lambda: make_incident(project, loop=loop))

@@ -5,7 +5,7 @@ import pytest
 from detection.engine.scopes import PROJECT
 from detection.models import AlertEvent, Incident, Notification, Session
 from detection.services.alerting import routing
-from detection.services.incidents import triage
+from detection.services.incidents import loop_triage
 from detection.services.policies import overrides
 from detection.services.sessions.evaluation import evaluate
 from tests.support.agents import OPERATOR
@@ -70,9 +70,9 @@ def test_sums_count_every_call_and_its_cost_once_whatever_the_transactions(agent
     assert (rows["repeat"].calls_in_loop, rows["budget"].calls_in_loop) == (9, 12)
 
 
-def test_a_loop_that_continues_after_its_incident_was_resolved_counts_no_call_again(agent, project):
+def test_a_loop_that_continues_after_it_was_closed_counts_no_call_again(agent, project):
     observe(agent, [("search", "{}")] * 5)
-    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    loop_triage.done(project.pk, Incident.objects.get().loop.public_id, OPERATOR)
     observe(agent, [("search", "{}")] * 2)
     first, second = Incident.objects.order_by("pk")
     assert (first.counted_calls, second.counted_calls) == (5, 2)
@@ -94,7 +94,7 @@ def test_a_detector_that_joins_counts_no_call_that_an_ended_incident_counts(agen
 
     for number in range(5):
         read(number, "a.md")
-    triage.resolve(project.pk, Incident.objects.get().public_id, OPERATOR)
+    loop_triage.done(project.pk, Incident.objects.get().loop.public_id, OPERATOR)
     for number in range(5, 14):
         read(number, "b.md")
     first, second = Incident.objects.order_by("pk")

@@ -11,13 +11,13 @@ from detection.selectors.policies import load_overrides
 from detection.services.audit import SYSTEM, Actor
 from detection.services.errors import Conflict, Invalid, NotFound
 from detection.services.exceptions import exceptions
-from detection.services.incidents import triage
 from detection.services.maintenance import hourly_counts
 from detection.services.policies import overrides
 from detection.services.retention import removal
 from detection.services.sessions import actions
 from detection.services.what_if import changes, history, what_ifs, worker
 from tests.console.scenes import answer, ask, loop
+from tests.support.alerts import fine_run
 from tests.support.projects import make_project
 
 pytestmark = pytest.mark.django_db
@@ -49,7 +49,7 @@ def test_an_exception_for_one_agent_loses_its_loops_only_and_labelled_ones_come_
     poll = loop(project, "poll", calls=6, agent="poller", cost_usd=0.5)
     loop(project, "newer", calls=6, agent="poller", cost_usd=0.25)
     loop(project, "real", calls=6, cost_usd=2)
-    triage.label(project.pk, poll.public_id, ANA, "false_alarm")
+    fine_run(poll, ANA)
     row = worked(
         what_if(
             project,
@@ -123,7 +123,7 @@ def test_the_cost_of_lost_gained_and_changed_incidents_adds_up(project):
             ask(project, session, number, arguments=arguments, cost_usd=0.5)
             answer(project, session, number, "same")
     own = Incident.objects.get(session_name="labelled", kind="cycle")
-    triage.label(project.pk, own.public_id, ANA, "false_alarm")
+    fine_run(own, ANA)
     values = {"cycle_enabled": False, "outcome_enabled": False, "mode": "warn"}
     found = worked(what_if(project, "project", values)).result
     spent, (lost, gained, changed) = (
