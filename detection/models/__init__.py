@@ -34,7 +34,13 @@ from detection.models.events import Event, EventKey, EventType, MessageRole
 from detection.models.families import SessionFamily
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
-from detection.models.imports import ImportState, TranscriptImport
+from detection.models.imports import (
+    ImportedLoopCalls,
+    ImportedUsage,
+    ImportState,
+    Recalculation,
+    TranscriptImport,
+)
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.invitations import Invitation
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
@@ -101,6 +107,8 @@ __all__ = [
     "GatewayToken",
     "GatewayTraffic",
     "ImportState",
+    "ImportedLoopCalls",
+    "ImportedUsage",
     "Incident",
     "IncidentActivity",
     "IndexingCursor",
@@ -127,6 +135,7 @@ __all__ = [
     "Project",
     "QuarantinedEvent",
     "ReadMessages",
+    "Recalculation",
     "RememberedDecision",
     "Report",
     "Role",

@@ -1,4 +1,4 @@
-"""Imports of uploaded transcripts, with their progress and what they found."""
+"""Imports of uploaded transcripts, with their progress and what they found, and what their costs follow from."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.integrations.labels import Labels
-from detection.models.incidents import PUBLIC_ID_ALPHABET
+from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
 from detection.models.projects import Project
-from detection.models.tenants import ProjectKey, TenantModel
+from detection.models.sessions import Session
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 
 def new_import_id() -> str:
@@ -110,3 +111,60 @@ class TranscriptImport(TenantModel):
         if self.usd_per_million_input is None or self.usd_per_million_output is None:
             return None
         return self.usd_per_million_input, self.usd_per_million_output
+
+
+class ImportedUsage(TenantModel):
+    """The tokens of some imported events whose cost follows from the prices of the project, one array for each number.
+
+    One row for each transaction of an import, so that an event takes 20 bytes and the path of other events none.
+    `seqs` are the numbers of the events in their session; `input_tokens` include those of the cache.
+    """
+
+    pk = models.CompositePrimaryKey("project_id", "session_id", "first_seq")
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="+", db_index=False)
+    first_seq = models.IntegerField()
+    seqs = ArrayField(models.IntegerField())
+    input_tokens = ArrayField(models.IntegerField())
+    cached_tokens = ArrayField(models.IntegerField())
+    cache_write_tokens = ArrayField(models.IntegerField())
+    output_tokens = ArrayField(models.IntegerField())
+
+    def __str__(self) -> str:
+        return f"{self.session_id} from {self.first_seq}"
+
+
+class ImportedLoopCalls(TenantModel):
+    """The calls of an imported session that an incident counts: what its cost is the sum of."""
+
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="+")
+    incident = TenantForeignKey(Incident, on_delete=models.CASCADE, related_name="+")
+    seqs = ArrayField(models.IntegerField())
+
+    def __str__(self) -> str:
+        return f"{len(self.seqs)} calls of {self.incident_id}"
+
+
+class Recalculation(TenantModel):
+    """The costs of a project's imported calls are calculated anew, because a price was changed; the newest request.
+
+    A worker goes through the sessions by their ids, up to `cursor`. A new request begins at the first one.
+    """
+
+    project = ProjectKey(Project, on_delete=models.CASCADE, related_name="recalculations")
+    requested_at = models.DateTimeField()
+    cursor = models.BigIntegerField(default=0)
+    sessions = models.IntegerField(default=0, help_text="Imported sessions without a cost of their own.")
+    done_sessions = models.IntegerField(default=0)
+    changed_sessions = models.IntegerField(default=0)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = (models.UniqueConstraint(fields=("project",), name="one_recalculation_of_a_project"),)
+        indexes = (
+            models.Index(fields=("id",), name="recalculation_open", condition=models.Q(finished_at=None)),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.done_sessions} of {self.sessions} sessions"

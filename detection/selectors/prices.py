@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from django.db.models import QuerySet
 
-from detection.models import ModelPrice, Session
+from detection.models import ModelPrice, Recalculation, Session
 from detection.selectors.session_rows import SessionRow
 
 
@@ -111,6 +111,11 @@ def known_cost(session: Session | SessionRow) -> Decimal | None:
 def list_prices(project_id: int) -> QuerySet[ModelPrice]:
     """Return the prices of a project by backend and model."""
     return ModelPrice.objects.filter(project_id=project_id).order_by("backend", "model")
+
+
+def recalculation(project_id: int) -> Recalculation | None:
+    """Return the newest recalculation of imported calls; None if no price was ever changed."""
+    return Recalculation.objects.filter(project_id=project_id).first()
 
 
 def load_prices(project_id: int) -> PriceList:

@@ -27,6 +27,7 @@ class AdvisoryLock(IntEnum):
     ERASURE = 0x4C47_000B
     INDEXING = 0x4C47_000C
     QUICK_REPLAY = 0x4C47_000D
+    RECALCULATION = 0x4C47_000E
 
 
 _KEY: Final = "%s # hashtext(coalesce(current_schema(), ''))"

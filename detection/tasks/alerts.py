@@ -1,4 +1,4 @@
-"""Threads of workers that need no broker: alerts, repeating them, actions on many rows, counting calls, indexing texts.
+"""Threads of workers that need no broker: alerts, repeating them, bulk actions, counting, costs, indexing texts.
 
 They find their work in the database. Any number of workers may run them: notifications and actions are claimed,
 repeating, counting and indexing take a lock.
@@ -12,6 +12,7 @@ from celery.signals import worker_init, worker_shutting_down
 
 from detection.services.alerting import delivery, reminders
 from detection.services.exceptions import fine
+from detection.services.gateway import repricing
 from detection.services.incidents import bulk_actions, loop_changes
 from detection.services.maintenance import hourly_counts
 from detection.services.search import indexing
@@ -21,6 +22,7 @@ SEND_PERIOD_SECONDS = 1.0
 REMIND_PERIOD_SECONDS = 60.0
 COUNT_PERIOD_SECONDS = 15.0
 ACTION_PERIOD_SECONDS = 0.5
+RECALCULATION_PERIOD_SECONDS = 2.0
 INDEX_PERIOD_SECONDS = 3.0
 """What has just happened can be searched for; a shorter period would rewrite the newest blocks more often."""
 _threads: list[Periodic] = []
@@ -36,6 +38,7 @@ def _start(**_: object) -> None:
         ),
         Periodic("loop_changes", ACTION_PERIOD_SECONDS, loop_changes.carry_out_waiting),
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
+        Periodic("recalculation", RECALCULATION_PERIOD_SECONDS, repricing.recalculate_waiting),
         Periodic("search_index", INDEX_PERIOD_SECONDS, indexing.index_texts),
     ]
     for thread in _threads:

@@ -18,6 +18,16 @@ Usd = Annotated[float, Field(ge=0, le=100_000)]
 TrafficBy = Literal["minute", "hour", "day", "backend", "model"]
 
 
+class RecalculationSchema(Schema):
+    """How far the costs of imported calls follow the latest change of a price."""
+
+    requested_at: datetime | None = Field(description="When a price was changed last. Null for never.")
+    finished_at: datetime | None = Field(description="When all were recalculated. Null until then.")
+    sessions: int = Field(description="Imported sessions whose costs follow from prices.")
+    done_sessions: int = Field(description="Of these, recalculated ones.")
+    changed_sessions: int = Field(description="Of these, those whose cost has changed.")
+
+
 class PriceRequestSchema(StrictSchema):
     """Prices of a model, in US dollars per million tokens."""
 

@@ -16,7 +16,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import ModelPrice, Role
 from detection.selectors.gateway import list_backends
 from detection.selectors.gateway_traffic import unpriced_models
-from detection.selectors.prices import list_prices
+from detection.selectors.prices import list_prices, recalculation
 from detection.services.errors import ServiceError
 from detection.services.gateway import prices as service
 from detection.services.versions import ChangedMeanwhile
@@ -64,6 +64,7 @@ def _page(request: ProjectRequest, given: Any, status: int = 200, **more: Any) -
             (row, {name: _plain(getattr(row, name)) for name in service.AMOUNTS}, service.price_version(row))
             for row in rows
         ],
+        "recalculation": recalculation(request.project.pk),
         "unpriced": unpriced_models(request.project.pk, timezone.now() - UNPRICED_SPAN),
         "backends": [row.name for row in list_backends(request.project.pk)],
         "given": given,
@@ -90,7 +91,10 @@ def save(request: ProjectRequest) -> HttpResponse:
     except ServiceError as error:
         messages.error(request, error.detail)
         return _page(request, {**values, **({"version": version} if version else {})}, error.status)
-    messages.success(request, f"Price of {row.model} saved. It takes effect with the next answer.")
+    messages.success(
+        request,
+        f"Price of {row.model} saved. It takes effect with the next answer, and imported calls are recalculated.",
+    )
     return redirect("console:prices", request.project.slug)
 
 
@@ -109,5 +113,5 @@ def delete(request: ProjectRequest) -> HttpResponse:
     except ServiceError as error:
         messages.error(request, error.detail)
     else:
-        messages.success(request, "Price deleted.")
+        messages.success(request, "Price deleted. Imported calls are recalculated.")
     return redirect("console:prices", request.project.slug)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.utils import timezone
 
 from detection.integrations.labels import LabelError, Labels, labels_of
 from detection.integrations.transcripts import TranscriptError
@@ -16,8 +17,9 @@ from detection.models import Project
 from detection.selectors.prices import load_prices
 from detection.services.audit import Actor
 from detection.services.ingestion import run_import, transcript_files, transcript_imports
-from detection.services.ingestion.run_import import ImportSummary, priced
+from detection.services.ingestion.run_import import ImportSummary
 from detection.services.ingestion.transcript_files import ENDINGS, ENDINGS_OF, KINDS
+from detection.services.maintenance import recalculations
 
 MAX_LISTED: Final = 100
 """Unreadable files that the page of the import names."""
@@ -72,6 +74,7 @@ class Command(BaseCommand):
         files = _files(path, kind)
         principal, totals, rows = run_import.importer(project), Counter[str](), set[int]()
         labels = principal.redactor.labels(_labels(options["tag"], options["metadata"]))
+        priced_at = timezone.now()
         prices, skipped = load_prices(project.pk), list[str]()
         for number, file in enumerate(files, 1):
             self._progress(number, len(files), file)
@@ -80,10 +83,10 @@ class Command(BaseCommand):
                 for one in transcript_files.files_of(
                     file, str(file), transcript_files.allowance(), str(file.resolve())
                 ):
-                    runs = run_import.FileImport(principal, kind, labels)
+                    runs = run_import.FileImport(principal, kind, labels, prices_given, prices)
                     try:
                         for name, event in transcript_files.events(kind, one):
-                            runs.add(name, priced(event, prices_given, prices))
+                            runs.add(name, event)
                     finally:
                         for run in runs.end():
                             totals.update(events=run.added, known=run.known, live=run.session_id is None)
@@ -91,6 +94,7 @@ class Command(BaseCommand):
             except (TranscriptError, OSError) as error:
                 skipped.append(str(error))
                 self.stderr.write(_storable(str(error)))
+        recalculations.request_if_changed(project.pk, priced_at)
         summary = run_import.summarise(project, rows)
         self._report(totals, summary)
         if totals["events"] or skipped:

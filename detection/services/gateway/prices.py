@@ -1,4 +1,4 @@
-"""Save and delete prices of models. They take effect with the next model response."""
+"""Save and delete prices of models. They apply to the next model response and to imported calls."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from detection.models import ModelPrice, Project
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, found
+from detection.services.maintenance import recalculations
 from detection.services.versions import require_version, version_of
 
 MAX_PRICES: Final = 500
@@ -105,6 +106,7 @@ def save_price(project_id: int, actor: Actor, *, version: str | None = None, **v
         audit.record(
             actor, "price.save", row.public_id, project_id=project_id, before=before, after=_shown(row)
         )
+        recalculations.request(project_id)
     return row
 
 
@@ -123,3 +125,4 @@ def delete_price(project_id: int, public_id: str, actor: Actor, *, version: str 
     require_version(version, before)
     row.delete()
     audit.record(actor, "price.delete", public_id, project_id=project_id, before=before)
+    recalculations.request(project_id)

@@ -23,8 +23,9 @@ from detection.integrations.transcripts import TranscriptError
 from detection.models import ImportState, TranscriptImport
 from detection.selectors.prices import load_prices
 from detection.services.ingestion import import_files, transcript_files
-from detection.services.ingestion.run_import import FileImport, importer, priced, summarise
+from detection.services.ingestion.run_import import FileImport, importer, summarise
 from detection.services.ingestion.transcript_files import LimitExceeded, TranscriptFile
+from detection.services.maintenance import recalculations
 from detection.services.storage.disk_space import disk_monitor
 from detection.sql.advisory_locks import AdvisoryLock, try_lock
 from detection.stream.hints import Hint
@@ -93,6 +94,7 @@ class _ImportWork:
         self._read_bytes: Callable[[], int] = lambda: 0
         self._rows = TranscriptImport.objects.filter(project_id=row.project_id, pk=row.pk)
         self._noted_at = 0.0
+        self._priced_at = timezone.now()
         self._counts: Counter[str] = Counter(events=row.events)
         self._session_ids: set[int] = set()
         self._skipped: list[str] = []
@@ -186,12 +188,15 @@ class _ImportWork:
         return ""
 
     def _store(self) -> None:
-        principal, prices = importer(self._row.project), load_prices(self._row.project_id)
+        principal, self._priced_at = importer(self._row.project), timezone.now()
+        prices = load_prices(self._row.project_id)
         for file in self._files():
-            runs = self._file_import = FileImport(principal, self._row.kind, self._row.labels)
+            runs = self._file_import = FileImport(
+                principal, self._row.kind, self._row.labels, self._row.prices, prices
+            )
             try:
                 for number, (name, event) in enumerate(transcript_files.events(self._row.kind, file)):
-                    runs.add(name, priced(event, self._row.prices, prices))
+                    runs.add(name, event)
                     if number % 64 == 0:
                         self._keep_going()
                         if disk_monitor.is_full():
@@ -273,6 +278,7 @@ class _ImportWork:
             values.pop("error_code", None)
             self._rows.filter(state=ImportState.CANCELLED).update(**values)
         import_files.remove(self._row.public_id)
+        recalculations.request_if_changed(self._row.project_id, self._priced_at)
         publish_now(self._row.project_id, Hint("import", self._row.public_id), Hint("session"))
         log.info("import_ended", id=self._row.public_id, state=str(state), events=self._counts["events"])
 

@@ -6,10 +6,10 @@ Importing a record again, or one that has grown, therefore continues where the l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from django.conf import settings
 from django.db.models import Count, Sum
@@ -19,7 +19,7 @@ from django.utils.dateparse import parse_datetime
 from detection.integrations.events import ReportedEvent
 from detection.integrations.labels import Labels
 from detection.integrations.session_names import bounded
-from detection.models import EventType, Incident, Project, Session
+from detection.models import EventType, ImportedUsage, Incident, Project, Session
 from detection.models.imports import LONGEST_SHOWN
 from detection.models.incidents import IS_LOOP
 from detection.models.sessions import IMPORTED
@@ -67,6 +67,15 @@ class ImportedRun:
     omitted: int = 0
 
 
+class _Tokens(NamedTuple):
+    """The tokens of an event, with those of the cache as a part of the input."""
+
+    input: int
+    cached: int
+    cache_write: int
+    output: int
+
+
 @dataclass(frozen=True, slots=True)
 class WorstLoop:
     """One of the most expensive loops."""
@@ -108,6 +117,8 @@ class RunImport:
         The session's name. Nothing is changed of a session that was recorded live.
     labels
         Redacted tags and metadata, which the session gets with its new events.
+    given, prices
+        See `priced`. The tokens of events that `prices` apply to are kept, so that later prices apply as well.
 
     Attributes
     ----------
@@ -117,9 +128,19 @@ class RunImport:
         Size of the texts that are not stored yet.
     """
 
-    def __init__(self, principal: Principal, kind: str, name: str, labels: Labels) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        kind: str,
+        name: str,
+        labels: Labels,
+        given: Sequence[float] | None = None,
+        prices: PriceList | None = None,
+    ) -> None:
         self._principal, self._kind, self.name = principal, kind, principal.redactor.name(name)
-        self._labels = labels
+        self._labels, self._given, self._prices = labels, given, prices
+        self._tokens: dict[int, _Tokens] = {}
+        """By the identity of the record in the batch."""
         self._sessions = Session.objects.filter(project_id=principal.project_id, external_id=self.name)
         session = self._sessions.only("last_seq", "integration").first()
         self._is_live = session is not None and not session.is_imported
@@ -133,7 +154,7 @@ class RunImport:
         """Add an event in the form of the API, in the same order at every import. Stores a batch when it is full."""
         if self._is_live:
             return
-        record = _valid_record(event, self.name)
+        record = _valid_record(priced(event, self._given, self._prices), self.name)
         if record is None:
             self._omitted += 1
         elif self._to_pass:
@@ -141,6 +162,8 @@ class RunImport:
         else:
             ingest.prepare([record], self._principal)
             self._batch.append(record)
+            if not self._given and record.model and (tokens := _tokens_of(event)):
+                self._tokens[id(record)] = tokens
             self.waiting_characters += len(record.arguments or "") + len(record.content or "")
             if len(self._batch) >= BATCH_EVENTS:
                 self.store()
@@ -148,10 +171,11 @@ class RunImport:
     def store(self) -> None:
         """Store the collected events in one transaction."""
         if self._batch:
+            stored = self._known + self.added
             self.added += _import_batch(
-                self._principal, self._kind, self._labels, self._batch, self._known + self.added
+                self._principal, self._kind, self._labels, self._batch, self._tokens, stored
             )
-            self._batch, self.waiting_characters = [], 0
+            self._batch, self._tokens, self.waiting_characters = [], {}, 0
 
     def end(self) -> ImportedRun:
         """Store the rest, and end the session if it has grown. It may grow by a later import."""
@@ -171,12 +195,20 @@ class FileImport:
     ----------
     kind
         Format of the transcripts.
-    labels
+    labels, given, prices
         See `RunImport`.
     """
 
-    def __init__(self, principal: Principal, kind: str, labels: Labels) -> None:
+    def __init__(
+        self,
+        principal: Principal,
+        kind: str,
+        labels: Labels,
+        given: Sequence[float] | None = None,
+        prices: PriceList | None = None,
+    ) -> None:
         self._principal, self._kind, self._labels = principal, kind, labels
+        self._given, self._prices = given, prices
         self._runs: dict[str, RunImport] = {}
         self._waiting_characters = 0
 
@@ -184,7 +216,9 @@ class FileImport:
         """Add the next event of the file; it belongs to the session of this name."""
         run = self._runs.get(name)
         if run is None:
-            run = self._runs[name] = RunImport(self._principal, self._kind, name, self._labels)
+            run = self._runs[name] = RunImport(
+                self._principal, self._kind, name, self._labels, self._given, self._prices
+            )
         before = run.waiting_characters
         run.add(event)
         self._waiting_characters += run.waiting_characters - before
@@ -204,13 +238,18 @@ class FileImport:
 
 
 def _import_batch(
-    principal: Principal, kind: str, labels: Labels, batch: list[EventRecord], stored: int
+    principal: Principal,
+    kind: str,
+    labels: Labels,
+    batch: list[EventRecord],
+    tokens: Mapping[int, _Tokens],
+    stored: int,
 ) -> int:
     """Store the events that follow the first `stored` of a session. Returns how many of them were new."""
     quarantine = Quarantine(id)
     while True:
         try:
-            return _fold(principal, kind, labels, batch, stored, quarantine)
+            return _fold(principal, kind, labels, batch, tokens, stored, quarantine)
         except EventEvaluationError as error:
             quarantine.add(error)
 
@@ -221,6 +260,7 @@ def _fold(
     kind: str,
     labels: Labels,
     batch: Sequence[EventRecord],
+    tokens: Mapping[int, _Tokens],
     stored: int,
     quarantine: Quarantine,
 ) -> int:
@@ -247,8 +287,18 @@ def _fold(
             )
             folding.fold(event)
         locked.events.store(batch)
+        _keep_tokens(session, {event.seq: tokens[id(event)] for event in batch if id(event) in tokens})
         session.evaluated_seq = session.last_seq
     return len(batch)
+
+
+def _keep_tokens(session: Session, tokens: Mapping[int, _Tokens]) -> None:
+    """Store the tokens of events by their numbers, so that a later price applies to them."""
+    if tokens:
+        amounts = zip(*tokens.values(), strict=True)
+        names = ("input_tokens", "cached_tokens", "cache_write_tokens", "output_tokens")
+        arrays = {name: [*values] for name, values in zip(names, amounts, strict=True)}
+        ImportedUsage.objects.create(session=session, first_seq=min(tokens), seqs=[*tokens], **arrays)
 
 
 @retry_conflicts
@@ -288,6 +338,18 @@ def priced(
         cached, written = usage.get("cached_tokens", 0), usage.get("cache_write_tokens", 0)
         cost = price.cost(tokens[0], cached, written, tokens[1])
     return event | {"usage": usage | {"cost_usd": cost}}
+
+
+def _tokens_of(event: ReportedEvent) -> _Tokens | None:
+    """Return the tokens of an event whose record has no cost."""
+    usage = event.get("usage")
+    if not usage or usage.get("cost_usd") is not None:
+        return None
+    amounts = (
+        usage["input_tokens"], usage.get("cached_tokens", 0), usage.get("cache_write_tokens", 0),
+        usage["output_tokens"],
+    )  # fmt: skip
+    return _Tokens(*(min(amount, MAX_INTEGER) for amount in amounts))
 
 
 def _valid_record(event: ReportedEvent, name: str) -> EventRecord | None:

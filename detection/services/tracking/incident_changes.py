@@ -16,6 +16,7 @@ from detection.models import (
     AlertEvent,
     Event,
     EventType,
+    ImportedLoopCalls,
     Incident,
     IncidentActivity,
     LimitNotice,
@@ -87,7 +88,7 @@ class IncidentChanges:
         self._notices.append(notice)
 
     def touch(self, incident: Incident, fields: Iterable[str]) -> None:
-        """Write these fields; those that people change (status, label, acknowledgement) are not overwritten."""
+        """Write these fields; those that people change (status, label) are not overwritten."""
         self._touched[incident.public_id] = incident
         self._fields.setdefault(incident.public_id, set()).update(fields)
 
@@ -144,6 +145,8 @@ class IncidentChanges:
                 incident.save(force_insert=True)
             else:
                 incident.save(update_fields=self._fields[incident.public_id])
+        if self._session.is_imported:
+            self._keep_counted_calls()
         IncidentActivity.objects.bulk_create(self._activity)
         audit.record_incidents(self._activity)
         if not self._is_past:
@@ -157,6 +160,14 @@ class IncidentChanges:
             self._unpriced_calls,
         ):  # fmt: skip
             pending.clear()
+
+    def _keep_counted_calls(self) -> None:
+        """Store which calls the costs are of: a later price changes those of imported ones."""
+        ImportedLoopCalls.objects.bulk_create(
+            ImportedLoopCalls(session=self._session, incident=self._touched[name], seqs=sorted(seqs))
+            for name, seqs in self._unpriced_calls.items()
+            if seqs
+        )
 
     def _save_notices(self) -> None:
         """Store new notices and their alert events. A limit has one notice, even if the budget is counted again."""
