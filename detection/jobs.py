@@ -12,6 +12,7 @@ from detection.background_publisher import BackgroundPublisher
 EVALUATE, SWEEP, HOUSEKEEPING = "detection.evaluate", "detection.sweep", "detection.housekeeping"
 JUDGE, CLOSE_APPROVALS = "detection.judge", "detection.close_approvals"
 WEEKLY_REPORTS = "detection.weekly_reports"
+SIGNAL = "detection.signal"
 SESSIONS_PER_TASK = 20
 """Sessions per task: enough to make sending cheap, few enough for several workers to share the work."""
 BROKER_TIMEOUT_SECONDS = 0.5

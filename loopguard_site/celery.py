@@ -15,6 +15,7 @@ app = Celery("loopguard")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["detection"])
 app.conf.beat_schedule = {
+    "signal": {"task": "detection.signal", "schedule": schedule(60.0), "options": {"expires": 60}},
     "sweep": {"task": "detection.sweep", "schedule": schedule(5.0), "options": {"expires": 5}},
     "close_approvals": {
         "task": "detection.close_approvals",

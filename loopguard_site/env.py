@@ -94,6 +94,10 @@ class Environment:
         The longest time to the response of a guard call, from the arrival of its body.
     looping_seconds
         How long after the newest call of its loop a session counts as looping now.
+    earlier_secret_keys
+        Keys that sessions of the console may still be signed with.
+    signal_url
+        What a worker asks each minute while LoopGuard works; empty for nothing.
     test_clock
         In the mode ``test``: a file with the time, in seconds since 1970, for everything that time is counted for;
         empty for the time of the machine.
@@ -121,6 +125,8 @@ class Environment:
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     guard_seconds: float = 1.5
     looping_seconds: int = 120
+    earlier_secret_keys: tuple[str, ...] = field(default=(), repr=False)
+    signal_url: str = field(default="", repr=False)
     test_clock: str = ""
 
 
@@ -149,7 +155,13 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     secret_key = env.get("LOOPGUARD_SECRET_KEY", "")
     if mode == "test":
         secret_key = secret_key or "only-for-tests-" + "x" * MIN_SECRET_LENGTH
-    _check_secret_key(secret_key, mode)
+    _check_secret_key("LOOPGUARD_SECRET_KEY", secret_key, mode)
+    earlier_keys = tuple(filter(None, env.get("LOOPGUARD_EARLIER_SECRET_KEYS", "").replace(",", " ").split()))
+    for earlier_key in earlier_keys:
+        _check_secret_key("Each of LOOPGUARD_EARLIER_SECRET_KEYS", earlier_key, mode)
+    signal_url = env.get("LOOPGUARD_SIGNAL_URL", "")
+    if signal_url:
+        _check_signal_url(signal_url)
     public_url = env.get("LOOPGUARD_URL", "http://127.0.0.1:8300").rstrip("/")
     live_url = env.get("LOOPGUARD_LIVE_URL", public_url).rstrip("/")
     for name, url in (("LOOPGUARD_URL", public_url), ("LOOPGUARD_LIVE_URL", live_url)):
@@ -182,6 +194,8 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
     return Environment(
         mode=mode,
         secret_key=secret_key,
+        earlier_secret_keys=earlier_keys,
+        signal_url=signal_url,
         database=database,
         owner_database=_owner_parameters(env.get(OWNER_VARIABLE, ""), database.get("USER")),
         redis_url=_redis_url(env.get("REDIS_URL", DEFAULT_REDIS_URL)),
@@ -436,15 +450,22 @@ def database_parameters(url: str, name: str = "DATABASE_URL") -> dict[str, objec
     }
 
 
-def _check_secret_key(secret_key: str, mode: str) -> None:
+def _check_signal_url(url: str) -> None:
+    parts = split_address(url)
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        # The address is not shown: its path is often the only secret of the receiver.
+        raise EnvironmentProblem("LOOPGUARD_SIGNAL_URL must be an http or https address without a user name.")
+
+
+def _check_secret_key(name: str, secret_key: str, mode: str) -> None:
     if len(secret_key) < MIN_SECRET_LENGTH:
         raise EnvironmentProblem(
-            f"LOOPGUARD_SECRET_KEY must be set to at least {MIN_SECRET_LENGTH} random characters "
+            f"{name} must be set to at least {MIN_SECRET_LENGTH} random characters "
             "(python3 -c 'import secrets; print(secrets.token_urlsafe(48))')."
         )
     if mode == "production" and _is_weak(secret_key):
         raise EnvironmentProblem(
-            "LOOPGUARD_SECRET_KEY must be random: this one is repetitive or an example from a document."
+            f"{name} must be random: this one is repetitive or an example from a document."
         )
 
 

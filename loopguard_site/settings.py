@@ -29,6 +29,8 @@ if JUDGE is not None:
     TOOL_LOOP_VALUES["judge_available"] = True
 
 SECRET_KEY = ENV.secret_key
+SECRET_KEY_FALLBACKS = [*ENV.earlier_secret_keys]
+SIGNAL_URL = ENV.signal_url
 DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url

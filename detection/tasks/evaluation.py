@@ -5,6 +5,7 @@ from __future__ import annotations
 from celery import shared_task
 
 from detection import jobs
+from detection.services.maintenance import outside_signal
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.projects import reports
 from detection.services.retention import retention
@@ -30,6 +31,12 @@ def housekeeping() -> None:
     """Run housekeeping."""
     retention.housekeeping()
     heartbeats.note("housekeeping")
+
+
+@shared_task(name=jobs.SIGNAL)
+def signal() -> None:
+    """Tell the operator's receiver that LoopGuard works."""
+    outside_signal.send()
 
 
 @shared_task(name=jobs.WEEKLY_REPORTS)

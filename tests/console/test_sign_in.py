@@ -139,3 +139,18 @@ def test_a_sign_in_redirects_to_any_address_of_this_site(client, wanted):
     make_member(make_project(), username="ana")
     answer = send(client, "ana", "right horse", next=wanted)
     assert (answer.status_code, answer["Location"]) == (302, {"²": "%C2%B2", "x:y": "/"}.get(wanted, wanted))
+
+
+def test_nobody_is_signed_out_while_the_secret_key_is_rotated(client, settings):
+    project = make_project()
+    make_member(project, username="ana")
+    send(client, "ana", "right horse")
+    away = Client()
+    send(away, "ana", "right horse")
+    now = f"/p/{project.slug}/now"
+    old, settings.SECRET_KEY = settings.SECRET_KEY, "another-key-" + "y" * 40
+    settings.SECRET_KEY_FALLBACKS = [old]
+    assert client.get(now).status_code == 200
+    settings.SECRET_KEY_FALLBACKS = []
+    assert client.get(now).status_code == 200
+    assert away.get(now).status_code == 302, "who was not here meanwhile signs in again"

@@ -144,3 +144,19 @@ def test_the_text_of_a_start_promises_what_the_settings_do(tmp_path, first_stop,
     assert promise in told
     assert curl_line("http://127.0.0.1:8300", "k", calls) in told
     assert f" {calls}; do curl" in told
+
+
+@pytest.mark.parametrize("keys", ["short", f"{secrets.token_hex(32)}, {'x' * 64}"])
+def test_earlier_secret_keys_have_to_be_random_too(keys):
+    with pytest.raises(env.EnvironmentProblem, match="LOOPGUARD_EARLIER_SECRET_KEYS must be"):
+        env.read(SAFE | {"LOOPGUARD_EARLIER_SECRET_KEYS": keys})
+
+
+@pytest.mark.parametrize(
+    "url", ["hc-ping.example/s3cret", "ftp://a.example", "https://a:b@c.example/", "https://a.example:0"]
+)
+def test_an_address_for_the_signal_that_cannot_be_asked_is_rejected_without_being_shown(url):
+    with pytest.raises(env.EnvironmentProblem) as problem:
+        env.read(SAFE | {"LOOPGUARD_SIGNAL_URL": url})
+    assert str(problem.value).startswith("LOOPGUARD_SIGNAL_URL must be")
+    assert "example" not in str(problem.value)

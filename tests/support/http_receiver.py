@@ -42,7 +42,7 @@ def receiving() -> Iterator[Receiver]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
             receiver.requests.append((self.path, headers, body))
             reply = receiver.replies.pop(0) if receiver.replies else Reply()
@@ -59,7 +59,7 @@ def receiving() -> Iterator[Receiver]:
             except OSError:
                 pass  # the sender has gone
 
-        do_PUT = do_POST  # noqa: N815
+        do_GET = do_PUT = do_POST  # noqa: N815
 
         def log_message(self, *_: object) -> None:
             pass
