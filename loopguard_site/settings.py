@@ -210,6 +210,7 @@ STYLE_SHEETS = [
     )
 ]  # fmt: skip
 CLIENT_WHEEL = layout.client_wheel()
+CLIENT_SOURCES = str(layout.ROOT / "clients" / "python")
 PROGRAM = layout.program_with_data()
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

@@ -22,7 +22,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from detection.console import kept_forms
 from detection.console.single_submission import once
-from detection.models import Membership, Project, Role
+from detection.models import Membership, Project, Role, Session
 from detection.services.accounts import second_factor
 from detection.services.audit import Actor
 from detection.services.projects import visits
@@ -34,6 +34,8 @@ MAX_PROJECTS = 50
 """Projects of a person that are offered, and whose held calls are announced."""
 LAST_PROJECT = "last_project"
 """The key of the session under which the slug of the project opened last is kept."""
+MAX_COMPARED_PROJECTS = 20
+"""Projects whose newest events are compared at a first sign-in; each costs a query by index."""
 
 
 class ProjectRequest(IdentifiedRequest):
@@ -162,14 +164,22 @@ def memberships(request: HttpRequest, current: int) -> list[Membership]:
 
 
 def last_opened(request: HttpRequest) -> Membership | None:
-    """Return the membership in the project opened last, or else in the first one, archived ones last."""
+    """Return the membership in the project opened last, or else in that with the newest event; archived ones last."""
     rows = (
         Membership.objects.filter(user_id=request.user.pk or 0)
         .select_related("project")
         .order_by(F("project__archived_at").asc(nulls_first=True), "project__name")
     )
     last = request.session.get(LAST_PROJECT)
-    return (rows.filter(project__slug=last).first() if last else None) or rows.first()
+    if last and (found := rows.filter(project__slug=last).first()) is not None:
+        return found
+    newest, found = None, rows.first()
+    for one in rows.filter(project__archived_at=None)[:MAX_COMPARED_PROJECTS]:
+        times = Session.objects.filter(project_id=one.project_id).order_by("-last_event_at")
+        at = times.values_list("last_event_at", flat=True).first()
+        if at is not None and (newest is None or at > newest):
+            newest, found = at, one
+    return found
 
 
 def lacks_second_factor(request: HttpRequest, project: Project) -> bool:

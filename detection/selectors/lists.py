@@ -382,6 +382,7 @@ STATISTICS: Final = ListSpec(
     newest="last_seen_at",
     sorts=(
         SortKey("incidents", "incidents", "number"),
+        SortKey("found", "loops_found", "number"),
         SortKey("name", "key", "text"),
         SortKey("checks", "checks", "number"),
         SortKey("blocked", "loop_calls_blocked", "number"),

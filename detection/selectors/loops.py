@@ -259,9 +259,9 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     agents, models = _names(incidents.filter(loop__in=ids))
     kinds = _kinds(incidents.filter(loop__in=ids))
     trends, later = _trends(project_id, ids), _postponements(project_id, ids)
-    touched = set(
-        LoopActivity.objects.filter(project_id=project_id, loop__in=ids).values_list("loop", flat=True)
-    )
+    acted = LoopActivity.objects.filter(project_id=project_id, loop__in=ids)
+    # What was undone did not happen.
+    touched = set(acted.filter(reverts=None, reverted_by=None).values_list("loop", flat=True))
     found = []
     for row in figures:
         if (loop := loops.get(row.id)) is None:

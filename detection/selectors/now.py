@@ -11,10 +11,10 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from detection import clock
-from detection.models import Approval, Incident, Session, SessionState
+from detection.models import Approval, Incident, Session, SessionState, StoppedByKind
 from detection.models.approvals import ApprovalState
 from detection.models.incidents import IS_LOOP
-from detection.models.session_state import looping_now_condition, state_condition
+from detection.models.session_state import STOP_STATES, looping_now_condition, state_condition
 
 MAX_SESSIONS = 200
 """Looping sessions that are looked at, the costliest ones; more fit no page. A judgement."""
@@ -23,7 +23,9 @@ RATE_SPAN = timedelta(minutes=5)
 CURVE_MINUTES = 60
 MAX_CURVE_INCIDENTS = 500
 """Incidents of the last hour whose calls are added up for the curve, the latest ones; a judgement."""
-SILENT_SHOWN = 5
+SILENT_SHOWN = STOPPED_SHOWN = 5
+STOPPED_WITHIN = timedelta(minutes=15)
+"""How long Now shows what has come of a person's stop; a judgement."""
 
 _RATE = """
 SELECT w.session_id, coalesce(sum(e.cost_usd), 0), count(*) FILTER (WHERE e.type = 'call')
@@ -81,6 +83,11 @@ class LoopingNow:
         return Counter(one.reach for one in self.sessions)
 
     @property
+    def to_stop(self) -> list[Session]:
+        """The sessions that nobody and nothing has stopped yet."""
+        return [one for one in self.sessions if not one.stopped_by_kind]
+
+    @property
     def agents(self) -> list[str]:
         """The agents, in the order of their sessions."""
         return [*dict.fromkeys(one.agent for one in self.sessions if one.agent)]
@@ -100,6 +107,8 @@ class Moment:
         The sessions that fell silent in a loop, the latest first, each with its latest incident.
     silent_count
         How many there are, counted up to `MAX_SESSIONS`.
+    stopped
+        The sessions that a person has just stopped, the latest stop first.
     running
         Sessions that call tools without a loop, counted up to `MAX_SESSIONS`; only where nothing loops.
     last
@@ -110,6 +119,7 @@ class Moment:
     sessions: int
     silent: list[tuple[Session, Incident | None]]
     silent_count: int
+    stopped: list[Session]
     running: int
     last: Incident | None
 
@@ -125,7 +135,7 @@ class Moment:
 
 
 def moment(project_id: int) -> Moment:
-    """Return what happens now in a project; seven bounded queries."""
+    """Return what happens now in a project; eight bounded queries."""
     now = clock.now()
     rows = Session.objects.filter(project_id=project_id)
     looping = [*rows.filter(looping_now_condition(now)).order_by("-cost_usd", "-pk")[:MAX_SESSIONS]]
@@ -134,11 +144,15 @@ def moment(project_id: int) -> Moment:
     incidents = _latest_incidents(project_id, [*looping, *silent])
     loops = _loops(project_id, looping, incidents, now)
     running = rows.filter(state_condition(SessionState.RUNNING, now)).order_by()
+    just_stopped = rows.filter(
+        state__in=STOP_STATES, stopped_by_kind=StoppedByKind.PERSON, stopped_at__gt=now - STOPPED_WITHIN
+    )
     return Moment(
         loops,
         len(looping),
         [(one, incidents.get(one.pk)) for one in silent],
         _bounded(silent_rows.order_by()),
+        [*just_stopped.order_by("-stopped_at", "-pk")[:STOPPED_SHOWN]],
         0 if loops else _bounded(running),
         None
         if loops

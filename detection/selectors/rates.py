@@ -194,9 +194,14 @@ def compare_rates(
     if interval is None or not differs:
         words = f"No difference can be seen in {fewest:,} call{'' if fewest == 1 else 's'}."
     else:
-        middle = "" if ratio is None else f"{_two_digits(ratio)} times, "
-        low, high = _two_digits(interval.low), _two_digits(interval.high)
-        words = f"{first} loops {middle}between {low} and {high} times as often as {second}."
+        # The one that loops more often is the subject: "half as often" is harder to read than "twice as often".
+        more, less, low, high, times = first, second, interval.low, interval.high, ratio
+        if interval.high < 1:
+            more, less, low = second, first, 1 / interval.high
+            high, times = (1 / value if value else 0 for value in (interval.low, ratio))
+        middle = f"about {_two_digits(times)} times as often as" if times else "more often than"
+        span = f"{_two_digits(low)} to {_two_digits(high)}" if high else f"at least {_two_digits(low)}"
+        words = f"{more} loops {middle} {less}, {span} times."
     return RateComparison(one, two, ratio, interval, differs, tools, words)
 
 

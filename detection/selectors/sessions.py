@@ -326,23 +326,24 @@ MESSAGE_CHARACTERS = 300
 
 @dataclass(frozen=True, slots=True)
 class MessageRow:
-    """The beginning of a message of the user; empty if contents are not stored."""
+    """The beginning of a message of the user or of the model; empty if contents are not stored."""
 
     seq: int
     text: str
+    is_of_model: bool = False
 
 
-def user_messages(session: Session, *, after_seq: int, up_to_seq: int, limit: int = 20) -> list[MessageRow]:
-    """List the newest messages of the user between two sequence numbers, oldest first. One query, by index."""
+def list_messages(session: Session, *, after_seq: int, up_to_seq: int, limit: int = 200) -> list[MessageRow]:
+    """List the newest messages of user and model between two sequence numbers, oldest first. One query, by index."""
     found = Event.objects.filter(
         session=session,
         type=EventType.MESSAGE,
-        role__in=("", MessageRole.USER),
+        role__in=("", MessageRole.USER, MessageRole.ASSISTANT),
         seq__gt=after_seq,
         seq__lte=up_to_seq,
     )
-    rows = found.order_by("-seq").values_list("seq", Left("content", MESSAGE_CHARACTERS))[:limit]
-    return [MessageRow(seq, text or "") for seq, text in reversed(rows)]
+    rows = found.order_by("-seq").values_list("seq", Left("content", MESSAGE_CHARACTERS), "role")[:limit]
+    return [MessageRow(seq, text or "", role == MessageRole.ASSISTANT) for seq, text, role in reversed(rows)]
 
 
 @dataclass(frozen=True, slots=True)

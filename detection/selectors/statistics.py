@@ -95,6 +95,11 @@ class Numbers:
     recovery: Annotated[float | None, Shown("Share of `recovered` among the two. Null if both are 0.")] = None
     # fmt: on
 
+    @property
+    def loops_found(self) -> int:
+        """Incidents that nobody labelled "not a loop"."""
+        return self.incidents - self.false_alarms
+
 
 @dataclass(frozen=True, slots=True)
 class AfterReaction:

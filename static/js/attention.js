@@ -17,11 +17,14 @@ const foldButton = panel?.querySelector("[data-fold]");
 const first = panel?.querySelector("[data-first]");
 const icon = document.querySelector("link[rel=icon]");
 const announcer = document.getElementById("announcer");
-const OPEN = "loopguard-held-open";
+const FOLDED = "loopguard-held-folded";
+const narrow = matchMedia("(max-width: 860px)");
+const tabBadge = document.querySelector("[data-held-badge]");
 const DOUBLE_CLICK_MS = 700;
 const ANNOUNCE_GAP_MS = 10_000;
 const announced = { at: 0, session: 0, incident: 0 };
-const state = { cameFrom: null };
+// On a phone, a bar that was folded once is a badge of Now from the next page on, until another call is held.
+const state = { cameFrom: null, isOpen: false, isFolded: sessionStorage.getItem(FOLDED) === "yes" };
 let soon = null;
 
 const cards = () => [...calls.querySelectorAll("[data-held]")];
@@ -51,6 +54,7 @@ function show({ badges, held, held_count: heldCount, closed }) {
 
 function showCount(held) {
   write(panel.querySelector("[data-held-count]"), held.text);
+  if (tabBadge) write(tabBadge.querySelector("b"), held.text);
   writeCount(held);
   const href = held.count ? icon.dataset.held : icon.dataset.calm;
   if (icon.getAttribute("href") !== href) icon.setAttribute("href", href);
@@ -81,6 +85,8 @@ function update(one) {
 }
 
 function arrive(fresh) {
+  sessionStorage.removeItem(FOLDED);
+  state.isFolded = false;
   const keys = document.documentElement.dataset.shortcuts !== "off" ? " Press h to answer." : "";
   const [newest] = fresh;
   const more = fresh.length > 1 ? ` and ${fresh.length - 1} more` : "";
@@ -112,18 +118,18 @@ function remove(card, words, successor) {
   else (next?.querySelector("summary") ?? state.cameFrom)?.focus();
 }
 
-const isOpen = () => sessionStorage.getItem(OPEN) === "yes";
-
 function settle(isLoading = false) {
   const all = cards();
   panel.hidden = all.length === 0;
-  if (panel.hidden) sessionStorage.removeItem(OPEN);
-  panel.classList.toggle("is-open", isOpen());
-  const isShown = document.body.dataset.page !== "held" || calls.querySelector("[data-elsewhere]");
-  if (all.length && isShown) document.documentElement.dataset.attention = isOpen() ? "open" : "bar";
+  if (panel.hidden) state.isOpen = false;
+  panel.classList.toggle("is-open", state.isOpen);
+  const isBadge = state.isFolded && narrow.matches && !state.isOpen;
+  const isShown = !isBadge && (document.body.dataset.page !== "held" || calls.querySelector("[data-elsewhere]"));
+  if (all.length && isShown) document.documentElement.dataset.attention = state.isOpen ? "open" : "bar";
   else delete document.documentElement.dataset.attention;
-  foldButton.setAttribute("aria-expanded", String(isOpen()));
-  write(foldButton, isOpen() ? "Hide" : calls.querySelector("form") ? "Answer" : "Show");
+  if (tabBadge) tabBadge.hidden = !(all.length && isBadge);
+  foldButton.setAttribute("aria-expanded", String(state.isOpen));
+  write(foldButton, state.isOpen ? "Hide" : calls.querySelector("form") ? "Answer" : "Show");
   if (all.length && all.every((card) => !card.open)) {
     all[0].open = true;
     if (!isLoading) all[0].followedAt = Date.now();
@@ -138,12 +144,13 @@ function tick() {
   if (now) writeClocks(now, () => soon());
   const [card] = cards();
   if (!card) return;
-  write(first, `first: ${card.querySelector("time").textContent}`);
+  const { elsewhere } = card.dataset;
+  write(first, `first: ${card.querySelector("time").textContent}${elsewhere ? ` in ${elsewhere}` : ""}`);
 }
 
 function open(isIt) {
-  if (isIt) sessionStorage.setItem(OPEN, "yes");
-  else sessionStorage.removeItem(OPEN);
+  if (state.isOpen && !isIt) sessionStorage.setItem(FOLDED, "yes");
+  state.isOpen = isIt;
   settle();
 }
 
@@ -182,6 +189,7 @@ async function answer(form, submitter) {
   const buttons = [...form.querySelectorAll("button")];
   const data = new FormData(form, submitter);
   for (const button of buttons) button.disabled = true;
+  card.dataset.answered = "yes"; // what is fetched meanwhile is no answer of somebody else
   let text = "";
   let isDone = false;
   let undo = {};
@@ -196,14 +204,16 @@ async function answer(form, submitter) {
   }
   toast(text, !isDone, undo.undo && (() => takeBack(form, undo)));
   if (isDone) {
-    card.dataset.answered = "yes";
     const hadFocus = card.contains(document.activeElement) || document.activeElement === document.body;
     const next = card.nextElementSibling ?? card.previousElementSibling;
     card.remove();
     settle();
     if (hadFocus) (next?.querySelector("summary") ?? state.cameFrom)?.focus();
     soon(0);
-  } else for (const button of buttons) button.disabled = false;
+  } else {
+    delete card.dataset.answered;
+    for (const button of buttons) button.disabled = false;
+  }
 }
 
 function count(hints) {
@@ -232,7 +242,7 @@ if (panel) {
     const { followedAt = 0 } = event.target.closest("[data-held]");
     if (Date.now() - followedAt > DOUBLE_CLICK_MS) answer(event.target, event.submitter);
   });
-  foldButton.addEventListener("click", () => open(!isOpen()));
+  foldButton.addEventListener("click", () => open(!state.isOpen));
   panel.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     event.stopPropagation();

@@ -82,16 +82,17 @@ function restore() {
   isRestoring = false;
 }
 
-/** What was rejected is edited: its error no longer applies, nor does that of the form once it was the last one. */
+/** What was rejected is edited: its error no longer applies, nor does that of the form once it was the last one; what
+ * stands below does not move. */
 function clearError({ form, name }) {
   const rejected = [...form.elements].filter((one) => one.name === name && one.ariaInvalid === "true");
   for (const one of rejected) {
     one.ariaInvalid = null;
     const place = one.closest(".setting") ?? one.parentElement;
-    for (const error of place.querySelectorAll(":scope > .field-error")) error.remove();
+    for (const error of place.querySelectorAll(":scope > .field-error")) error.style.visibility = "hidden";
   }
   if (rejected.length && !document.querySelector("main [aria-invalid=true]"))
-    for (const error of document.querySelectorAll("[data-form-error]")) error.remove();
+    for (const error of document.querySelectorAll("[data-form-error]")) error.style.visibility = "hidden";
 }
 
 function note(form, restored) {

@@ -104,8 +104,9 @@ def test_two_groups_are_compared(api):
     assert found["differs"] is True
     assert found["ratio"] == pytest.approx((8 / 40) / (1 / 204))
     assert found["ratio_interval"]["low"] > 1
-    assert found["words"].startswith("often loops 41 times, between ")
+    assert found["words"].startswith("often loops about 41 times as often as rarely, ")
     assert compared("rarely", "often")["ratio"] == pytest.approx(1 / found["ratio"])
+    assert compared("rarely", "often")["words"] == found["words"]
     found = compared("rarely", "new")
     assert (found["differs"], found["ratio"]) == (False, None)
     assert found["words"] == "No difference can be seen in 5 calls."

@@ -86,7 +86,7 @@ def test_two_models_are_compared_in_a_sentence(insights):
     compare.get_by_role("button", name="Compare").click()
     compare = page.get_by_role("region", name="Compare")
     expect(compare).to_contain_text(
-        re.compile(r"gpt-5-mini loops 16 times, between [\d.]+ and [\d.]+ times as often as gpt-5\.")
+        re.compile(r"gpt-5-mini loops about 16 times as often as gpt-5, [\d.]+ to [\d.]+ times\.")
     )
     expect(compare).to_contain_text("On 1 tool that both used")
     compare.get_by_role("link", name="Set a limit for gpt-5-mini").click()

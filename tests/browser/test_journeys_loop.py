@@ -103,7 +103,7 @@ def test_a_loop_is_stopped_from_its_page(walk, page, project):
     expect(page.locator("#loop-said")).to_contain_text("1 looping now")
     expect(page.get_by_text("It stops before its next call.")).to_be_visible()
     walk.click("button", "Stop session")
-    expect(page.locator(".toast")).to_contain_text("Stopping 1.")
+    expect(page.locator(".toast")).to_contain_text("burning stops before its next call.")
     expect(page.locator("#loop-runs .state")).to_contain_text("Stopping")
     assert Session.objects.get(external_id="burning").stopped_by_kind == "person"
     ask(project, "burning", 9, tool="get_order")

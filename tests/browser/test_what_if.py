@@ -32,7 +32,7 @@ def test_a_loop_is_fine_with_an_exception_that_was_tried_first(site, world, page
     expect(beside).to_contain_text("Waiting for a worker")
     worker.run_waiting(lambda: False)
     expect(beside).to_contain_text("Finished", timeout=10_000)
-    expect(beside).to_contain_text("1 loop lost")
+    expect(beside).to_contain_text("1 loop no longer found")
     expect(page.get_by_label("Note")).to_have_value("a mock")
     # A result of another form says so.
     outdated = beside.get_by_text("The form was changed after this replay.")

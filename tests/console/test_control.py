@@ -145,7 +145,7 @@ def test_a_run_that_continues_after_a_stop_is_called_stopped_nowhere(world, api,
         f"{world.base}/session/change", {"session": name, "reason": "enough"}, follow=True
     )
     assert (
-        "Stopping 1" in answer.content.decode()
+        "stops before its next call" in answer.content.decode()
         if reach == "can_stop"
         else "cannot be enforced" in answer.content.decode()
     )

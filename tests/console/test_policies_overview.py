@@ -100,7 +100,7 @@ def test_an_untouched_project_says_that_nothing_differs(world):
     client.force_login(make_member(empty, Role.VIEWER))
     words = text(client.get(f"/p/{empty.slug}/policies"))
     assert "Nothing differs: every value comes from the preset standard." in words
-    assert "No loop of the last 90 days is labelled." in words
+    assert "No label of the last 90 days counts towards a suggestion yet." in words
     assert "No exceptions." in words
 
 

@@ -444,7 +444,7 @@ def test_an_incident_of_a_cycle_names_its_pattern_and_how_often_the_ladder_react
     assert "comes 3 calls later at the earliest." in shown
     # The preset has rungs of its own for the ladder; the incident and the form of a policy name these.
     assert "They follow Reaction to cycles : 2 × warn, block, stop" in shown
-    assert "Rungs of the graduated ladder warn → warn → block → stop" in shown
+    assert "Steps of the graduated reaction warn → warn → block → stop" in shown
     assert "warn, then warn, then block, then stop" in text(
         world.client.get(f"{world.base}/policies/settings")
     )

@@ -22,7 +22,7 @@ def act(world, action, **given):
 
 def test_the_empty_page_tells_how_many_labels_are_missing(world):
     page = f"{world.base}/policies"
-    assert "No loop of the last 90 days is labelled." in text(world.client.get(page))
+    assert "No label of the last 90 days counts towards a suggestion yet." in text(world.client.get(page))
     polls(world, 2)
     shown = text(world.client.get(page))
     assert "2 loops of the last 90 days are labelled." in shown

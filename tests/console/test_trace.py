@@ -82,3 +82,53 @@ def test_a_project_without_contents_says_so(world):
     world.project.save()
     ask(world.project, "bare", 1, tool="read")
     assert "Stored without contents" in words(trace_of(world, "bare"))
+
+
+def test_what_the_model_says_stands_between_its_calls_and_splits_no_repetition(world):
+    events = []
+    for number in range(4):
+        events += [
+            EventRecord(type="message", session="talks", role="assistant", content=f"Trying again, {number}"),
+            EventRecord(
+                type="call", session="talks", call_id=f"c-{number}", tool="look", arguments='{"a": 1}'
+            ),
+            EventRecord(type="result", session="talks", call_id=f"c-{number}", content="same"),
+        ]
+    events.append(EventRecord(type="message", session="talks", role="assistant", content="That is all."))
+    report(world, events)
+    found = words(trace_of(world, "talks"))
+    assert "look ×4" in found
+    places = [found.index(f"Trying again, {number}") for number in range(4)]
+    assert places == sorted(places)
+    assert found.index("look ×4") < places[1] < found.index("That is all.")
+    assert "No text of the model" not in found
+
+
+def test_a_trace_without_texts_of_the_model_says_so(world):
+    assert "No text of the model: its integration sends none" in words(trace_of(world, "s-1"))
+
+
+def test_what_differs_from_the_result_before_stands_first_and_the_whole_beside_it(world):
+    for number, status in enumerate(("open", "open", "closed")):
+        report(
+            world,
+            [
+                EventRecord(
+                    type="call", session="d", call_id=f"c-{number}", tool="look", arguments='{"a": 1}'
+                ),
+                EventRecord(
+                    type="result",
+                    session="d",
+                    call_id=f"c-{number}",
+                    content=f'{{"id": 7, "status": "{status}"}}',
+                ),
+            ],
+        )
+    seqs = re.findall(r'data-seq="(\d+)"', trace_of(world, "d"))
+    page = world.client.get(f"{world.base}/sessions/d?call={seqs[2]}").content.decode()
+    assert re.search(r'<details[^>]*name="result"[^>]*open[^>]*>\s*<summary>Difference from call 2', page)
+    shown = words(page.partition("Difference from call 2")[2].partition("Whole")[0])
+    assert shown == "status open closed"
+    same = world.client.get(f"{world.base}/sessions/d?call={seqs[1]}").content.decode()
+    assert "The same as of call 1." in text(world.client.get(f"{world.base}/sessions/d?call={seqs[1]}"))
+    assert "Difference from" not in same

@@ -36,7 +36,7 @@ def test_the_form_of_a_policy_is_tried_shown_and_saved(world):
     words = text(shown)
     assert "What-if for agent researcher" in words
     assert "Detect repeats inherited → off" in words
-    assert re.search(r"1 loop lost|\d+ loops lost", words)
+    assert re.search(r"1 loop no longer found|\d+ loops no longer found", words)
     assert f"incidents/{world.incident.public_id}" in shown.content.decode()
     assert "Agreement with the record 1 of 1 recorded run found again" in words
     url = f"{answer['Location']}/save"
@@ -163,7 +163,7 @@ def test_what_is_lost_comes_first_and_each_day_has_both_policies(world):
     page = world.client.get(answer["Location"])
     words = text(page)
     first = words.index("You would no longer block or stop 1 loop")
-    assert first < words.index("lost") < words.index("How far to trust it")
+    assert first < words.index("no longer found") < words.index("How far to trust it")
     svg = re.search(
         r'<svg role="img" aria-label="(Loops blocked[^"]*)">(.*?)</svg>', page.content.decode(), re.DOTALL
     )

@@ -49,6 +49,8 @@ STATES = {
 }
 SILENCE_SPANS = (("1", "1 hour"), ("4", "4 hours"), ("24", "A day"), ("168", "A week"), ("720", "30 days"))
 PAGE_ROWS = 50
+SHOWN_FIELDS = ("address", "name")
+"""Fields of a new destination at which an error stands, so that no message repeats it."""
 
 
 @never_cache
@@ -162,7 +164,8 @@ def act(request: ProjectRequest) -> HttpResponse:
             return show(request, tab, edit_error=error)
         return show(request, tab, edit_error=error, edited=_edited(request, error))
     except ServiceError as error:
-        messages.error(request, error.detail)
+        if action != "create" or error.field not in SHOWN_FIELDS:
+            messages.error(request, error.detail)
         if action == "edit":
             return show(request, tab, edit_error=error, edited=_edited(request))
         return show(request, tab, given=request.POST, error=error) if error.field else _back(request, tab)

@@ -15,7 +15,14 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.console.alerting.alert_pages import create_destination, outcome_words, show, text_of, words_of
+from detection.console.alerting.alert_pages import (
+    SHOWN_FIELDS,
+    create_destination,
+    outcome_words,
+    show,
+    text_of,
+    words_of,
+)
 from detection.console.alerting.route_sentences import AT_LEAST, CUSTOM, EVENT_TYPES, WHEN, choice_of
 from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
@@ -95,7 +102,8 @@ def _with_new_destination(request: ProjectRequest, row: AlertRoute) -> HttpRespo
     try:
         made, secret = create_destination(request)
     except ServiceError as error:
-        messages.error(request, error.detail)
+        if error.field not in SHOWN_FIELDS:  # else it stands at its field
+            messages.error(request, error.detail)
         return show(request, "routes", given=request.POST, error=error)
     shows_secret(request, reverse("console:new_alert_route", args=[request.project.slug]))
     tested = notifications.send_test(request.project.pk, made.public_id, actor_of(request))

@@ -98,10 +98,10 @@ BOARDS: Final[Mapping[str, Board]] = {
         "Loop rate",
         "Loops found",
         "Loops",
-        lambda one: one.incidents - one.false_alarms,
+        lambda one: one.loops_found,
         _whole,
         "loops",
-        "-incidents",
+        "-found",
     ),
     "protection": Board(
         "Protection",

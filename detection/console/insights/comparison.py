@@ -19,6 +19,8 @@ from detection.selectors.statistics import By
 
 LIMIT: Final = "max_repeats"
 """The setting that *Set a limit for…* opens."""
+FEW_SHARED: Final = 0.5
+"""Below this share of the calls of one of them, those on shared tools say little of it; a judgement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,8 @@ def of_page(
     asked = request.GET.get("on", "")
     on = "" if by == "tool" else asked if asked in ("all", "shared") else "shared"
     compared = compare(on_shared_tools=on == "shared")
-    if on == "shared" and not asked and not compared.tools:
+    few = any(one.calls < FEW_SHARED * calls[one.key] for one in (compared.first, compared.second))
+    if on == "shared" and not asked and (few or not compared.tools):
         on, compared = "all", compare()
     one, two = compared.first, compared.second
     more_often = second if (two.loops_per_1000_calls or 0) > (one.loops_per_1000_calls or 0) else first

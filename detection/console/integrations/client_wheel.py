@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from django.conf import settings
 from django.http import FileResponse, Http404, HttpRequest
 from django.urls import reverse
@@ -26,7 +28,7 @@ def download(request: HttpRequest, name: str) -> FileResponse:
 
 
 def requirement() -> str:
-    """Return what pip installs: the address of the wheel or, in a checkout without a wheel, the folder."""
+    """Return what pip installs: the address of the wheel or, in a checkout without one, the folder of its sources."""
     if settings.CLIENT_WHEEL is None:
-        return "./clients/python"
+        return shlex.quote(settings.CLIENT_SOURCES)
     return f"{settings.PUBLIC_URL}{reverse('console:client_wheel', args=[settings.CLIENT_WHEEL.name])}"

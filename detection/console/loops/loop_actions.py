@@ -13,12 +13,13 @@ from django.utils import timezone
 
 from detection.console.access import ProjectRequest, actor_of, next_page
 from detection.console.accounts import preferences
+from detection.console.formatting import visible
 from detection.console.listing import Listing
 from detection.console.policies.policy_pages import expiry_of
 from detection.models import BulkAction, Loop
 from detection.selectors import loops as selector
 from detection.selectors.lists import LOOPS
-from detection.services.errors import Invalid, ServiceError
+from detection.services.errors import Invalid, NotFound, ServiceError
 from detection.services.exceptions import fine
 from detection.services.incidents import bulk_actions
 
@@ -74,13 +75,15 @@ def _act_on_named(request: ProjectRequest, action: str, option: str) -> None:
         _act_on_many(request, [found[one] for one in ids if one in found], action, option)
     elif ids:
         latest = fine.latest_activity(project_id)
-        outcome = fine.bulk(project_id, ids, action, actor, **_arguments_of(request, action, option))
+        arguments = _arguments_of(request, action, option)
+        saved = _exception_of(project_id, ids, arguments) if action == "fine" else ""
+        outcome = fine.bulk(project_id, ids, action, actor, **arguments)
         done = [public_id for public_id, code in outcome.items() if code == "done"]
         codes = [code for code in outcome.values() if code != "done"]
         touched = fine.changed_since(project_id, latest, done, actor.name)
         changed = [public_id for public_id in done if public_id in touched]
         undo = "" if action == "undo" else " ".join(changed)
-        _say(request, action, len(changed), undo, len(done) - len(changed))
+        _say(request, action, len(changed), undo, len(done) - len(changed), saved)
         _say_failed(request, dict.fromkeys(codes), len(codes))
     else:
         messages.error(request, "No loop was selected.")
@@ -135,10 +138,28 @@ def _report(request: ProjectRequest, done: BulkAction) -> None:
         _say_failed(request, done.failures, sum(done.failures.values()))
 
 
-def _say(request: ProjectRequest, action: str, count: int, undo: str, unchanged: int) -> None:
+def _exception_of(project_id: int, ids: list[str], arguments: Mapping[str, Any]) -> str:
+    """Return what will be saved with one loop that is fine, and until when."""
+    if len(ids) != 1 or arguments["where"] in ("", fine.RUN):
+        return ""
+    try:
+        found = fine.choices(project_id, ids[0], arguments["reason"], arguments.get("run", ""))
+    except NotFound:
+        return ""
+    option = next((one.option for one in found if one.where == arguments["where"]), None)
+    if option is None:
+        return ""
+    end = arguments["expires_at"]
+    until = f"until {end:%-d %b %Y}" if end is not None else "for good"
+    return f" {option.where}: {option.words[:1].lower()}{option.words[1:]}, {until}."
+
+
+def _say(
+    request: ProjectRequest, action: str, count: int, undo: str, unchanged: int, saved: str = ""
+) -> None:
     if count or unchanged:
         more = f", {unchanged:,} unchanged" if unchanged else ""
-        words = f"{count:,} loop{'' if count == 1 else 's'} {_WORDS[action]}{more}."
+        words = f"{count:,} loop{'' if count == 1 else 's'} {_WORDS[action]}{more}.{visible(saved) if count else ''}"
         # The names are part of the message, so Undo restores exactly these.
         messages.success(request, words, extra_tags=undo)
 

@@ -10,13 +10,14 @@ from django.shortcuts import render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from detection import clock
 from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.console.approvals import held_groups
 from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Line, line_of
 from detection.console.policies.policy_pages import changes_of
-from detection.console.sessions.session_rows import STOP_WORDS
+from detection.console.sessions.session_rows import STOP_WORDS, session_row
 from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACHES, WATCH_ONLY
 from detection.models import AuditEntry, Incident, Session
 from detection.selectors import now as selector
@@ -45,7 +46,7 @@ class Card:
     marks
         Reach and how many sessions have it, in words.
     button, effect
-        What the button of the card says, and what it will do.
+        What the button of the card says, and what it will do; the button is empty where a stop is asked of all.
     """
 
     loop: LoopingNow
@@ -73,6 +74,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "cards": [_card(one) for one in moment.loops],
         "held_cards": held_groups.cards((project.pk,), HELD_SHOWN),
         "silent": [(one, _title(incident)) for one, incident in moment.silent],
+        "stopped": [session_row(one, clock.now()) for one in moment.stopped],
         "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
         "last_title": _title(moment.last),
         "since": _since(request),
@@ -119,8 +121,15 @@ def _title(incident: Incident | None) -> str:
 
 
 def _card(one: LoopingNow) -> Card:
-    reaches = one.reaches
-    return Card(one, _title(one.incident), _marks(reaches), button_of(reaches), effect_of(reaches))
+    left = Counter(session.reach for session in one.to_stop)
+    asked = [session_row(session, clock.now()) for session in one.sessions if session.stopped_by_kind]
+    said = [f"{line.word}, {line.since_stop}." for line in asked[:1]]
+    if len(asked) > 1:
+        said = [f"A stop was requested of {len(asked):,}."]
+    effects = [*said, *([effect_of(left)] if left else [])]
+    return Card(
+        one, _title(one.incident), _marks(one.reaches), button_of(left) if left else "", " ".join(effects)
+    )
 
 
 def _marks(reaches: Counter[str]) -> list[tuple[str, str]]:

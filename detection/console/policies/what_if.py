@@ -195,6 +195,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "next_cursor": rows.next_cursor,
         "is_unavailable": not request.project.stores_payloads,
+        "fields": FIELDS.values(),
     }
     return render(request, "policies/what_ifs.html", context)
 

@@ -111,11 +111,12 @@ def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
 def _render(
     request: ProjectRequest, context: dict[str, object], error: ServiceError | None = None
 ) -> HttpResponse:
-    rows = Erasure.objects.filter(project_id=request.project.pk).order_by("-pk")[:MAX_SHOWN]
+    rows = [*Erasure.objects.filter(project_id=request.project.pk).order_by("-pk")[:MAX_SHOWN]]
     context |= {
         "error": error,
         "choices": (*ErasureOf.choices, (_CONTENTS, "Customer, by words in calls")),
         "rows": [(row, _removed(row)) for row in rows],
+        "is_waiting": any(row.state == "waiting" for row in rows),
     }
     return render(request, "projects/erasures.html", context, status=error.status if error else 200)
 

@@ -118,4 +118,6 @@ def _members(counts: SettingsOverview) -> str:
 def _erasures(counts: SettingsOverview) -> str:
     if counts.open_erasures:
         return f"{_number(counts.open_erasures, 'erasure')} in progress"
-    return f"Erase a session's or an agent's data; {_number(counts.erasures, 'receipt').lower()}"
+    return (
+        f"Erase a customer's, an agent's or a session's data; {_number(counts.erasures, 'receipt').lower()}"
+    )

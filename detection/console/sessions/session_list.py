@@ -113,7 +113,7 @@ def change(request: ProjectRequest) -> HttpResponse:
         known = [session.external_id for session in sessions]
         reason = request.POST.get("reason", "")[:300]
         reached = service.stop_many(request.project.pk, known, actor_of(request), reason)
-        messages.success(request, stop_sentence(reached))
+        messages.success(request, stop_sentence(reached, known[0] if len(known) == 1 else ""))
     return HttpResponseRedirect(next_page(request, reverse("console:sessions", args=[request.project.slug])))
 
 

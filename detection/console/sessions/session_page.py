@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from django.contrib import messages
 from django.http import Http404, HttpResponse, HttpResponseRedirect
@@ -107,6 +107,7 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "tree": session_family.lay_out(session),
         "session_url": permalinks.session_url(request.project.slug, session.external_id),
         "quarantined_count": session.quarantined_events.count(),
+        "loops_export_url": _incidents_export_url(request, session),
         "tools": selector.called_tools(session, limit=SHOWN_TOOLS + 1),
         "shown_tools": SHOWN_TOOLS,
     }
@@ -147,6 +148,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
     if tab == "trace":
         notes: list[MessageRow | CompactionRow] = [*compactions, *messages_]
         notes.sort(key=attrgetter("seq"))
+        context["has_model_texts"] = any(one.is_of_model for one in messages_)
         context["trace"] = trace.lay_out(calls, run.colours, notes, run.unmarked, shown_seq)
     if tab == "calls":
         lines = [_line(row, before, run.colours) for row, before in _with_previous(calls)]
@@ -159,6 +161,11 @@ def _incidents_url(request: ProjectRequest, session: Session) -> str:
         {"q": language.write([language.Term("session", (language.exact(session.external_id),))])}
     )
     return f"{reverse('console:loop_history', args=[request.project.slug])}?{query}"
+
+
+def _incidents_export_url(request: ProjectRequest, session: Session) -> str:
+    query = urlsplit(_incidents_url(request, session)).query
+    return f"{reverse('console:export_list', args=[request.project.slug, 'incidents'])}?{query}&format=csv"
 
 
 def _refreshed(run: Navigator) -> list[str]:
@@ -200,15 +207,15 @@ def _newest_incident(session: Session) -> Incident | None:
 def _between(
     session: Session, calls: Sequence[CallRow], *, is_first: bool
 ) -> tuple[list[CompactionRow], list[MessageRow]]:
-    """Return the compactions and the user's messages among the calls shown, and those up to the next call."""
+    """Return the compactions and the messages among the calls shown, and those up to the next call."""
     if not calls:
-        return [], selector.user_messages(session, after_seq=0, up_to_seq=session.last_seq)
+        return [], selector.list_messages(session, after_seq=0, up_to_seq=session.last_seq)
     following = selector.session_calls(session, after_seq=calls[-1].seq, limit=1).items
     last = following[0].seq if following else session.last_seq
     after = 0 if is_first else calls[0].seq
     return (
         selector.list_compactions(session, after_seq=after, up_to_seq=last),
-        selector.user_messages(session, after_seq=after, up_to_seq=last),
+        selector.list_messages(session, after_seq=after, up_to_seq=last),
     )
 
 
@@ -302,6 +309,8 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "chosen_seq": seq,
         "before": before,
         "changes": differences.between(before.arguments, shown.arguments) if before else (),
+        "result_changes": _result_changes(before, shown),
+        "has_same_result": _has_same_result(before, shown),
         "is_equal": before is not None and _are_identical(before, shown),
         "equal_before": same,
         "previous_seq": earlier[-1].seq if earlier else None,
@@ -315,6 +324,20 @@ def _call_context(session: Session, seq: int) -> dict[str, Any]:
         "skew": _skew(shown),
         "decided": _decided(session, shown),
     }
+
+
+def _result_changes(before: CallRow | None, shown: CallRow) -> tuple[differences.Difference, ...]:
+    """Return what differs between the results of two calls, if both are stored."""
+    if before is None or not before.result or not shown.result:
+        return ()
+    texts = before.result.content, shown.result.content
+    return () if None in texts else differences.between(*texts)
+
+
+def _has_same_result(before: CallRow | None, shown: CallRow) -> bool:
+    """Return whether two calls have the same stored result."""
+    results = [one.result.content for one in (before, shown) if one is not None and one.result]
+    return len(results) == 2 and results[0] is not None and results[0] == results[1]
 
 
 def _decided(session: Session, shown: CallRow) -> list[change_here.DecidedSetting]:
@@ -372,7 +395,7 @@ def act(request: ProjectRequest) -> HttpResponse:
     try:
         if action == "stop":
             stopped = service.stop(project.pk, name, actor, request.POST.get("reason", ""))
-            messages.success(request, stop_sentence({stopped.reach: 1}))
+            messages.success(request, stop_sentence({stopped.reach: 1}, stopped.external_id))
         elif action == "resume":
             service.resume(project.pk, name, actor)
             was_enforced = shown_state(session) != SessionState.STOP_UNENFORCED

@@ -50,6 +50,12 @@ STOP_WORDS = {
     ),
 }
 """By reach."""
+_STOP_SENTENCES = {
+    CAN_STOP: "{} stops before its next call.",
+    CAN_BLOCK: "The calls of {} are blocked from the next one on.",
+    WATCH_ONLY: "Stop of {} requested. It only reports its calls, so the stop cannot be enforced.",
+}
+"""By reach, after the click."""
 
 BEHIND_AFTER = timedelta(seconds=3)
 
@@ -132,8 +138,18 @@ def _since_stop(session: SessionRow | Session) -> str:
     return ", ".join(known) or "no call since"
 
 
-def stop_sentence(reached: Mapping[str, int]) -> str:
-    """Return what a stop of sessions does, for the message after it; `reached` counts them by reach."""
+def stop_sentence(reached: Mapping[str, int], name: str = "") -> str:
+    """Return what a stop of sessions does, for the message after it.
+
+    Parameters
+    ----------
+    reached
+        How many there are of each reach.
+    name
+        The session, if it is one.
+    """
+    if name and reached:
+        return _STOP_SENTENCES[next(iter(reached))].format(formatting.visible(name))
     stops, blocks, watched = (reached.get(one, 0) for one in (CAN_STOP, CAN_BLOCK, WATCH_ONLY))
     parts = [f"stopping {stops:,}"] if stops else []
     parts += [f"blocking the calls of {blocks:,}"] if blocks else []

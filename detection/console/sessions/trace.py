@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from itertools import groupby
-from typing import Final
+from typing import Final, Literal
 
 from detection.engine import durations
 from detection.models import call_flags
@@ -58,6 +58,8 @@ class TraceFold:
         What they have in common.
     is_open
         Whether it is open at first: it has the selected call, or repeats.
+    body
+        The calls, and between them what the model said.
     """
 
     words: str
@@ -70,15 +72,16 @@ class TraceFold:
     x: str
     width: str
     calls: tuple[TraceCall, ...]
+    body: tuple[TraceCall | TraceNote, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TraceNote:
-    """What is between the calls: a message of the user, or compactions."""
+    """What is between the calls: a message of the user, what the model said, or compactions."""
 
     seq: int
     text: str
-    is_message: bool
+    by: Literal["user", "model", ""]
 
 
 TraceLine = TraceCall | TraceFold | TraceNote
@@ -102,20 +105,23 @@ def lay_out(
     chosen_seq
         The selected call, whose fold is open; 0 for none.
     """
-    between = _notes(notes)
+    told = _notes(notes)
     if not calls:
-        return [*between]
+        return [*told]
+    between = [note for note in told if note.by != "model"]  # what the model says splits no repetition
     start = calls[0].received_at.timestamp()
     end = max((one.result or one).received_at.timestamp() for one in calls)
-    layout = _Layout(colours, unmarked, chosen_seq, start, max(end - start, 0.001))
+    texts = [note for note in told if note.by == "model"]
+    layout = _Layout(colours, unmarked, chosen_seq, start, max(end - start, 0.001), texts)
     lines: list[TraceLine] = []
     waiting = [*between]
     for _, group in groupby(calls, lambda call: sum(note.seq < call.seq for note in between)):
         part = [*group]
         while waiting and waiting[0].seq < part[0].seq:
+            lines.extend(layout.said_before(waiting[0].seq))
             lines.append(waiting.pop(0))
         lines.extend(layout.lines(part))
-    return [*lines, *waiting]
+    return [*lines, *sorted([*texts, *waiting], key=lambda note: note.seq)]
 
 
 def _notes(rows: Sequence[MessageRow | CompactionRow]) -> list[TraceNote]:
@@ -124,10 +130,14 @@ def _notes(rows: Sequence[MessageRow | CompactionRow]) -> list[TraceNote]:
     for is_message, group in groupby(rows, lambda row: isinstance(row, MessageRow)):
         part = [*group]
         if is_message:
-            notes += [TraceNote(row.seq, row.text, True) for row in part if isinstance(row, MessageRow)]
+            notes += [
+                TraceNote(row.seq, row.text, "model" if row.is_of_model else "user")
+                for row in part
+                if isinstance(row, MessageRow)
+            ]
         else:
             times = f" {len(part):,} times" if len(part) > 1 else ""
-            notes.append(TraceNote(part[0].seq, f"Context compacted{times}", False))
+            notes.append(TraceNote(part[0].seq, f"Context compacted{times}", ""))
     return notes
 
 
@@ -138,17 +148,30 @@ class _Layout:
     chosen_seq: int
     start: float
     seconds: float
+    texts: list[TraceNote]
+    """What the model said and no line has yet; lines take theirs away."""
+
+    def said_before(self, seq: int) -> Iterator[TraceNote]:
+        """Yield what the model said before an event, once."""
+        while self.texts and self.texts[0].seq < seq:
+            yield self.texts.pop(0)
 
     def lines(self, calls: Sequence[CallRow]) -> Iterator[TraceLine]:
         """Yield the lines of calls between two notes."""
         for key, group in groupby(calls, self._kind):
             part = [*group]
+            yield from self.said_before(part[0].seq)
             if key is None and len(part) >= STRETCH_CALLS:
                 yield self._fold(part, "", len(part), "nothing repeated")
             elif key and len(part) >= FOLDED_CALLS:
                 yield self._fold(part, part[0].tool, len(part), _results(part))
             else:
-                yield from map(self._line, part)
+                yield from self._body(part)
+
+    def _body(self, calls: Sequence[CallRow]) -> Iterator[TraceCall | TraceNote]:
+        for call in calls:
+            yield from self.said_before(call.seq)
+            yield self._line(call)
 
     def _kind(self, call: CallRow) -> str | None:
         """Return the key of a repeated call, None for a call that is made once and ran, empty for any other."""
@@ -181,6 +204,7 @@ class _Layout:
             x,
             width,
             tuple(map(self._line, calls)),
+            tuple(self._body(calls)),
         )
 
     def _bar(self, first: CallRow, last: CallRow) -> tuple[str, str]:

@@ -135,7 +135,7 @@ def figures_of(report: Report, now: Numbers, before: Numbers) -> ReportFacts:
     return {
         "id": report.public_id,
         "ends_at": report.ends_at.isoformat(),
-        "loops": now.incidents - now.false_alarms,
+        "loops": now.loops_found,
         "loop_cost_usd": now.loop_cost_usd,
         "loop_cost_usd_before": before.loop_cost_usd,
         "calls_blocked": now.loop_calls_blocked,
