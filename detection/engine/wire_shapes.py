@@ -23,10 +23,13 @@ Shape = Literal[
     "copilot",
     "opencode",
     "qwen_code",
+    "cursor",
+    "goose",
+    "openhands",
 ]
 SHAPES: Final[tuple[Shape, ...]] = (
     "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
-    "qwen_code",
+    "qwen_code", "cursor", "goose", "openhands",
 )  # fmt: skip
 Moment = Literal["before", "after"]
 Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
@@ -44,16 +47,19 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
     "copilot": ("run", "run_with_message", "replace", "ask", "replace"),
     "opencode": _CLIENT,
     "qwen_code": ("run", "run_with_message", "replace", "ask", "replace"),
+    "cursor": ("run", "run_with_message", "replace", "wait", "replace"),
+    "goose": ("run", "run", "replace", "wait", "replace"),
+    "openhands": ("run", "run", "replace", "wait", "replace"),
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
-`end` the run. MCP, Codex, Copilot CLI and Qwen Code cannot end a run from outside: there every further call is
-replaced.
+`end` the run. MCP, Codex, Copilot CLI, Qwen Code, Cursor, Goose and OpenHands cannot end a run from outside: there
+every further call is replaced. The models of Goose and OpenHands read nothing of a hook whose call runs.
 """
 
-WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli"))
+WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli", "cursor"))
 """Coding agents whose model reads the message of a call that runs only with the result."""
 
 NO_REASON: Final = "The call was not run."
@@ -236,6 +242,28 @@ def _opencode(action: Action, text: str, notice: str) -> dict[str, object]:
     return {**answer, "stop": True, "notice": notice} if action == "end" else {**answer, "stop": False}
 
 
+def _cursor_before(action: Action, text: str, _: str) -> dict[str, object]:
+    if action in ("run", "run_with_message"):
+        return {}
+    return {"permission": "deny", "user_message": text, "agent_message": text}
+
+
+def _cursor_after(_: Action, text: str, __: str) -> dict[str, object]:
+    return {"additional_context": text} if text else {}
+
+
+def _goose_before(action: Action, text: str, _: str) -> dict[str, object]:
+    return {"decision": "allow"} if action == "run" else {"decision": "block", "reason": text}
+
+
+def _openhands_before(action: Action, text: str, _: str) -> dict[str, object]:
+    return {} if action == "run" else {"decision": "deny", "reason": text}
+
+
+def _nothing(_: Action, __: str, ___: str) -> dict[str, object]:
+    return {}
+
+
 def _context(event: str, text: str) -> dict[str, object]:
     return {"hookSpecificOutput": {"hookEventName": event, "additionalContext": text}} if text else {}
 
@@ -248,5 +276,8 @@ _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "copilot": (_copilot_before, _copilot_after),
     "opencode": (_opencode, _opencode),
     "qwen_code": (_claude_code_before, _claude_code_after),
+    "cursor": (_cursor_before, _cursor_after),
+    "goose": (_goose_before, _nothing),
+    "openhands": (_openhands_before, _nothing),
 }
 """Per coding agent, the forms before and after a tool."""

@@ -65,6 +65,10 @@ HOSTS: Final[Mapping[str, Host]] = {
     for host in (
         Host("claude-code", "Claude Code", "claude_code", "~/.claude/settings.json"),
         Host("qwen-code", "Qwen Code", "qwen_code", "~/.qwen/settings.json"),
+        Host("droid", "Factory Droid", "claude_code", "~/.factory/settings.json"),
+        Host("cursor", "Cursor", "cursor", "~/.cursor/hooks.json"),
+        Host("goose", "Goose", "goose", "~/.agents/plugins/loopguard/hooks/hooks.json"),
+        Host("openhands", "OpenHands", "openhands", "~/.openhands/hooks.json"),
         Host("codex", "Codex CLI", "codex", "~/.codex/hooks.json"),
         Host("gemini-cli", "Gemini CLI", "gemini_cli", "~/.gemini/settings.json"),
         Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
@@ -108,9 +112,13 @@ def hook_settings(host: Host, url: str) -> dict[str, Any]:
             "version": 1,
             "hooks": {name: [{"type": "command", "bash": line}] for name, line in lines.items()},
         }
+    if host.name == "cursor":
+        return {"version": 1, "hooks": {name: [{"command": line}] for name, line in lines.items()}}
+    # A pattern of Goose is a regular expression; without one, a hook is for all tools.
+    all_tools = {} if host.name == "goose" else {"matcher": "*"}
     return {
         "hooks": {
-            name: [{"matcher": "*", "hooks": [{"type": "command", "command": line}]}]
+            name: [{**all_tools, "hooks": [{"type": "command", "command": line}]}]
             for name, line in lines.items()
         }
     }
@@ -281,7 +289,7 @@ def _answer(body: dict[str, Any]) -> str | None:
 
 def _prompt(body: dict[str, Any]) -> ReportedEvent:
     """Return the prompt of a hook. A host that repeats it gives the same id again; it then counts once."""
-    prompt, prompt_id = body.get("prompt"), _text(body, "prompt_id")
+    prompt, prompt_id = _first(body, "prompt"), _text(body, "prompt_id")
     content = prompt if isinstance(prompt, str) else _text_of_parts(prompt) or None
     said: ReportedEvent = {"type": "message", "content": content}
     if prompt_id:

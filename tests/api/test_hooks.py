@@ -39,10 +39,32 @@ BEFORE: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 PLUGINS = ("opencode", "kilo", "cline", "pi")
 BEFORE |= dict.fromkeys(PLUGINS, BEFORE["opencode"])
+BEFORE["droid"] = BEFORE["claude-code"] | {"tool_name": "Execute"}  # without ids of calls
+BEFORE["cursor"] = {
+    "conversation_id": "cu1", "generation_id": "g1", "model": "gpt-5", "cursor_version": "2.0.77",
+    "workspace_roots": ["/src"], "user_email": None, "transcript_path": None, "cwd": "/src",
+    "hook_event_name": "preToolUse", "tool_name": "Shell", "tool_input": {"command": "make test"},
+}  # fmt: skip
+BEFORE["goose"] = {
+    "event": "PreToolUse", "session_id": "20261128_1", "matcher_context": "developer__shell",
+    "tool_name": "developer__shell", "tool_input": {"command": "make test"}, "working_dir": "/src",
+}  # fmt: skip
+BEFORE["openhands"] = {
+    "event_type": "PreToolUse", "session_id": "oh1", "tool_name": "terminal", "tool_input": {"command": "make test"},
+    "tool_output": None, "message": None, "working_dir": "/src", "metadata": {},
+}  # fmt: skip
 BEFORE["qwen-code"] = BEFORE["claude-code"] | {"tool_name": "run_shell_command"}
 AFTER_NAMES = {"gemini-cli": "AfterTool"} | dict.fromkeys(PLUGINS, "tool.execute.after")
-WITH_IDS = ("claude-code", "codex", "qwen-code", *PLUGINS)
-ASKING = ("claude-code", "copilot", "qwen-code")
+WITH_IDS = ("claude-code", "codex", "qwen-code", "cursor", *PLUGINS)
+ASKING = ("claude-code", "copilot", "qwen-code", "droid")
+
+
+SILENT = ("goose", "openhands")
+"""Their models read nothing of a hook whose call runs."""
+
+
+def session_of(host):
+    return BEFORE[host].get("session_id") or BEFORE[host]["conversation_id"]
 
 
 class HookedAgent:
@@ -70,8 +92,10 @@ class HookedAgent:
 def is_denied(host, answer):
     if host in PLUGINS:
         return not answer["run"]
-    if host == "gemini-cli":
-        return answer.get("decision") == "deny"
+    if host == "cursor":
+        return answer.get("permission") == "deny"
+    if host in ("gemini-cli", "openhands", "goose"):
+        return answer.get("decision") == ("block" if host == "goose" else "deny")
     return (answer.get("hookSpecificOutput") or answer).get("permissionDecision") == "deny"
 
 
@@ -85,7 +109,7 @@ def test_three_of_ten_identical_calls_run_and_the_incident_names_the_agent(host,
             agent.after()
     assert runs == 3
     session, incident = Session.objects.get(), Incident.objects.get()
-    assert session.external_id == BEFORE[host]["session_id"]
+    assert session.external_id == session_of(host)
     assert (session.agent, incident.tool) == (host, BEFORE[host]["tool_name"])
     assert Event.objects.filter(type="call").count() == 10
     assert Event.objects.filter(type="result").count() == 3
@@ -116,7 +140,7 @@ def test_different_calls_are_left_alone(host, api):
     assert not Incident.objects.exists()
 
 
-@pytest.mark.parametrize("host", BEFORE)
+@pytest.mark.parametrize("host", [host for host in BEFORE if host not in SILENT])
 def test_the_model_reads_a_warning_before_or_with_the_result(host, api):
     api.put("/overrides", {"values": {"mode": "warn"}})
     agent = HookedAgent(api, host)
@@ -192,7 +216,7 @@ def test_answers_with_work_in_between_are_no_incident(api, host, body, field):
     for number in range(6):
         agent.before(tool_input={"command": f"cat part-{number}.txt"})
         agent.after(response=f"text {number}")
-        session = {"session_id": BEFORE[host]["session_id"]}
+        session = {"session_id": session_of(host)}
         agent.send({**session, **body, field: "The next part is done."})
         evaluate_all()
     assert Event.objects.filter(type="message", role="assistant").count() == 6
@@ -295,6 +319,60 @@ def test_a_host_that_was_killed_in_a_call_is_guarded_when_it_continues(host, api
             runs += 1
             agent.after()
     assert runs == 2
+
+
+CURSOR = {name: value for name, value in BEFORE["cursor"].items() if not name.startswith(("hook", "tool"))}
+OF_CALL: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "droid": (
+        BEFORE["droid"] | {"hook_event_name": "UserPromptSubmit", "prompt": "Fix the tests."},
+        BEFORE["droid"],
+        BEFORE["droid"] | {"hook_event_name": "PostToolUse", "tool_response": "2 failed"},
+        {"session_id": "5d1c", "hook_event_name": "SessionEnd", "reason": "other", "message_count": 22},
+    ),
+    "cursor": (
+        CURSOR | {"hook_event_name": "beforeSubmitPrompt", "prompt": "Fix the tests.", "attachments": []},
+        BEFORE["cursor"] | {"tool_use_id": "#", "agent_message": "Running the tests"},
+        BEFORE["cursor"] | {
+            "hook_event_name": "postToolUse", "tool_use_id": "#", "tool_output": "2 failed", "duration": 31,
+        },
+        CURSOR | {"hook_event_name": "sessionEnd", "session_id": "cu1", "reason": "completed"},
+    ),
+    "goose": (
+        {"event": "UserPromptSubmit", "session_id": "20261128_1", "message": "Fix the tests."},
+        BEFORE["goose"] | {"tool_call_id": "#"},
+        BEFORE["goose"] | {"event": "PostToolUse", "tool_call_id": "#"},
+        {"event": "SessionEnd", "session_id": "20261128_1"},
+    ),
+    "openhands": (
+        BEFORE["openhands"] | {"event_type": "UserPromptSubmit", "tool_name": None, "message": "Fix the tests."},
+        BEFORE["openhands"],
+        BEFORE["openhands"] | {"event_type": "PostToolUse", "tool_output": "2 failed"},
+        {"event_type": "SessionEnd", "session_id": "oh1", "working_dir": "/src", "metadata": {}},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("host", OF_CALL)
+def test_a_run_in_the_bodies_of_a_host_is_stopped_and_complete(host, api):
+    prompt, before, after, end = OF_CALL[host]
+    agent = HookedAgent(api, host)
+    agent.send(prompt)
+    runs = 0
+    for number in range(10):
+        ids = {name: f"call_{number}" for name, value in before.items() if value == "#"}
+        if not is_denied(host, agent.send(before | ids)):
+            runs += 1
+            agent.send(after | ids)
+    agent.send(end)
+    assert runs == 3
+    session = Session.objects.get()
+    assert session.external_id == session_of(host)
+    events = Event.objects.order_by("seq")
+    kinds = [*events.values_list("type", flat=True)]
+    assert (kinds[0], kinds.count("call"), kinds.count("result"), kinds[-1]) == ("message", 10, 3, "end")
+    assert events[0].content == "Fix the tests."
+    told = {*events.filter(type="result").values_list("content", flat=True)}
+    assert told == ({None} if host == "goose" else {"2 failed"}), "Goose sends no results"
 
 
 def test_bodies_of_copilot_in_camel_case_are_read_although_they_name_no_event(api):

@@ -29,6 +29,10 @@ def reach(api, session):
         ("cline", "can_stop"),
         ("pi", "can_stop"),
         ("qwen-code", "can_block"),
+        ("droid", "can_stop"),
+        ("cursor", "can_block"),
+        ("goose", "can_block"),
+        ("openhands", "can_block"),
     ],
 )
 def test_the_hooks_of_a_host_reach_as_far_as_its_stop(api, host, expected):

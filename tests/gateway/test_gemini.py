@@ -190,7 +190,7 @@ def test_calls_with_ids_of_the_client_count_once(world: World, is_stream, is_sig
     def script(asked):
         answer = answered(asked, "gemini", "Let me see.", [call()])
         if not is_signed:
-            answer.parts = [bytes(one).replace(b"thoughtSignature", b"other") for one in answer.parts]
+            answer.parts = [answer.body.replace(b"thoughtSignature", b"other")]
         return answer
 
     world.model.script = script

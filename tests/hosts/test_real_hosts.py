@@ -125,6 +125,17 @@ def qwen_code(place, program, upstream):
     )  # fmt: skip
 
 
+def droid(place, program, upstream):
+    model = {
+        "model": "gpt-5", "displayName": "fake", "baseUrl": f"{upstream}/v1", "apiKey": "x",
+        "provider": "generic-chat-completion-api", "maxOutputTokens": 4_000,
+    }  # fmt: skip
+    place.set_hooks("droid", customModels=[model])
+    return place.start(
+        [program, "exec", "--skip-permissions-unsafe", "-m", "custom:gpt-5", PROMPT], FACTORY_API_KEY="fk-x"
+    )
+
+
 PROGRAMS = {
     "claude-code": ("claude", claude_code),
     "codex": ("codex", codex),
@@ -135,9 +146,10 @@ PROGRAMS = {
     "cline": ("cline", cline),
     "pi": ("pi", pi),
     "qwen-code": ("qwen", qwen_code),
+    "droid": ("droid", droid),
 }
 ENDED = ("claude-code", "opencode", "kilo", "pi")
-"""Hosts whose run the stop of LoopGuard ends; Gemini CLI and Cline have ended it before: see the cycle."""
+"""Hosts that show whose stop has ended the run. Factory Droid shows nothing; Gemini CLI and Cline have ended it before: see the cycle."""
 TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
@@ -201,7 +213,7 @@ def proxy(live_server):
 @pytest.mark.parametrize(
     ("host", "by_command"),
     [
-        *itertools.product(["claude-code", "codex", "copilot"], [True, False]),
+        *itertools.product(["claude-code", "codex", "copilot", "droid"], [True, False]),
         ("opencode", True),  # plugins, which only the command writes
         ("kilo", True),
         ("cline", True),

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 Json = dict[str, Any]
-SHELLS = ("bash", "run_shell_command", "run_commands")
+SHELLS = ("bash", "run_shell_command", "run_commands", "Execute")
 """What the hosts that ask for chat completions call their shell."""
 
 

@@ -37,7 +37,7 @@ def result(host, response):
 
 def moment(host, name):
     more = {"agent_id": "a-1", "last_assistant_message": "done"}
-    if name.lower().startswith(("userprompt", "beforeagent", "chat")):
+    if name.lower().startswith(("userprompt", "beforeagent", "beforesubmit", "chat")):
         more = {"prompt": "hello"}
     return hook(host, {"hook_event_name": name}, **more).moment
 
@@ -83,6 +83,8 @@ def said(host, field, body):
             if hook(host, own, hook_event_name="UserPromptSubmit", prompt="x").moment == "prompt"
             else "X"
         )
+    if field == "prompt":
+        return hook(host, own, hook_event_name="UserPromptSubmit").events[0]["content"]
     assert field == "prompt_id"
     return "X" if "id" in hook(host, own, hook_event_name="UserPromptSubmit", prompt="x").events[0] else None
 

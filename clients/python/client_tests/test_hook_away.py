@@ -66,6 +66,10 @@ class Installed:
         )  # fmt: skip
 
 
+ON_STDERR = ("copilot", "cursor", "goose", "openhands")
+"""Hosts that take no message for the person from a hook."""
+
+
 def told(done: subprocess.CompletedProcess[str]) -> str:
     return str(json.loads(done.stdout)["systemMessage"])
 
@@ -115,7 +119,7 @@ def test_while_answers_are_late_a_hook_that_fails_closed_denies_at_once(proxy):
         ("fail", "answered with the status 500"),
     ],
 )
-@pytest.mark.parametrize("name", [name for name in HOSTS if name != "copilot"])
+@pytest.mark.parametrize("name", [name for name in HOSTS if name not in ON_STDERR])
 def test_the_person_is_told_once_per_session(proxy, name, mode, reason):
     host = Installed(name)
     proxy.mode = mode
@@ -134,10 +138,11 @@ def test_a_key_that_is_not_accepted_is_named(proxy, server):
     assert server.key[:-4] not in told(claude.run(session="s-2"))
 
 
-def test_copilot_has_only_standard_error(proxy):
-    copilot = Installed("copilot")
+@pytest.mark.parametrize("name", ON_STDERR)
+def test_these_hosts_have_only_standard_error(proxy, name):
+    host = Installed(name)
     proxy.mode = "refuse"
-    first, second = copilot.run(), copilot.run()
+    first, second = host.run(), host.run()
     assert ("LoopGuard" in first.stderr, first.stdout, second.stderr) == (True, "", "")
 
 

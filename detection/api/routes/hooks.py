@@ -33,7 +33,19 @@ router = Router(tags=["agents"])
 FORM = "application/x-www-form-urlencoded"
 _auth = ApiKeyAuth(KeyScope.GUARD, (JSON, FORM), attempt="hooks", cuts=True)
 HostName = Literal[
-    "claude-code", "codex", "gemini-cli", "copilot", "opencode", "kilo", "qwen-code", "cline", "pi"
+    "claude-code",
+    "codex",
+    "gemini-cli",
+    "copilot",
+    "opencode",
+    "kilo",
+    "qwen-code",
+    "cline",
+    "pi",
+    "droid",
+    "cursor",
+    "goose",
+    "openhands",
 ]
 
 

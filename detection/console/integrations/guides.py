@@ -21,6 +21,7 @@ _HELD_BY_OPERATOR: Final = (
     "A held call does not run, and the model reads that an operator has been asked. The decision applies when the "
     "same call is made again. The settings below wait up to 45 s for it."
 )
+_DENIED_WHILE_HELD: Final = "A held call is denied. Once an operator has allowed it, the same call runs."
 _ENDS: Final = "A stop ends the run."
 _DENIES: Final = (
     "A hook cannot end a run of {title}: after a stop, every further call is blocked, and the model is asked until it "
@@ -245,6 +246,10 @@ _AGENTS: Final = (
     ),
     _host("pi", "Pi", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
     _host("qwen-code", "Qw", held=_HELD_BY_USER, stop=_DENIES),
+    _host("droid", "FD", held=_HELD_BY_USER, stop=_ENDS),
+    _host("cursor", "Cu", held=_DENIED_WHILE_HELD, stop=_DENIES),
+    _host("goose", "Go", held=_HELD_BY_OPERATOR, stop=_DENIES),
+    _host("openhands", "OH", held=_HELD_BY_OPERATOR, stop=_DENIES),
 )
 _PYTHON: Final = (
     _adapter(

@@ -59,6 +59,9 @@ SHAPE_WORDS = {
     "copilot": "Copilot CLI hook",
     "opencode": "OpenCode plugin",
     "qwen_code": "Qwen Code hook",
+    "cursor": "Cursor hook",
+    "goose": "Goose hook",
+    "openhands": "OpenHands hook",
 }
 
 

@@ -40,7 +40,7 @@ request() {
 # Name the session by the characters that a name of a file may have.
 session() {
   name=other
-  for field in session_id sessionId; do
+  for field in session_id sessionId conversation_id; do
     case $body in
       *"\"$field\""*) name=${body#*"\"$field\""} name=${name#*\"} name=${name%%\"*} && break ;;
     esac
@@ -77,7 +77,7 @@ unguarded() {
   at_end
   case $host:$CLAUDE_CODE_ENTRYPOINT in
     claude-code:sdk-*) ;; # shows nothing before the end
-    copilot:*) echo "$text" >&2 ;;
+    copilot:* | cursor:* | goose:* | openhands:*) echo "$text" >&2 ;; # they take no `systemMessage`
     *) printf '{"systemMessage":"%s"}' "$text" ;;
   esac
   exit 0

@@ -10,8 +10,8 @@ commands. Each has
   `XDG_CONFIG_HOME`;
 - `file` and `project_file`: the file in that folder, and in the folder of a project;
 - `script`: of a plugin, the file that follows `plugin.js` in it;
-- of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `version`, `is_own_file`, `waits`,
-  `shared_files`;
+- of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `matcher`, `version`, `is_own_file`,
+  `waits`, `shared_files`;
 - `next_step`: what a person has to do after the installation.
 
 Does not belong here: files (`settings_files`), and what the server makes of a hook.
@@ -106,7 +106,9 @@ class Host:
     handler : mapping
         What a hook is set to; `@COMMAND@`, `@SECONDS@` and `@MILLISECONDS@` stand for its command and its time.
     nested : bool
-        Whether handlers are in groups, `{"hooks": [handler]}`, those of tools with a pattern of tools.
+        Whether handlers are in groups, `{"hooks": [handler]}`.
+    matcher : str
+        The pattern of tools in groups of hooks of tools; empty for none.
     version : int or None
         The version that the file has to name.
     is_own_file : bool
@@ -129,6 +131,7 @@ class Host:
     other_hooks: Sequence[str]
     handler: Mapping[str, str]
     nested: bool = False
+    matcher: str = ""
     version: int | None = None
     is_own_file: bool = False
     waits: bool = False
@@ -191,7 +194,8 @@ class Host:
         for hook, handler in self.handlers(url, fail_closed=fail_closed).items():
             entry: dict[str, Any] = handler
             if self.nested:
-                entry = {**({"matcher": "*"} if "Tool" in hook else {}), "hooks": [handler]}
+                pattern = {"matcher": self.matcher} if self.matcher and "Tool" in hook else {}
+                entry = {**pattern, "hooks": [handler]}
             hooks[hook] = [*(hooks.get(hook) or []), entry]
         changed["hooks"] = hooks
         return changed if self.version is None else {"version": self.version, **changed}
