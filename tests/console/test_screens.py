@@ -667,10 +667,10 @@ def test_a_sample_loop_is_marked_as_demo_and_removed_in_one_click(world):
 def test_the_audit_shows_actor_and_action_with_before_and_after(world):
     form = {"action": "done", "ids": world.incident.loop.public_id}
     world.client.post(f"{world.base}/loops/act", form)
-    shown = text(world.client.get(f"{world.base}/audit?q=action:incident.*"))
+    shown = text(world.client.get(f"{world.base}/audit?q=action:loop.*"))
     assert world.user.get_username() in shown
-    assert "incident.resolved" in shown
-    assert "open → resolved" in shown
+    assert "loop.done" in shown
+    assert "Done at: – → " in shown
     world.client.post(f"{world.base}/loops/act", {**form, "action": "fine", "reason": "poll"})
     assert "Label: – → Not a loop" in text(world.client.get(f"{world.base}/audit"))
 

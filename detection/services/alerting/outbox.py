@@ -19,7 +19,7 @@ from detection.models import (
     IncidentActivity,
     JudgeCall,
     LimitNotice,
-    Loop,
+    LoopActivity,
     Notification,
     NotificationState,
     OutboxState,
@@ -37,34 +37,33 @@ _TYPE_OF_ACTION = {
     "reopened": "reopened",
 }
 CALLS_FOR_ATTENTION = ("opened", "returned", "reopened", "escalated")
+_OF_ONE_RUN = {"fine_run": "fine", "confirmed_run": "confirmed"}
 _TYPE_OF_VERB = {
     **{one: one for one in ("assigned", "done", "later", "fine", "confirmed", "reopened", "undone")},
-    "fine_run": "fine",
-    "confirmed_run": "confirmed",
+    **_OF_ONE_RUN,
     "label_removed": "reopened",
 }
 
 
-def record_verb(loop: Loop, action: str, actor: str, note: str = "") -> None:
-    """Record what a person did with a loop; must run inside the transaction of the change. Two queries.
+def record_verb(change: LoopActivity) -> None:
+    """Record what a person did with a loop, once its incidents are changed; must run in a transaction with the last.
 
-    The facts are those of its newest incident. A loop that is recorded only has no event.
-
-    Parameters
-    ----------
-    action
-        As in the activity of the loop; others than the verbs, such as a comment, are ignored.
+    The facts are those of its newest incident, or of the one that the verb is about. A loop that is recorded only has
+    no event, and neither has what is no verb, such as a comment. Two queries.
     """
-    if action in _TYPE_OF_VERB:
-        newest = loop.incidents.select_related("session").order_by("-last_seen_at", "-pk").first()
-        if newest is not None and not newest.is_recorded_only:
-            AlertEvent.objects.create(
-                project_id=loop.project_id,
-                incident=newest,
-                type=_TYPE_OF_VERB[action],
-                actor=actor[:150],
-                facts=event_facts.incident_facts(newest, note),
-            )
+    action = change.action.partition(":")[0]
+    if action not in _TYPE_OF_VERB:
+        return
+    rows = change.loop.incidents.select_related("session").order_by("-last_seen_at", "-pk")
+    newest = (rows.filter(pk=change.last_incident) if action in _OF_ONE_RUN else rows).first()
+    if newest is not None and not newest.is_recorded_only:
+        AlertEvent.objects.create(
+            project_id=change.project_id,
+            incident=newest,
+            type=_TYPE_OF_VERB[action],
+            actor=change.actor,
+            facts=event_facts.incident_facts(newest, change.note),
+        )
 
 
 def record_activity(rows: Iterable[IncidentActivity]) -> list[AlertEvent]:

@@ -11,11 +11,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
+from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
 from detection.models import Incident, LoopActivity
 from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReason
+from detection.services.alerting import outbox
 from detection.services.errors import ServiceError
 from detection.services.incidents import triage
 
@@ -76,16 +78,19 @@ def carry_out(change: LoopActivity, seconds: float = IN_REQUEST_SECONDS) -> None
         is_over = is_done or time.monotonic() > until
         change.claimed_until = None if is_over else claim()
         change.finished_at = timezone.now() if is_done else None
-        saved = (
-            _itself(change)
-            .filter(finished_at=None)
-            .update(
-                done_up_to=change.done_up_to,
-                changed=change.changed,
-                claimed_until=change.claimed_until,
-                finished_at=change.finished_at,
+        with transaction.atomic():
+            saved = (
+                _itself(change)
+                .filter(finished_at=None)
+                .update(
+                    done_up_to=change.done_up_to,
+                    changed=change.changed,
+                    claimed_until=change.claimed_until,
+                    finished_at=change.finished_at,
+                )
             )
-        )
+            if saved and is_done:
+                outbox.record_verb(change)
         if is_over or not saved:  # an undo ends the change that it reverts
             return
 

@@ -67,9 +67,11 @@ def _change(
 
 
 def _record(loop: Loop, actor: Actor, action: str, note: str, **more: Any) -> LoopActivity:
-    """Record an action in the activity, the audit and the outbox."""
-    outbox.record_verb(loop, action.partition(":")[0], actor.name, note)
-    return loop_activity.record(loop, actor, action, note, **more)
+    """Record an action in the activity and the audit, and in the outbox unless it is carried out in steps first."""
+    change = loop_activity.record(loop, actor, action, note, **more)
+    if not change.last_incident:
+        outbox.record_verb(change)
+    return change
 
 
 def _checked_note(note: str, *, required: bool = False) -> str:
@@ -153,7 +155,7 @@ def reopen(project_id: int, public_id: str, actor: Actor, *, seconds: float = IN
     """
     with _locked(project_id, public_id) as loop:
         if postponing.bring_back(loop, actor) is not None:
-            outbox.record_verb(loop, "reopened", actor.name)
+            outbox.record_verb(loop.activity.order_by("-pk")[0])
             return loop
     return _sweep(
         project_id, public_id, actor, "label_removed", "", {"label": IncidentLabel.NONE.value}, seconds

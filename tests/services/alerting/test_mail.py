@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from detection.models import DeliveryAttempt, Notification
-from detection.services.alerting import destinations, notifications, notifiers, outbox
+from detection.services.alerting import destinations, notifications, notifiers
 from detection.services.errors import Invalid
 from detection.services.incidents import loop_triage
 from detection.services.outgoing_http import AddressNotAllowed, Unreachable
@@ -63,7 +63,7 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
 def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):
     make_route(project, mail_to(project, mailbox))
     incident = make_incident(project, tool=EVIL[:128], agent=EVIL[:128], session_name=EVIL)
-    outbox.record_verb(incident.loop, "later", EVIL, EVIL)
+    note_event(incident, "later", EVIL, EVIL)
     loop_triage.done(project.pk, incident.loop.public_id, ANA, EVIL)
     send_all()
     (envelope,), (message,) = mailbox.envelopes, mailbox.messages

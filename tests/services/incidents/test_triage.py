@@ -36,6 +36,7 @@ def test_a_verb_is_one_alert_and_one_audit_entry_however_many_incidents_it_close
     known = [*AlertEvent.objects.values_list("pk", flat=True)]
     loop_triage.done(project.pk, loop_id, OPERATOR, "fixed the tool")
     event = AlertEvent.objects.exclude(pk__in=known).get()
+    assert event.facts["status"] == "done"
     assert (event.type, event.actor, event.facts["loop_id"], event.facts["note"]) == (
         "done", "ana", loop_id, "fixed the tool",
     )  # fmt: skip
