@@ -16,7 +16,7 @@ from client_tests.proxy import Proxy
 from detection.models import Incident, Session
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key
-from tests.hosts.place import PROMPT, Place
+from tests.hosts.place import CLIENT, PROMPT, Place
 from tests.hosts.upstream import Script, serve
 from tests.support.projects import make_project
 
@@ -25,6 +25,7 @@ pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(not FOLDER, reason="LOOPGUARD_HOSTS names no folder with coding agents"),
 ]
+PLUGIN = CLIENT.parent / "plugin"
 HEALTHY = [f"./probe {hashlib.sha256(bytes([number])).hexdigest()}" for number in range(200)]
 
 
@@ -149,7 +150,7 @@ PROGRAMS = {
     "droid": ("droid", droid),
 }
 ENDED = ("claude-code", "opencode", "kilo", "pi")
-"""Hosts that show whose stop has ended the run. Factory Droid shows nothing; Gemini CLI and Cline have ended it before: see the cycle."""
+"""Hosts that show whose stop has ended the run. Gemini CLI and Cline have ended it before: see the cycle."""
 TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
@@ -315,3 +316,56 @@ def test_a_killed_host_is_guarded_when_it_starts_again(host, place_of, model):
     place.is_killed = False
     ended = start(place, program, model(Script(3, "./probe a", "./probe b", "./probe c")))
     assert place.runs() == 5, ended
+
+
+def claude_code_with_a_plugin(place, program, upstream, *options):
+    return place.start(
+        [program, *options, "-p", PROMPT, "--allowedTools", "Bash", "--model", "claude-sonnet-4-5"],
+        ANTHROPIC_BASE_URL=upstream, ANTHROPIC_API_KEY="sk-ant-x", DISABLE_AUTOUPDATER="1",
+        CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC="1", DISABLE_TELEMETRY="1",
+    )  # fmt: skip
+
+
+def connected(place):
+    """A place with the address that `loopguard login` stores."""
+    place.write(place.home / ".loopguard" / "client.json", {"url": place.url})
+    return place
+
+
+@pytest.mark.parametrize("is_installed", [False, True])
+def test_the_plugin_folder_is_valid_and_guards_claude_code(is_installed, place_of, model):
+    place, program, _ = place_of("claude-code")
+    connected(place)
+    assert place.start([program, "plugin", "validate", "--strict", str(PLUGIN)]).returncode == 0
+    options = [] if is_installed else ["--plugin-dir", str(PLUGIN)]
+    if is_installed:
+        assert place.start([program, "plugin", "marketplace", "add", str(PLUGIN)]).returncode == 0
+        assert place.start([program, "plugin", "install", "loopguard@loopguard"]).returncode == 0
+    script = Script(40, "./probe")
+    ended = claude_code_with_a_plugin(place, program, model(script), *options)
+    asked = [path for path, body in script.requests if body.get("tools")]
+    assert (place.runs(), len(asked)) == documented("claude-code"), ended
+    assert "LoopGuard ended this run." in ended.stderr
+
+
+def test_codex_installs_the_plugin_folder_and_is_guarded(place_of, model):
+    place, program, _ = place_of("codex")
+    connected(place)
+    assert place.start([program, "plugin", "marketplace", "add", str(PLUGIN)]).returncode == 0
+    assert place.start([program, "plugin", "add", "loopguard@loopguard"]).returncode == 0
+    script = Script(40, "./probe")
+    settings = place.home / ".codex" / "config.toml"
+    provider = (
+        f'name = "fake"\nbase_url = "{model(script)}/v1"\nwire_api = "responses"\nenv_key = "FAKE_KEY"\n'
+    )
+    place.write(
+        settings,
+        f'model = "gpt-5"\nmodel_provider = "fake"\n{settings.read_text()}\n[model_providers.fake]\n{provider}',
+    )
+    ended = place.start(
+        [program, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
+         "--dangerously-bypass-hook-trust", PROMPT],
+        FAKE_KEY="x",
+    )  # fmt: skip
+    asked = [path for path, body in script.requests if body.get("tools")]
+    assert (place.runs(), len(asked)) == documented("codex"), ended

@@ -9,12 +9,12 @@
 # wait     wait until a held call is decided
 # closed   exit with 2, which every agent takes for a denial, if LoopGuard does not answer
 #
-# Beside this file are `curl` with the key; `late`: until when no hook asks, because an answer was late, in seconds since
-# 1970, and whom; and in `told` a file for each session whose person knows.
+# Beside this file, or in LOOPGUARD_FOLDER, are `curl` with the key; `late`: until when no hook asks, because an answer
+# was late, in seconds since 1970, and whom; and in `told` a file for each session whose person knows.
 ANSWER_SECONDS=1.8
 LATE_SECONDS=30
 umask 077
-here=${0%/*} address=$1 host=${1##*/} server=${1%%/api/v1/hooks/*}
+here=${LOOPGUARD_FOLDER:-${0%/*}} address=$1 host=${1##*/} server=${1%%/api/v1/hooks/*}
 shift
 is_end='' waits='' is_closed=''
 for word; do
