@@ -7,8 +7,9 @@ import pytest
 from django.test import Client
 
 from detection.engine.fields import FIELDS
-from detection.models import Incident, Role, Session, TranscriptImport
+from detection.models import Incident, Recalculation, Role, Session, TranscriptImport
 from detection.services.exceptions import exceptions
+from detection.services.gateway import repricing
 from detection.services.ingestion import import_files, import_worker
 from tests.console.scenes import run_address, text
 from tests.support.projects import make_member, make_project
@@ -288,3 +289,23 @@ def test_an_exception_covers_all_findings_of_a_detector(operator, project):
     names = {"max_repeats", "scattered_repeats", "scattered_run_repeats"}
     assert names <= set(raised.change.values)
     assert all(raised.change.values[name] > max(counts) for name in names)
+
+
+def test_the_prices_page_says_how_far_imported_calls_follow_a_price(project):
+    admin = Client()
+    admin.force_login(make_member(project, Role.ADMIN))
+    page, form = "/p/support/gateway/prices", {"model": "claude-*", "input_usd": "10", "output_usd": "20"}
+    post(admin, project, file(), kind="claude-code")
+    import_worker.run_waiting(lambda: False)
+    assert "Imported sessions recalculated" not in text(admin.get(page))
+    saved = text(admin.post(f"{page}/save", form, follow=True))
+    assert "and imported calls are recalculated." in saved
+    while repricing.recalculate_waiting():
+        pass
+    assert "1 of 1 changed." in text(admin.get(page))
+    loop = Incident.objects.get(kind="repeat")
+    shown = text(admin.get(f"/p/support/loops/{loop.loop.public_id}"))
+    assert loop.cost_usd > 0
+    assert f"${loop.cost_usd:.2f}" in shown
+    Recalculation.objects.update(finished_at=None, done_sessions=0)
+    assert "Recalculating imported sessions: 0 of 1." in text(admin.get(page))
