@@ -159,7 +159,7 @@ def _screens(request: ProjectRequest) -> Iterator[tuple[str, str]]:
     of_navigation = [(name, words, Role.VIEWER) for name, words, *_ in NAVIGATION]
     yield from _pages(request, (*of_navigation, *_MORE_SCREENS))
     yield "Account", reverse("console:account")
-    yield "Preferences", reverse("console:preferences")
+    yield "My preferences", reverse("console:preferences")
     yield "API reference, docs", reverse("api:openapi-view")
 
 

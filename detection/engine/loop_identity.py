@@ -129,6 +129,10 @@ def _program(tool: str, calls: Sequence[Mapping[str, Any]]) -> str:
 def title(headline: str, tool: str, program: str, detail: str) -> str:
     """Return the title of a loop, such as ``Repeated call: bash (git push)``."""
     subject = tool or ("" if detail else "several tools")
-    parts: Iterable[str] = (subject, f"({program})" if program else "", f"({detail})" if detail else "")
+    parts: Iterable[str] = (
+        subject or detail,
+        f"({program})" if program else "",
+        f"({detail})" if subject and detail else "",
+    )
     words = " ".join(part for part in parts if part)
     return f"{headline}: {words}" if words else headline

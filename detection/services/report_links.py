@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hmac
 from datetime import date, datetime, timedelta
 from typing import Final
 
+from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from detection.engine import durations
@@ -31,7 +33,19 @@ def last_day(row: ReportFacts) -> date:
     return (datetime.fromisoformat(row["ends_at"]) - timedelta(days=1)).date()
 
 
-def token_of(public_id: str) -> str:
-    """Return the token of a link. It follows from the secret of the installation, so it is stored nowhere."""
-    secret = salted_hmac(__name__, public_id, algorithm="sha256").hexdigest()
+def token_of(public_id: str, secret_key: str | None = None) -> str:
+    """Return the token of a link. It follows from the secret of the installation, so it is stored nowhere.
+
+    Parameters
+    ----------
+    secret_key
+        None for the present one.
+    """
+    secret = salted_hmac(__name__, public_id, secret_key, algorithm="sha256").hexdigest()
     return keys.token_with(PREFIX, public_id, secret)
+
+
+def opens(token: str, public_id: str) -> bool:
+    """Return whether a token is that of a link, under the present secret or an earlier one that is still valid."""
+    known = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return any(hmac.compare_digest(token_of(public_id, one), token) for one in known)

@@ -101,3 +101,13 @@ def test_what_was_called_fine_since_is_in_no_report(world, link):
     page = words_of(Client().get(link).content.decode())
     assert "0 loops began in these 7 days; no cost of them is known." in page
     assert "Fix" not in page
+
+
+def test_a_link_lasts_as_long_as_the_secret_key_under_which_it_was_made(world, link, settings):
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = (
+        "another key of many characters, and more",
+        [settings.SECRET_KEY],
+    )
+    assert Client().get(link).status_code == 200
+    settings.SECRET_KEY_FALLBACKS = []
+    assert Client().get(link).status_code == 404

@@ -97,8 +97,6 @@ def _only_run(run: Incident, option: ExceptionOption | None) -> FineChoice:
 def _place(place: str, loops: Sequence[Loop], options: Sequence[ExceptionOption], loss: Lost) -> FineChoice:
     does = f"{options[0].where}: {options[0].words}" if len(options) == 1 else f"{len(options):,} exceptions"
     more = f" ({'; '.join(options[0].settings)})" if len(options) == 1 and options[0].settings else ""
-    if len(options) == 1 and options[0].id.endswith(":raise"):
-        more += "; found again from there on"
     name = ""
     if len(options) == 1:
         scope = options[0].change.scope

@@ -73,9 +73,11 @@ def _groups(request: ProjectRequest) -> list[TileGroup]:
         tile("Alerts", "alerts", "alerts", _alerts(counts)),
         tile("Members", "person", "members", _members(counts)),
         Tile(
-            "Preferences", "preferences", reverse("console:preferences"), "Theme, times, keys, notifications"
+            "My preferences",
+            "preferences",
+            reverse("console:preferences"),
+            "Theme, times, keys, notifications, password, second factor, sign-ins",
         ),
-        Tile("Account", "person", reverse("console:account"), "Password, second factor, sign-ins"),
     ]
     retention = f"Name, retention of {_number(project.retention_days, 'day')}, redaction"
     data = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from detection.services import audit, keys
 from detection.services.alerting import outbox
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, NotFound, found
-from detection.services.report_links import PREFIX, token_of
+from detection.services.report_links import PREFIX, opens, token_of
 
 log = structlog.get_logger(__name__)
 
@@ -171,7 +170,7 @@ def find_report(token: str) -> Report:
         row = rows.first()
         if (
             row is not None
-            and hmac.compare_digest(token_of(row.public_id), token)
+            and opens(token, row.public_id)
             and row.revoked_at is None
             and row.expires_at > timezone.now()
             and row.project.archived_at is None
