@@ -97,7 +97,7 @@ def test_without_prices_the_report_says_how_to_name_them_and_nothing_is_logged(t
     call_command("import_transcripts", "claude-code", str(tmp_path))
     said = capsys.readouterr()
     assert "imported without prices" in said.out
-    assert "import them again with --usd-per-million-tokens" in said.out
+    assert "PUT /api/v1/prices, apply to them" in said.out
     assert "loop_detected" not in said.out + said.err
 
 

@@ -132,8 +132,8 @@ class Command(BaseCommand):
         )
         if summary.loops and not cost:
             write(
-                "Their cost is unknown, because they were imported without prices. To know it, erase these sessions and"
-                " import them again with --usd-per-million-tokens INPUT OUTPUT, such as 3 15."
+                "Their cost is unknown, because they were imported without prices. If the records have tokens, prices"
+                " that you save later, on the page Prices or with PUT /api/v1/prices, apply to them."
             )
         for loop in summary.worst:
             price = f", ${loop.cost_usd:,.2f}" if loop.cost_usd else ""
