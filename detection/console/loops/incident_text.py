@@ -52,7 +52,6 @@ ACTIVITY = {
     "opened": "Found",
     "reacted": "Reaction",
     "reacted_also": "Reaction",
-    "escalated": "Escalated",
     "agent_went_on": "The agent continued",
     "agent_changed": "The agent changed course",
     "agent_asked": "The agent left it to a person",
@@ -73,9 +72,6 @@ ACTIVITY = {
     "confirmed": "Confirmed: a loop",
     "confirmed_run": "Confirmed: this run was a loop",
     "label_removed": "Label removed",
-    "labelled false_alarm": "Labelled not a loop",
-    "labelled true_loop": "Labelled a loop",
-    "labelled none": "Label removed",
 }
 """Action of the activity of an incident or loop for people."""
 
