@@ -332,6 +332,27 @@ def test_a_project_that_switches_hooks_off_is_named(
     assert main(["hooks", "check", name]) == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "listed"),
+    [
+        ("goose", ".config/goose/settings.json", "loopguard"),
+        ("goose", "project/.config/goose/settings.json", "loopguard"),
+        ("cline", ".cline/data/settings/global-settings.json", "{home}/.cline/plugins/loopguard.js"),
+    ],
+)
+def test_a_plugin_that_its_host_does_not_load_is_named(server, monkeypatch, capsys, home, name, file, listed):
+    install(monkeypatch, name, server.url, server.key)
+    (home / "project").mkdir()
+    monkeypatch.chdir(home / "project")
+    (home / file).parent.mkdir(parents=True, exist_ok=True)
+    (home / file).write_text(json.dumps({"disabledPlugins": ["another", listed.format(home=home)]}))
+    assert main(["hooks", "check", name]) == 1
+    output = capsys.readouterr().out
+    assert f"`disabledPlugins` in {home / file}" in output
+    (home / file).write_text('{"disabledPlugins": ["another"]}')
+    assert main(["hooks", "check", name]) == 0
+
+
 def test_codex_with_hooks_switched_off_as_a_whole_is_named(server, monkeypatch, capsys, codex, home):
     install(monkeypatch, "codex", server.url, server.key)
     codex.touch()

@@ -114,6 +114,7 @@ def check(host: Host | PluginHost, project: Path | None = None) -> Iterator[Find
     else:
         yield Finding(True, f"{file} has the {len(commands)} LoopGuard hooks.")
     yield from _disabled(host)
+    yield from _switched_off(host, file)
     if host.before not in commands or not key.is_ok:
         return
     yield from _fire(host, commands[host.before])
@@ -163,6 +164,21 @@ def _disabled(host: Host) -> Iterator[Finding]:
                 )
     if host.name == "codex":
         yield from _codex_feature(host.settings_file().with_name("config.toml"))
+
+
+def _switched_off(host: Host | PluginHost, file: Path) -> Iterator[Finding]:
+    """Report lists of plugins that keep the host from loading ours."""
+    for place in host.plugin_lists:
+        path = Path(place.replace("@HOME@", str(host.home.folder_of()))).expanduser().absolute()
+        try:
+            document = jsonc.parsed(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            continue
+        listed = document.get("disabledPlugins") if isinstance(document, dict) else None
+        for name in listed if isinstance(listed, list) else ():
+            if name in ("loopguard", str(file)):
+                cause = f"`disabledPlugins` in {path} keeps {host.title} from loading the plugin"
+                yield Finding(False, f"{cause}: take `{name}` out of it.")
 
 
 def _codex_feature(file: Path) -> Iterator[Finding]:
@@ -296,6 +312,7 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
         yield Finding(False, f"{file} is a different version: run `loopguard hooks install {host.name}`.")
         return
     yield Finding(True, f"{file} is the LoopGuard plugin.")
+    yield from _switched_off(host, file)
     body = {
         "hook_event_name": "tool.execute.before",
         "sessionID": wire.new_id("loopguard-check-")[:28],

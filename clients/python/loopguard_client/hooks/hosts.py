@@ -12,6 +12,8 @@ commands. Each has
 - `script`: of a plugin, the file that follows `plugin.js` in it;
 - of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `matcher`, `version`, `is_own_file`,
   `waits`, `shared_files`;
+- `plugin_lists`: files whose `disabledPlugins` may switch our plugin off, by its name or file; `@HOME@` is the folder
+  of the host, and a path that begins with neither that nor `~` is in the folder of a project;
 - `next_step`: what a person has to do after the installation.
 
 Does not belong here: files (`settings_files`), and what the server makes of a hook.
@@ -117,6 +119,8 @@ class Host:
         Whether its hook waits for an operator where a call is held; the others ask their own user.
     shared_files : sequence of str
         Further settings files in the folder of a project.
+    plugin_lists : sequence of str
+        Files that may switch our plugin off; see above.
     next_step : str
         What a person has to do after the installation.
     """
@@ -136,6 +140,7 @@ class Host:
     is_own_file: bool = False
     waits: bool = False
     shared_files: Sequence[str] = ()
+    plugin_lists: Sequence[str] = ()
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -25,6 +26,8 @@ class PluginHost:
         The file in its folder, and in the folder of a project.
     script : str
         The part of the file that speaks its language.
+    plugin_lists : sequence of str
+        Files that may switch the plugin off; see `hosts`.
     next_step : str
         What a person has to do after the installation.
     """
@@ -36,6 +39,7 @@ class PluginHost:
     file: str
     project_file: str
     script: str
+    plugin_lists: Sequence[str] = ()
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:
