@@ -1,9 +1,10 @@
-"""Changes of the settings of coding agents: files only, without a server."""
+"""Changes of the settings of coding agents: files only, without a server, by the commands of both clients."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -12,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from loopguard_client import credentials
-from loopguard_client.command_line import main
+from loopguard_client import command_line, credentials
 from loopguard_client.hooks.hosts import HOSTS
 from loopguard_client.hooks.plugins import ALL_HOSTS
 from loopguard_client.hooks.settings_files import SettingsProblem, installation
+
+from .case_clients import JAVASCRIPT
 
 URL = "http://127.0.0.1:9"
 OTHERS: dict[str, Any] = {
@@ -53,6 +55,22 @@ def home(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
+@pytest.fixture(params=["python", "javascript"])
+def main(request):
+    """The command of a client; returns its exit status."""
+    return command_line.main if request.param == "python" else of_javascript
+
+
+def of_javascript(words):
+    node, program = shutil.which("node"), JAVASCRIPT / "dist" / "command.js"
+    if node is None or not program.exists():
+        pytest.skip("Not built: run `python3 manage.py test clients javascript --install`; it needs Node.js.")
+    done = subprocess.run([node, program, *words], capture_output=True, text=True, timeout=60, check=False)
+    sys.stdout.write(done.stdout)
+    sys.stderr.write(done.stderr)
+    return done.returncode
+
+
 @pytest.fixture(params=ALL_HOSTS)
 def host(request):
     return ALL_HOSTS[request.param]
@@ -77,7 +95,7 @@ def test_the_key_is_in_a_file_of_this_account_only():
     assert credentials.Credentials.stored() == credentials.Credentials(URL, "lg_key")
 
 
-def test_installing_into_nothing_and_removing_leaves_nothing(host, capsys):
+def test_installing_into_nothing_and_removing_leaves_nothing(main, host, capsys):
     assert main(["hooks", "install", host.name]) == 0
     text = host.settings_file().read_text()
     assert f"/api/v1/hooks/{host.name}" in text
@@ -91,7 +109,7 @@ def test_installing_into_nothing_and_removing_leaves_nothing(host, capsys):
 
 
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
-def test_other_settings_and_hooks_stay_as_they_were(host):
+def test_other_settings_and_hooks_stay_as_they_were(main, host):
     before = written(host, OTHERS)
     assert main(["hooks", "install", host.name]) == 0
     changed = json.loads(host.settings_file().read_text())
@@ -107,7 +125,7 @@ def test_other_settings_and_hooks_stay_as_they_were(host):
     assert left == OTHERS
 
 
-def test_a_dry_run_shows_the_change_and_changes_nothing(host, capsys):
+def test_a_dry_run_shows_the_change_and_changes_nothing(main, host, capsys):
     assert main(["hooks", "install", host.name, "--dry-run"]) == 0
     assert f"/api/v1/hooks/{host.name}" in capsys.readouterr().out
     assert not host.settings_file().exists()
@@ -119,7 +137,7 @@ def test_a_dry_run_shows_the_change_and_changes_nothing(host, capsys):
     assert host.settings_file().read_text() == text
 
 
-def test_another_address_replaces_the_hooks(host):
+def test_another_address_replaces_the_hooks(main, host):
     main(["hooks", "install", host.name])
     installation(host, "http://other:1").make()
     text = host.settings_file().read_text()
@@ -140,7 +158,7 @@ def test_another_address_replaces_the_hooks(host):
         '{"hooks": ',
     ],
 )
-def test_settings_that_cannot_be_kept_are_not_changed(text, capsys):
+def test_settings_that_cannot_be_kept_are_not_changed(main, text, capsys):
     host = HOSTS["claude-code"]
     written(host, {})
     host.settings_file().write_text(text)
@@ -150,7 +168,7 @@ def test_settings_that_cannot_be_kept_are_not_changed(text, capsys):
     assert backups(host) == []
 
 
-def test_mode_and_links_are_kept(home):
+def test_mode_and_links_are_kept(main, home):
     host = HOSTS["claude-code"]
     written(host, OTHERS)
     real = home / "dotfiles.json"
@@ -173,7 +191,7 @@ def test_a_change_by_another_program_is_not_overwritten():
     assert json.loads(host.settings_file().read_text()) == {"model": "sonnet"}
 
 
-def test_windows_line_ends_are_kept():
+def test_windows_line_ends_are_kept(main):
     host = HOSTS["gemini-cli"]
     written(host, {})
     host.settings_file().write_bytes(b'{\r\n\t"theme": "x"\r\n}\r\n')
@@ -197,7 +215,7 @@ def test_windows_line_ends_are_kept():
     ],
 )
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
-def test_uninstalling_restores_the_file_byte_for_byte(host, content):
+def test_uninstalling_restores_the_file_byte_for_byte(main, host, content):
     written(host, {})
     host.settings_file().write_bytes(content)
     assert main(["hooks", "install", host.name]) == 0
@@ -210,7 +228,7 @@ def test_uninstalling_restores_the_file_byte_for_byte(host, content):
     assert host.settings_file().read_bytes() == content
 
 
-def test_a_file_that_was_changed_after_the_installation_keeps_the_change_and_its_comments():
+def test_a_file_that_was_changed_after_the_installation_keeps_the_change_and_its_comments(main):
     host = HOSTS["claude-code"]
     written(host, {})
     host.settings_file().write_text('{\n  // mine\n  "theme": "x"\n}\n')
@@ -221,7 +239,7 @@ def test_a_file_that_was_changed_after_the_installation_keeps_the_change_and_its
     assert file.read_text() == '{\n  // mine\n  "theme": "y"\n}\n'
 
 
-def test_comments_among_the_hooks_are_not_lost_and_the_text_to_paste_is_shown(capsys):
+def test_comments_among_the_hooks_are_not_lost_and_the_text_to_paste_is_shown(main, capsys):
     host = HOSTS["claude-code"]
     written(host, {})
     text = '{"hooks": {"Stop": [] // mine\n}}'
@@ -232,7 +250,7 @@ def test_comments_among_the_hooks_are_not_lost_and_the_text_to_paste_is_shown(ca
 
 
 @pytest.mark.parametrize("host", ALL_HOSTS.values(), ids=ALL_HOSTS)
-def test_the_settings_of_a_project_can_have_the_hooks(host, tmp_path, monkeypatch, capsys):
+def test_the_settings_of_a_project_can_have_the_hooks(main, host, tmp_path, monkeypatch, capsys):
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
@@ -304,3 +322,31 @@ def test_the_command_runs_as_a_module(home):
     )
     assert done.returncode == 0, done.stderr
     assert "PreToolUse" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "content", [None, b"{}", b'{\n\t"a": [1],\n\t"hooks": {"Stop": []}\n}\n', b'{"version": 2, "b": {}}']
+)
+@pytest.mark.parametrize("fail_closed", [False, True])
+def test_both_commands_write_the_same_bytes(host, content, fail_closed):
+    options = ["--fail-closed"] if fail_closed else []
+
+    def installed(main):
+        host.settings_file().parent.mkdir(parents=True, exist_ok=True)
+        if content is not None:
+            host.settings_file().write_bytes(content)
+        assert main(["hooks", "install", host.name, *options]) == 0
+        written = [host.settings_file().read_bytes(), credentials.curl_file().read_bytes()]
+        if host in HOSTS.values():
+            written.append(credentials.hook_file().read_bytes())
+        assert main(["hooks", "uninstall", host.name]) == 0
+        return written
+
+    assert installed(of_javascript) == installed(command_line.main)
+
+
+def test_one_command_removes_what_the_other_has_installed(host):
+    for install, uninstall in ((command_line.main, of_javascript), (of_javascript, command_line.main)):
+        assert install(["hooks", "install", host.name]) == 0
+        assert uninstall(["hooks", "uninstall", host.name]) == 0
+        assert not host.settings_file().exists()

@@ -1,0 +1,150 @@
+/** Coding agents: where each keeps its hooks, and in which form. The facts are those of the Python client's command. */
+
+import { readFileSync } from "node:fs";
+import { homedir } from "node:os";
+import { isAbsolute, join } from "node:path";
+
+import { curlFile, folder } from "../credentials";
+import { isObject, type Json, type JsonObject } from "./jsonc";
+
+export interface Host {
+  name: string;
+  title: string;
+  form: "settings" | "plugin";
+  home: { variable: string; folder: string };
+  file: string;
+  project_file: string;
+  next_step?: string;
+  script: string;
+  before: string;
+  other_hooks: string[];
+  handler: JsonObject;
+  nested?: boolean;
+  matcher?: string;
+  version?: number;
+  is_own_file?: boolean;
+  waits?: boolean;
+}
+
+/** Return a file that the package has taken from the Python client. */
+export const data = (name: string): string => readFileSync(join(__dirname, "hooks", name), "utf8");
+
+const { hosts, seconds, wait_seconds: waitSeconds } = JSON.parse(data("hosts.json")) as {
+  hosts: Record<string, Host>;
+  seconds: number;
+  wait_seconds: number;
+};
+export const HOSTS: Record<string, Host> = hosts;
+for (const [name, host] of Object.entries(HOSTS)) host.name = name;
+
+export const hookFile = (): string => join(folder(), "hook");
+
+/** Return the settings file of this account, or of the project in a folder. */
+export function settingsFile(host: Host, project: string): string {
+  if (project) return join(project, host.project_file);
+  const given = process.env[host.home.variable] ?? "";
+  if (host.home.variable && isAbsolute(given)) return join(given, host.file);
+  const moved = process.env["XDG_CONFIG_HOME"] ?? "";
+  const isMoved = isAbsolute(moved) && host.home.folder.startsWith(".config/");
+  const home = isMoved ? join(moved, host.home.folder.slice(8)) : join(homedir(), host.home.folder);
+  return join(home, host.file);
+}
+
+const path = (host: Host): string => `/api/v1/hooks/${host.name}`;
+
+/** Return whether the text of a plugin file, or of a command, is LoopGuard's. */
+export const isOurs = (host: Host, text: Json | undefined): boolean =>
+  typeof text === "string" && text.includes(host.form === "plugin" ? `${path(host)}"` : path(host));
+
+/** Return the file of a plugin. */
+export function plugin(host: Host, url: string, isFailClosed: boolean): string {
+  const values = {
+    "@ADDRESS@": url + path(host),
+    "@KEY_FILE@": curlFile(),
+    "@LATE_FILE@": join(folder(), "late"),
+    "@FAIL_CLOSED@": String(isFailClosed),
+  };
+  const text = ["plugin.js", host.script].map((name) => `${data(name).trim()}\n`).join("\n");
+  return text.replace(/"(@[A-Z_]+@)"/g, (_, place: keyof typeof values) => JSON.stringify(values[place]));
+}
+
+function shellWord(text: string): string {
+  if (process.platform === "win32") return `"${text.replaceAll("\\", "/")}"`;
+  return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", `'"'"'`)}'`;
+}
+
+function command(host: Host, url: string, hook: string, isFailClosed: boolean): string {
+  const isBefore = hook === host.before;
+  const isClosed = isBefore && isFailClosed;
+  const words = (hook === "SessionEnd" ? " end" : "") + (isBefore && host.waits ? " wait" : "");
+  const file = shellWord(hookFile());
+  const run = `sh ${file} ${shellWord(url + path(host))}${words}${isClosed ? " closed" : ""}`;
+  if (process.platform === "win32") return run;
+  return isClosed ? `${run} || exit 2` : `test ! -r ${file} || ${run}`;
+}
+
+const commandField = (host: Host): string =>
+  Object.entries(host.handler).find(([, value]) => value === "@COMMAND@")![0];
+
+const isOurHandler = (host: Host, handler: Json): boolean =>
+  isObject(handler) && isOurs(host, handler[commandField(host)]);
+
+/** Return settings with LoopGuard's hooks added and all others unchanged. */
+export function withHooks(host: Host, document: JsonObject, url: string, isFailClosed: boolean): JsonObject {
+  const changed = withoutHooks(host, document);
+  const hooks = { ...(changed["hooks"] as JsonObject | undefined) };
+  for (const hook of [host.before, ...host.other_hooks]) {
+    const lasts = seconds + (hook === host.before && host.waits ? waitSeconds : 0);
+    const values: JsonObject = {
+      "@COMMAND@": command(host, url, hook, isFailClosed),
+      "@SECONDS@": lasts,
+      "@MILLISECONDS@": lasts * 1000,
+    };
+    const handler = Object.fromEntries(
+      Object.entries(host.handler).map(([name, value]) => [name, values[String(value)] ?? value]),
+    );
+    const matcher: JsonObject = host.matcher && hook.includes("Tool") ? { matcher: host.matcher } : {};
+    const known = hooks[hook];
+    hooks[hook] = [...(Array.isArray(known) ? known : []), host.nested ? { ...matcher, hooks: [handler] } : handler];
+  }
+  changed["hooks"] = hooks;
+  return host.version === undefined ? changed : { version: host.version, ...changed };
+}
+
+/** Return settings without LoopGuard's hooks. Entries that become empty are removed. */
+export function withoutHooks(host: Host, document: JsonObject): JsonObject {
+  const changed = { ...document };
+  const hooks = changed["hooks"];
+  if (!isObject(hooks)) return changed;
+  const kept: JsonObject = {};
+  for (const [hook, groups] of Object.entries(hooks)) {
+    const left = Array.isArray(groups) ? groups.flatMap((group) => groupWithout(host, group)) : groups;
+    if (Array.isArray(left) ? left.length > 0 || (groups as Json[]).length === 0 : left) kept[hook] = left;
+  }
+  if (Object.keys(kept).length > 0 || Object.keys(hooks).length === 0) changed["hooks"] = kept;
+  else delete changed["hooks"];
+  return changed;
+}
+
+function groupWithout(host: Host, group: Json): Json[] {
+  if (isOurHandler(host, group)) return [];
+  if (!isObject(group) || !Array.isArray(group["hooks"])) return [group];
+  const left = group["hooks"].filter((handler) => !isOurHandler(host, handler));
+  if (left.length === group["hooks"].length) return [group];
+  return left.length > 0 ? [{ ...group, hooks: left }] : [];
+}
+
+/** Return the command of LoopGuard in each hook that has one. */
+export function installedCommands(host: Host, document: JsonObject): Map<string, string> {
+  const found = new Map<string, string>();
+  const { hooks } = document;
+  for (const [hook, groups] of Object.entries(isObject(hooks) ? hooks : {})) {
+    for (const group of Array.isArray(groups) ? groups : []) {
+      const handlers = isObject(group) ? (group["hooks"] ?? [group]) : [];
+      for (const handler of Array.isArray(handlers) ? handlers : []) {
+        if (isOurHandler(host, handler)) found.set(hook, String((handler as JsonObject)[commandField(host)]));
+      }
+    }
+  }
+  return found;
+}
