@@ -95,7 +95,7 @@ def test_a_mistake_keeps_what_was_typed_and_lists_nothing(world):
     for screen in ("loops/history", "sessions", "loops", "insights", "audit"):
         page = world.client.get(f"{world.base}/{screen}?q=costs:3").content.decode()
         assert "The filter could not be read" in page, screen
-        assert 'class="kpis"' not in page
+        assert 'class="figures"' not in page
         assert 'class="n"' not in page
 
 
