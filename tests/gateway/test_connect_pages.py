@@ -3,6 +3,7 @@
 import html
 import os
 import re
+import shutil
 import subprocess
 import tomllib
 
@@ -102,6 +103,26 @@ def test_the_sdks_send_requests_with_the_snippet(world: World, console, name, tm
     credentials = {"OPENAI_API_KEY": "sk-client", "ANTHROPIC_API_KEY": "sk-client"}
     out = run(f"{found['key']}\n{SDK_PYTHON} {tmp_path / 'agent.py'}", **credentials)
     assert "search" in out
+    assert Session.objects.get(project=world.project).call_count == 1
+
+
+PROGRAMS = {
+    "java": ("Agent.java", "javac", "javac -Xlint:all -Werror Agent.java && java Agent"),
+    "go": ("agent.go", "go", "go vet agent.go && go run agent.go"),
+}
+
+
+@pytest.mark.parametrize("language", PROGRAMS)
+def test_the_program_of_a_language_compiles_and_is_guarded(world: World, console, language, tmp_path):
+    file, compiler, command = PROGRAMS[language]
+    if shutil.which(compiler) is None:
+        pytest.skip(f"{compiler} is not installed")
+    world.model.script = lambda asked: answered(asked, "openai", "", [call()])
+    found = snippets(shown(console, world, "openai", action="create_key"))
+    (tmp_path / file).write_text(found[language])
+    variables = {"OPENAI_API_KEY": "sk-client", "HOME": str(tmp_path)}
+    assert "reset password" in run(f"{found['key']}\ncd {tmp_path}\n{command}", **variables)
+    assert world.model.asked[0].headers["authorization"] == "Bearer sk-client"
     assert Session.objects.get(project=world.project).call_count == 1
 
 
