@@ -23,7 +23,7 @@ const tabBadge = document.querySelector("[data-held-badge]");
 const DOUBLE_CLICK_MS = 700;
 const ANNOUNCE_GAP_MS = 10_000;
 const announced = { at: 0, session: 0, incident: 0 };
-// On a phone, a bar that was folded once is a badge of Now from the next page on, until another call is held.
+// On a phone, a bar that was folded once is a badge of Now on the next pages, until another call is held.
 const state = { cameFrom: null, isOpen: false, isFolded: sessionStorage.getItem(FOLDED) === "yes" };
 let soon = null;
 
@@ -189,7 +189,7 @@ async function answer(form, submitter) {
   const buttons = [...form.querySelectorAll("button")];
   const data = new FormData(form, submitter);
   for (const button of buttons) button.disabled = true;
-  card.dataset.answered = "yes"; // what is fetched meanwhile is no answer of somebody else
+  card.dataset.answered = "yes"; // what is fetched meanwhile is no answer of another person
   let text = "";
   let isDone = false;
   let undo = {};

@@ -52,7 +52,7 @@ STOP_WORDS = {
 """By reach."""
 _STOP_SENTENCES = {
     CAN_STOP: "{} stops before its next call.",
-    CAN_BLOCK: "The calls of {} are blocked from the next one on.",
+    CAN_BLOCK: "The next call of {} is blocked, and all further ones.",
     WATCH_ONLY: "Stop of {} requested. It only reports its calls, so the stop cannot be enforced.",
 }
 """By reach, after the click."""

@@ -105,13 +105,13 @@ def lay_out(
     chosen_seq
         The selected call, whose fold is open; 0 for none.
     """
-    told = _notes(notes)
+    written = _notes(notes)
     if not calls:
-        return [*told]
-    between = [note for note in told if note.by != "model"]  # what the model says splits no repetition
+        return [*written]
+    between = [note for note in written if note.by != "model"]  # what the model says splits no repetition
     start = calls[0].received_at.timestamp()
     end = max((one.result or one).received_at.timestamp() for one in calls)
-    texts = [note for note in told if note.by == "model"]
+    texts = [note for note in written if note.by == "model"]
     layout = _Layout(colours, unmarked, chosen_seq, start, max(end - start, 0.001), texts)
     lines: list[TraceLine] = []
     waiting = [*between]
