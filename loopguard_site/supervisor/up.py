@@ -338,7 +338,10 @@ class Supervisor:
 
 
 def _processes(host: str, port: int, runtime: Path) -> tuple[list[Process], list[Process]]:
-    """Return the processes that a start waits for, and those that may come after; docs/operations.md has the same commands."""
+    """Return the processes that a start waits for, and those that may come after.
+
+    docs/operations.md has the same commands.
+    """
     module = [sys.executable, "-m"]
     web = ["granian", "--interface", "rsgi", "--host", host, "--port", str(port), "--http", "1", "--no-ws"]
     web += ["--workers", str(web_processes(os.environ))]

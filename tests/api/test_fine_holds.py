@@ -1,5 +1,7 @@
 """What a person calls fine is not found again: the same run once more, whatever found it and at whichever door."""
 
+from typing import Any
+
 import pytest
 
 from detection.console.loops.fine_page import FIRST_CHOICES
@@ -26,7 +28,7 @@ def posted(api, session, shape, times=1):
 
 def asked(api, session, shape, times=1):
     """Ask before each call, and go on after a block, as an agent does that takes no notice of it."""
-    results = []
+    results: list[dict[str, Any]] = []
     for number in range(times):
         events = [*truth.SHAPES[shape].events(session)]
         of_calls = {event["call_id"]: event for event in events if event["type"] == "result"}
@@ -37,7 +39,7 @@ def asked(api, session, shape, times=1):
             body = {"session": session, "agent": event["agent"], "results": results, "calls": [call]}
             (verdict,) = api.post("/guard", body).json()["verdicts"]
             result = of_calls[event["call_id"]]
-            about = {name: result[name] for name in ("content", "is_error") if name in result}
+            about: dict[str, Any] = {name: result[name] for name in ("content", "is_error") if name in result}
             results = (
                 [{"call_id": call["call_id"], **about}] if verdict["decision"] in ("allow", "warn") else []
             )

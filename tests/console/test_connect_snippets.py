@@ -179,7 +179,7 @@ def test_the_commands_for_traces_and_past_runs_write_only_what_they_list(connect
     before = connect.files()
     page = connect.client.post(f"{connect.base}/guides/imports", {"action": "create_code"}).content.decode()
     command = html.unescape(re.search(r'<pre id="connect-command">(.*?)</pre>', page, re.DOTALL)[1])
-    assert "Nothing was imported" in connect.fails(command)  # it asks, and nobody answers
+    assert "Nothing was imported" in connect.fails(command)  # it asks, and nobody is there
     assert connect.files() == before
     assert ApiKey.objects.latest("pk").expires_at is not None
 

@@ -22,6 +22,8 @@ ENDLESS = {
     "detection/gateway/workers.py": "all work in its threads has a deadline",
     "detection/tasks/evaluation_queue.py": "daemon threads that wait for work; `stop` wakes them",
     "detection/tasks/judge.py": "every consultation has a deadline",
+    "loopguard_site/management/commands/backup.py": "a program of PostgreSQL, as long as the database is large",
+    "loopguard_site/management/commands/restore.py": "programs of PostgreSQL, as long as the database is large",
     "loopguard_site/front/uploads.py": "writes to files, which the disk ends",
     "tests/front/test_bodies.py": "a body that never arrives",
     "tests/reliability/frozen_database.py": "daemon threads; `close` wakes them",

@@ -36,7 +36,7 @@ RUNG_WORDS = {
     "skipped": ("Skipped", "The result of a held call that an operator skips."),
     "expired": (
         "Not answered in time",
-        "The result of a held call that nobody answers before its deadline.",
+        "The result of a held call that nobody decides before its deadline.",
     ),
     "expired_stop": ("Not answered in time, stop", "The same, where the run is stopped then."),
     "contained": ("Everything stopped", "The result of a call of what is stopped or blocked as a whole."),

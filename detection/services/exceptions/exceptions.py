@@ -208,7 +208,9 @@ def _raised(incident: Incident) -> dict[str, float]:
 
 
 def _raised_of_all(incident: Incident) -> dict[str, Any]:
-    """Return settings under which no detector finds as many such calls: higher limits, or no detection where none is high enough.
+    """Return settings under which no detector finds as many such calls.
+
+    These are higher limits, or the detector's switch where no limit is high enough.
 
     Another detector would find them in place of this one, and one that found nothing because the calls were blocked
     may find something in their results.
@@ -242,8 +244,9 @@ def _raised_of_all(incident: Incident) -> dict[str, Any]:
             value = policy.values[name]
             if not isinstance(value, int):
                 continue  # a word instead of the count of the first warning
-            if 0 < value * (2 if detector.spans_tools else 1) <= calls:
-                values[name] = 2 * calls + value  # some way off, as the first warning may come early
+            most = calls // 2 if detector.spans_tools else calls  # a lap has two calls at least
+            if 0 < value <= most:
+                values[name] = 2 * most + value  # some way off, as the first warning may come early
         if values.get(detector.limit_setting, 0) > FIELDS[detector.limit_setting].maximum:
             values = {detector.switch: False}
         found |= {name: min(value, FIELDS[name].maximum or value) for name, value in values.items()}

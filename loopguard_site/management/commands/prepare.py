@@ -33,6 +33,7 @@ from detection.services.maintenance.first_start import (
 )
 from detection.services.maintenance.trial import trial
 from detection.services.storage import database_rights
+from detection.services.storage.other_server import forget_its_transactions
 from loopguard_site.env import OWNER_VARIABLE, unknown_variables
 from loopguard_site.supervisor.data_folder import write_private
 
@@ -129,6 +130,8 @@ class Command(BaseCommand):
             _reject_unreleased(owner)
             call_command("migrate", interactive=False, verbosity=0, database=owner)
             database_rights.forbid_truncate(owner)
+            if forget_its_transactions(owner):
+                log.warning("transactions_of_another_server_forgotten")
             if owner == OWNER:
                 database_rights.grant(owner, str(role["USER"]), str(role["PASSWORD"]))
         except database_rights.NoSuchRole as error:

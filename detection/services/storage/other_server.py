@@ -1,0 +1,35 @@
+"""Forgets the transaction ids of another server, after a restore."""
+
+from __future__ import annotations
+
+from django.db import connections, transaction
+
+_IS_AHEAD = """
+SELECT EXISTS (SELECT FROM (
+    SELECT seen_xid FROM detection_countingcursor UNION ALL SELECT seen_xid FROM detection_indexingcursor
+) AS cursors WHERE seen_xid > pg_snapshot_xmax(pg_current_snapshot())::text::bigint)
+"""
+_FORGET = (
+    "UPDATE detection_session s SET changed_xid = 0 FROM detection_project p WHERE s.project_id = p.id",
+    "UPDATE detection_countingcursor SET seen_xid = 0",
+    "UPDATE detection_indexingcursor SET seen_xid = 0",
+)
+
+
+def forget_its_transactions(alias: str) -> bool:
+    """Set the cursors back where they are ahead of this server, as those of a backup of a busier one are.
+
+    Otherwise, what is written from now on would look older than what was counted and indexed, and would be passed over
+    for as long as this server has had fewer transactions.
+
+    Returns
+    -------
+    bool
+        Whether they were.
+    """
+    with transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(_IS_AHEAD)
+        (is_ahead,) = cursor.fetchone()
+        for statement in _FORGET if is_ahead else ():
+            cursor.execute(statement)
+    return bool(is_ahead)

@@ -1,0 +1,95 @@
+"""`restore`: replaces the database by a backup, in one transaction, also while LoopGuard runs."""
+
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import call_command
+from django.core.management.base import BaseCommand, CommandError
+from django.db import DEFAULT_DB_ALIAS, connections
+
+from loopguard_site.database_programs import ProgramProblem, environment, failure, program
+
+TRIES = 5
+"""Of the transaction: it may meet another one in a deadlock, as it locks every table."""
+PAUSE_SECONDS = 1.0
+
+
+class Command(BaseCommand):
+    """Everything or nothing: what was there is there again if a statement fails."""
+
+    help = "Replace the database by a file of `backup`, also while LoopGuard runs."
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """Declare the arguments."""
+        parser.add_argument("file", type=Path, help="a file that `backup` has written")
+        parser.add_argument("--yes", action="store_true", help="do not ask whether the present data may go")
+
+    def handle(self, *_: object, **options: Any) -> None:
+        """Check the file, ask, replace, and prepare."""
+        file: Path = options["file"]
+        owner = "owner" if "owner" in settings.DATABASES else DEFAULT_DB_ALIAS
+        name = connections[owner].settings_dict["NAME"]
+        try:
+            script = self._script(file, owner)
+            if not options["yes"] and not _agrees(
+                f"Replace everything in the database {name} by {file}? [y/N] "
+            ):
+                raise CommandError("Nothing was changed.")
+            self._replace(script, owner)
+        except (ProgramProblem, OSError) as problem:
+            raise CommandError(f"{problem}\nNothing was changed.") from problem
+        finally:
+            for alias in connections:
+                connections[alias].close()
+        call_command("prepare", stdout=self.stdout, stderr=self.stderr)
+        self.stdout.write(f"Restored {name} from {file}.")
+
+    def _script(self, file: Path, owner: str) -> list[str]:
+        """Return the command that writes the backup as SQL, after reading the file once as a check."""
+        restore = str(program("pg_restore", owner))
+        checked = subprocess.run([restore, "--list", str(file)], capture_output=True, check=False)
+        if checked.returncode or b"detection_session" not in checked.stdout:
+            reason = checked.stderr.decode(errors="replace").strip()[:500] or "it has no tables of LoopGuard"
+            raise ProgramProblem(f"{file} is no backup of LoopGuard: {reason}")
+        return [restore, "--no-owner", "--no-privileges", "--schema=public", "--file=-", str(file)]
+
+    def _replace(self, script: list[str], owner: str) -> None:
+        psql = str(program("psql", owner))
+        before = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner"
+        command = [
+            psql,
+            "--quiet",
+            "--no-psqlrc",
+            "--single-transaction",
+            "--set=ON_ERROR_STOP=1",
+            "--output=/dev/null",
+        ]
+        for tries_left in reversed(range(TRIES)):
+            with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
+                done = subprocess.run(
+                    [*command, f"--command={before}", "--file=-"],
+                    env=environment(owner),
+                    stdin=reading.stdout,
+                    capture_output=True,
+                    check=False,
+                )
+                if reading.stdout:
+                    reading.stdout.close()  # or it would write for ever to a program that has failed
+                errors = reading.stderr.read() if reading.stderr else b""
+            if done.returncode == 0 and reading.returncode == 0:
+                return
+            if b"deadlock detected" not in done.stderr or not tries_left:
+                raise failure("The restore", done.stderr or errors)
+            time.sleep(PAUSE_SECONDS)
+
+
+def _agrees(question: str) -> bool:
+    if not sys.stdin.isatty():
+        raise CommandError("The present data would be replaced: add --yes.")
+    return input(question).strip().lower() in ("y", "yes")
