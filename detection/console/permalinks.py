@@ -34,8 +34,13 @@ def call_page_url(project: str, name: str, seq: int) -> str:
     return f"{page}{'&' if '?' in page else '?'}call={seq}"
 
 
+def run_url(project: str, loop: str, incident: str) -> str:
+    """Return the page of a loop with one of its runs."""
+    return f"{loop_url(project, loop)}?run={incident}"
+
+
 def incident_url(project: str, public_id: str) -> str:
-    """Return the address of an incident, which leads to its loop."""
+    """Return the address of an incident where its loop is not at hand; it leads there."""
     return f"/p/{project}/incidents/{public_id}"
 
 

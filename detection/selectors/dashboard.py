@@ -334,5 +334,5 @@ def missed_guard_requests(project_id: int) -> int:
 
 def newest_incidents_of_session(session: Session, limit: int) -> list[Incident]:
     """List the incidents of a session that began last, the newest first, without their policy."""
-    rows = Incident.objects.filter(session=session).defer("policy")
+    rows = Incident.objects.filter(session=session).select_related("loop").defer("policy")
     return list(rows.order_by("-first_seq")[:limit])

@@ -322,6 +322,12 @@ def loop_url(project: Any, public_id: str) -> str:
 
 
 @register.simple_tag
+def run_url(project: Any, loop: str, incident: str) -> str:
+    """Return the permalink of a run of a loop."""
+    return permalinks.run_url(project.slug, loop, incident)
+
+
+@register.simple_tag
 def incident_url(project: Any, public_id: str) -> str:
     """Return the permalink of an incident."""
     return permalinks.incident_url(project.slug, public_id)

@@ -180,7 +180,7 @@ def _decided(incident: Incident, names: Sequence[str]) -> list[DecidedSetting]:
 
 
 def _address(incident: Incident) -> str:
-    return f"{permalinks.loop_url(incident.project.slug, incident.loop.public_id)}?run={incident.public_id}"
+    return permalinks.run_url(incident.project.slug, incident.loop.public_id, incident.public_id)
 
 
 def _setting_url(incident: Incident, name: str) -> str:
