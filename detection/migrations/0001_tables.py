@@ -62,9 +62,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('members', models.ManyToManyField(related_name='projects', through='detection.Membership', to=settings.AUTH_USER_MODEL)),
                 ('is_searchable', models.BooleanField(db_default=True, default=True, help_text='If disabled, no index of arguments, results and messages is kept, and they cannot be searched.')),
-            ], {
-                'ordering': ('name',),
-            }),
+            ], {'ordering': ('name',)}),
             migrations.CreateModel('Membership', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to='detection.project')),
@@ -73,9 +71,7 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('last_visit_at', models.DateTimeField(blank=True, editable=False, help_text='End of the visit before this one, or when all was marked as read.', null=True)),
                 ('seen_at', models.DateTimeField(blank=True, editable=False, help_text='When the person last opened a page.', null=True)),
-            ], {
-                'constraints': [models.UniqueConstraint(fields=('project', 'user'), name='one_role_per_member'), models.CheckConstraint(condition=models.Q(('role__in', ['viewer', 'operator', 'admin'])), name='membership_role_known')],
-            }),
+            ], {'constraints': [models.UniqueConstraint(fields=('project', 'user'), name='one_role_per_member'), models.CheckConstraint(condition=models.Q(('role__in', ['viewer', 'operator', 'admin'])), name='membership_role_known')]}),
             migrations.CreateModel('Session', [
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='sessions', to='detection.project')),
                 ('id', models.BigIntegerField(db_default=django.db.models.expressions.RawSQL("(floor(extract(epoch from now()) / 86400)::bigint << 32) | (nextval('detection_session_counter') & 4294967295)", ()), editable=False, primary_key=True, serialize=False)),
@@ -242,7 +238,7 @@ class Migration(migrations.Migration):
                 ('name', models.CharField(max_length=80)),
                 ('position', models.IntegerField(default=0)),
                 ('is_enabled', models.BooleanField(default=True)),
-                ('event_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('opened', 'Opened'), ('returned', 'Returned after it was closed'), ('escalated', 'Escalated'), ('reopened', 'Reopened by a stop or an unanswered approval'), ('ended', 'Ended'), ('assigned', 'Assigned'), ('done', 'Done'), ('later', 'Later'), ('fine', 'This is fine'), ('confirmed', 'Confirmed: a loop'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end')], max_length=20), default=list, help_text='Empty: every type.', size=None)),
+                ('event_types', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(choices=[('opened', 'Opened'), ('returned', 'Returned after it was closed'), ('escalated', 'Escalated'), ('reopened', 'Reopened by a stop or an unanswered approval'), ('ended', 'Ended'), ('assigned', 'Assigned'), ('done', 'Done'), ('later', 'Later'), ('fine', 'This is fine'), ('confirmed', 'Confirmed: a loop'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end'), ('report.weekly', 'The report of a week, on Mondays')], max_length=20), default=list, help_text='Empty: every type except the report of a week.', size=None)),
                 ('continue_matching', models.BooleanField(default=False, help_text='Continue with the next routes after this one matched.')),
                 ('includes_demo', models.BooleanField(default=False)),
                 ('group_by', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=16), blank=True, default=list, help_text='Empty: one group.', size=None)),
@@ -292,7 +288,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.project')),
                 ('incident', detection.models.tenants.TenantForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='alert_events', to='detection.incident')),
-                ('type', models.CharField(choices=[('opened', 'Opened'), ('returned', 'Returned after it was closed'), ('escalated', 'Escalated'), ('reopened', 'Reopened by a stop or an unanswered approval'), ('ended', 'Ended'), ('assigned', 'Assigned'), ('done', 'Done'), ('later', 'Later'), ('fine', 'This is fine'), ('confirmed', 'Confirmed: a loop'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end')], max_length=20)),
+                ('type', models.CharField(choices=[('opened', 'Opened'), ('returned', 'Returned after it was closed'), ('escalated', 'Escalated'), ('reopened', 'Reopened by a stop or an unanswered approval'), ('ended', 'Ended'), ('assigned', 'Assigned'), ('done', 'Done'), ('later', 'Later'), ('fine', 'This is fine'), ('confirmed', 'Confirmed: a loop'), ('undone', 'Undone'), ('still_open', 'Still open'), ('session.near_limit', 'A session has nearly reached a limit'), ('approval.requested', 'A call waits for approval'), ('approval.closed', 'An approval was decided or expired'), ('judge.disabled', 'The judge obeyed its data and is disabled for a day'), ('containment.created', 'Everything of a scope is stopped, held or blocked'), ('containment.lifted', 'A containment was lifted'), ('containment.ended', 'A containment has reached its end'), ('report.weekly', 'The report of a week, on Mondays')], max_length=20)),
                 ('actor', models.CharField(max_length=150)),
                 ('at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('facts', models.JSONField(encoder=django.core.serializers.json.DjangoJSONEncoder)),
@@ -422,9 +418,7 @@ class Migration(migrations.Migration):
                 ('duplicate', models.IntegerField(default=0)),
                 ('altered', models.IntegerField(default=0)),
                 ('rejected', models.IntegerField(default=0)),
-            ], {
-                'indexes': [models.Index(fields=['project', '-id'], name='attempt_newest')],
-            }),
+            ], {'indexes': [models.Index(fields=['project', '-id'], name='attempt_newest')]}),
             migrations.CreateModel('AuditEntry', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', models.ForeignKey(blank=True, db_constraint=False, null=True, on_delete=django.db.models.deletion.DO_NOTHING, related_name='audit', to='detection.project')),
@@ -526,9 +520,7 @@ class Migration(migrations.Migration):
                 ('digest', models.BinaryField(max_length=16)),
                 ('session_id', models.BigIntegerField()),
                 ('received_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
-            ], {
-                'indexes': [models.Index(fields=['received_at'], name='event_key_age')],
-            }),
+            ], {'indexes': [models.Index(fields=['received_at'], name='event_key_age')]}),
             migrations.CreateModel('SessionFamily', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='families', to='detection.project')),
@@ -566,18 +558,14 @@ class Migration(migrations.Migration):
                 ('digest', models.CharField(editable=False, max_length=64)),
                 ('created_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
                 ('revoked_at', models.DateTimeField(blank=True, editable=False, null=True)),
-            ], {
-                'ordering': ('-created_at',),
-            }),
+            ], {'ordering': ('-created_at',)}),
             migrations.CreateModel('GatewayRewrite', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
                 ('session', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='gateway_rewrites', to='detection.session')),
                 ('answer', models.CharField(max_length=48)),
                 ('body', models.TextField()),
-            ], {
-                'constraints': [models.UniqueConstraint(fields=('project', 'session', 'answer'), name='one_rewrite_per_answer')],
-            }),
+            ], {'constraints': [models.UniqueConstraint(fields=('project', 'session', 'answer'), name='one_rewrite_per_answer')]}),
             migrations.CreateModel('ModelPrice', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='model_prices', to='detection.project')),
@@ -885,9 +873,7 @@ class Migration(migrations.Migration):
                 ('address', models.GenericIPAddressField(null=True)),
                 ('first_seen_at', models.DateTimeField()),
                 ('last_seen_at', models.DateTimeField(help_text='Within a minute.')),
-            ], {
-                'ordering': ('-last_seen_at', 'public_id'),
-            }),
+            ], {'ordering': ('-last_seen_at', 'public_id')}),
             migrations.CreateModel('CallCount', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='call_counts', to='detection.project')),
@@ -902,9 +888,7 @@ class Migration(migrations.Migration):
                 ('allowed_later', models.BigIntegerField(db_default=0, default=0, help_text='Of these, held and delayed calls that were allowed in the end.')),
                 ('token_count', models.BigIntegerField(default=0)),
                 ('cost_usd', models.DecimalField(decimal_places=6, default=0, max_digits=18)),
-            ], {
-                'constraints': [models.UniqueConstraint(fields=('project', 'hour', 'is_demo', 'backend', 'model', 'tool'), name='counted_by_the_hour')],
-            }),
+            ], {'constraints': [models.UniqueConstraint(fields=('project', 'hour', 'is_demo', 'backend', 'model', 'tool'), name='counted_by_the_hour')]}),
             migrations.CreateModel('SessionTool', [
                 ('pk', models.CompositePrimaryKey('project_id', 'session_id', 'tool', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
@@ -913,9 +897,7 @@ class Migration(migrations.Migration):
                 ('calls', models.IntegerField(default=0)),
                 ('warned', models.IntegerField(default=0)),
                 ('blocked', models.IntegerField(default=0)),
-            ], {
-                'indexes': [models.Index(fields=['tool', 'session'], name='sessions_of_tool')],
-            }),
+            ], {'indexes': [models.Index(fields=['tool', 'session'], name='sessions_of_tool')]}),
             migrations.CreateModel('AllowedCall', [
                 ('pk', models.CompositePrimaryKey('project_id', 'session_id', 'seq', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
@@ -931,9 +913,7 @@ class Migration(migrations.Migration):
                 ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ('seen_xid', models.BigIntegerField(default=0)),
                 ('counted_at', models.DateTimeField(null=True)),
-            ], {
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_counting_cursor')],
-            }),
+            ], {'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_counting_cursor')]}),
             migrations.CreateModel('Suggestion', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='suggestions', to='detection.project')),
@@ -1003,9 +983,7 @@ class Migration(migrations.Migration):
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('agent', models.CharField(max_length=128)),
                 ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), size=None)),
-            ], {
-                'constraints': [models.UniqueConstraint(fields=('project', 'agent'), name='tags_once_per_agent')],
-            }),
+            ], {'constraints': [models.UniqueConstraint(fields=('project', 'agent'), name='tags_once_per_agent')]}),
             migrations.CreateModel('Containment', [
                 ('project', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='containments', to='detection.project')),
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
@@ -1033,9 +1011,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('IndexingCursor', [
                 ('id', models.SmallIntegerField(default=1, primary_key=True, serialize=False)),
                 ('seen_xid', models.BigIntegerField(default=0)),
-            ], {
-                'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_indexing_cursor')],
-            }),
+            ], {'constraints': [models.CheckConstraint(condition=models.Q(('id', 1)), name='one_indexing_cursor')]}),
             migrations.CreateModel('SearchBlock', [
                 ('pk', models.CompositePrimaryKey('project_id', 'session_id', 'first_seq', blank=True, editable=False, primary_key=True, serialize=False)),
                 ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
@@ -1051,20 +1027,49 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Report', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('public_id', models.CharField(editable=False, max_length=16, unique=True)),
-                ('digest', models.CharField(editable=False, max_length=64)),
                 ('starts_at', models.DateTimeField()),
                 ('ends_at', models.DateTimeField()),
                 ('created_at', models.DateTimeField(auto_now_add=True)),
+                ('is_weekly', models.BooleanField(default=False, editable=False, help_text='Made on a Monday for the routes that ask for it.')),
                 ('expires_at', models.DateTimeField()),
                 ('revoked_at', models.DateTimeField(editable=False, null=True)),
                 ('created_by', models.ForeignKey(editable=False, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='reports', to='detection.project')),
             ], {
                 'ordering': ('-created_at', '-id'),
+                'constraints': [models.UniqueConstraint(condition=models.Q(('is_weekly', True)), fields=('project', 'ends_at'), name='one_report_of_a_week')],
+            }),
+            migrations.CreateModel('ImportedLoopCalls', [
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('seqs', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('incident', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.incident')),
+                ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
+                ('session', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.session')),
+            ]),
+            migrations.CreateModel('ImportedUsage', [
+                ('pk', models.CompositePrimaryKey('project_id', 'session_id', 'first_seq', blank=True, editable=False, primary_key=True, serialize=False)),
+                ('first_seq', models.IntegerField()),
+                ('seqs', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('input_tokens', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('cached_tokens', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('cache_write_tokens', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('output_tokens', django.contrib.postgres.fields.ArrayField(base_field=models.IntegerField(), size=None)),
+                ('project', detection.models.tenants.ProjectKey(db_constraint=False, db_index=False, on_delete=django.db.models.deletion.DO_NOTHING, related_name='+', to='detection.project')),
+                ('session', detection.models.tenants.TenantForeignKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='+', to='detection.session')),
+            ]),
+            migrations.CreateModel('Recalculation', [
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('requested_at', models.DateTimeField()),
+                ('cursor', models.BigIntegerField(default=0)),
+                ('sessions', models.IntegerField(default=0, help_text='Imported sessions without a cost of their own.')),
+                ('done_sessions', models.IntegerField(default=0)),
+                ('changed_sessions', models.IntegerField(default=0)),
+                ('finished_at', models.DateTimeField(null=True)),
+                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='recalculations', to='detection.project')),
+            ], {
+                'indexes': [models.Index(condition=models.Q(('finished_at', None)), fields=['id'], name='recalculation_open')],
+                'constraints': [models.UniqueConstraint(fields=('project',), name='one_recalculation_of_a_project')],
             }),
         ]),
-        migrations.RunSQL(*_sql.EVENT_TABLE),
-        migrations.RunSQL(*_sql.STORAGE),
-        migrations.RunSQL(*_sql.AUDIT),
-        migrations.RunSQL(*_sql.AS_THE_OWNER),
+        *(migrations.RunSQL(*one) for one in (_sql.EVENT_TABLE, _sql.STORAGE, _sql.AUDIT, _sql.AS_THE_OWNER)),
     ]

@@ -32,12 +32,3 @@ class CreateModels(Operation):
         """Create the tables."""
         for operation in self.operations:
             operation.database_forwards(app_label, schema_editor, from_state, to_state)
-
-    def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
-        """Drop the tables."""
-        for operation in reversed(self.operations):
-            operation.database_backwards(app_label, schema_editor, from_state, to_state)
-
-    def describe(self) -> str:
-        """Return what it does, for `migrate` and `showmigrations --plan`."""
-        return f"Create {len(self.operations)} models"
