@@ -16,12 +16,13 @@ from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
-from detection.models import ImportedLoopCalls, ImportedUsage, Incident, Project, Recalculation, SessionKey
-from detection.models.sessions import MAX_COST_USD, cost_with
+from detection.models import ImportedUsage, Project, Recalculation, SessionKey
+from detection.models.sessions import cost_with
 from detection.selectors.prices import PriceList, load_prices
 from detection.services.errors import NotFound
 from detection.services.events.event_records import MAX_COST_USD as MAX_EVENT_USD
 from detection.services.sessions.locked_session import locked_session
+from detection.services.tracking import incident_costs
 from detection.sql.advisory_locks import AdvisoryLock, lock_until_commit, try_lock
 from detection.sql.retries import retry_conflicts
 from detection.stream.hints import Hint
@@ -136,7 +137,9 @@ def _recalculate_session(key: SessionKey, prices: PriceList) -> bool:
             with connection.cursor() as cursor:
                 cursor.execute(_SET_COSTS, [seqs, costs, *key])
                 cursor.execute(_ADD_TO_HOURS, [seqs, [one.more_usd for one in changes], *key])
-            _add_to_incidents(key, session.external_id, changes)
+            incident_costs.add(
+                key, session.external_id, {one.seq: one.cost_usd for one in changes}, _by_call(changes)
+            )
     except NotFound:
         return False  # removed by now
     return True
@@ -162,23 +165,8 @@ def _changes(key: SessionKey, prices: PriceList) -> list[_Change]:
     return found
 
 
-def _add_to_incidents(key: SessionKey, session: str, changes: list[_Change]) -> None:
-    """Add the differences to the incidents that count the calls, and to the costs in their evidence."""
-    more_by_call: dict[int, Decimal] = {}
+def _by_call(changes: list[_Change]) -> dict[int, Decimal]:
+    more: dict[int, Decimal] = {}
     for one in changes:
-        more_by_call[one.call] = more_by_call.get(one.call, Decimal(0)) + one.more_usd
-    counted: dict[int, Decimal] = {}
-    rows = ImportedLoopCalls.objects.filter(project_id=key.project_id, session_id=key.session_id)
-    for incident_id, seqs in rows.values_list("incident_id", "seqs"):
-        more = sum((more_by_call.get(seq, Decimal(0)) for seq in seqs), Decimal(0))
-        counted[incident_id] = counted.get(incident_id, Decimal(0)) + more
-    costs = {one.seq: float(one.cost_usd) for one in changes}
-    incidents = Incident.objects.select_for_update(of=("self",)).filter(project_id=key.project_id)
-    for incident in incidents.filter(pk__in=counted).order_by("pk"):
-        incident.cost_usd = max(
-            Decimal(0), min(incident.cost_usd + counted[incident.pk], Decimal(MAX_COST_USD))
-        )
-        for call in incident.evidence.get("calls", ()):
-            if call["seq"] in costs and call.get("session", session) == session:
-                call["cost_usd"] = costs[call["seq"]]
-        incident.save(update_fields=["cost_usd", "evidence"])
+        more[one.call] = more.get(one.call, Decimal(0)) + one.more_usd
+    return more

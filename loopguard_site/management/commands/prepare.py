@@ -32,8 +32,8 @@ from detection.services.maintenance.first_start import (
     unclaimed_login,
 )
 from detection.services.maintenance.trial import trial
+from detection.services.sessions.other_server import forget_its_transactions
 from detection.services.storage import database_rights
-from detection.services.storage.other_server import forget_its_transactions
 from loopguard_site.env import OWNER_VARIABLE, unknown_variables
 from loopguard_site.supervisor.data_folder import write_private
 

@@ -80,7 +80,7 @@ class Command(BaseCommand):
                     check=False,
                 )
                 if reading.stdout:
-                    reading.stdout.close()  # or it would write for ever to a program that has failed
+                    reading.stdout.close()  # or it would wait for a program that has failed
                 errors = reading.stderr.read() if reading.stderr else b""
             if done.returncode == 0 and reading.returncode == 0:
                 return

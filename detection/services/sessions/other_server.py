@@ -19,8 +19,8 @@ _FORGET = (
 def forget_its_transactions(alias: str) -> bool:
     """Set the cursors back where they are ahead of this server, as those of a backup of a busier one are.
 
-    Without that, what is written from now on would look older than what was counted and indexed, and would be passed over
-    for as long as this server has had fewer transactions.
+    Without that, what is written next would look older than what was counted and indexed, and nobody would count it
+    before this server has had as many transactions.
 
     Returns
     -------
