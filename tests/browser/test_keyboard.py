@@ -267,7 +267,7 @@ def test_the_error_of_a_field_goes_once_the_field_is_edited(site, world, page):
     expect(wrong).to_be_visible()
     expect(limit).to_have_attribute("aria-invalid", "true")
     limit.fill("4")
-    expect(wrong).to_have_count(0)
+    expect(wrong).to_be_hidden()
     expect(limit).not_to_have_attribute("aria-invalid", "true")
     expect(page.get_by_text("Not saved.")).to_be_hidden()
     # Where the error stands above the form.

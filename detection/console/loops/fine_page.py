@@ -96,7 +96,6 @@ def _only_run(run: Incident, option: ExceptionOption | None) -> FineChoice:
 
 def _place(place: str, loops: Sequence[Loop], options: Sequence[ExceptionOption], loss: Lost) -> FineChoice:
     does = f"{options[0].where}: {options[0].words}" if len(options) == 1 else f"{len(options):,} exceptions"
-    more = f" ({'; '.join(options[0].settings)})" if len(options) == 1 and options[0].settings else ""
     name = ""
     if len(options) == 1:
         scope = options[0].change.scope
@@ -107,7 +106,7 @@ def _place(place: str, loops: Sequence[Loop], options: Sequence[ExceptionOption]
         many = f"{loss.loops:,}{'+' if loss.is_capped else ''} other loop{'' if loss.loops == 1 else 's'}"
         cost = f", which cost {formatting.money(loss.cost_usd)}" if loss.cost_usd else ""
         effect = f"You would lose at most {many} of the last {LOST_WITHIN.days} days{cost}"
-    return FineChoice(place, _WORDS[place], name, does + more, effect, loss.loops > 0)
+    return FineChoice(place, _WORDS[place], name, does, effect, loss.loops > 0)
 
 
 def _form(

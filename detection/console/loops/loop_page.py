@@ -160,7 +160,11 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "stop_effect": effect_of(reaches) if looping else "",
         "timeline": _timeline(request, row, activity, of_run["run_activity"], chosen, changes, sent, newest),
         "sent": sent,
-        "exceptions": [*incidents.exceptions_of_loop(project_id, loop.pk)[:SHOWN_EXCEPTIONS]],
+        "exceptions": [
+            one
+            for one in incidents.exceptions_of_loop(project_id, loop.pk)[:SHOWN_EXCEPTIONS]
+            if one.incident_id != chosen.pk  # that of the run is shown with the run
+        ],
         "pending": [entry for entry in activity if entry.finished_at is None],
         "members": members_of(project_id),
         "refreshed": REFRESHED,

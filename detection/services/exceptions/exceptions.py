@@ -285,8 +285,10 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
     if raised.get(detector.switch) is False:
         return f"Do not detect {detector.label.lower()}"
     unit = str(incident.evidence.get("detail", {}).get("unit") or detector.unit)
-    own = [value for name, value in raised.items() if FIELDS[name].group == incident.kind]
-    return f"Raise the limit to {durations.amount(max(own), unit)}"
+    own = {name: value for name, value in raised.items() if FIELDS[name].group == incident.kind}
+    return (
+        f"Raise the limit to {durations.amount(own.get(detector.limit_setting) or max(own.values()), unit)}"
+    )
 
 
 def _labels(incident: Incident, settings: Mapping[str, Any]) -> tuple[str, ...]:
@@ -389,12 +391,11 @@ def create_exception(
     before = {"entry": entry, "session": change.session, "reason": words}
     if expires_at is not None:
         before["expires_at"] = expires_at.isoformat()
-    settings = f" ({'; '.join(chosen.settings)})" if chosen.settings else ""
     activity = IncidentActivity.objects.create(
         incident=incident,
         actor=actor.name[:150],
         action=EXCEPTED,
-        note=f"{chosen.where}: {chosen.words}{settings}{until_words(expires_at)}"[:1000],
+        note=f"{chosen.where}: {chosen.words}{until_words(expires_at)}"[:1000],
         before=before,
     )
     audit.record(
