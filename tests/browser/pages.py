@@ -38,6 +38,14 @@ def sign_in(page: Page, site: Any, user: Any) -> None:
     page.context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": site.url}])
 
 
+_WIDEST = """
+[...document.querySelectorAll("body *")]
+    .map(one => [one.getBoundingClientRect().right, `${one.closest("[class]")?.className}: ${one.outerHTML}`])
+    .reduce((one, other) => (other[0] >= one[0] ? other : one), [0, ""])[1]
+"""
+"""The innermost of the elements that reach farthest to the right."""
+
+
 def violations(page: Page) -> list[str]:
     """Return what axe calls moderate, serious or critical in the current size and theme."""
     if not page.evaluate("'axe' in window"):
@@ -91,7 +99,8 @@ def complaints(page: Page, number: int = 0, *, count: int = 2, dark_by_class: bo
         found += [f"{size}, {theme}: {one}" for one in violations(page)]
         too_wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if too_wide > 0:
-            found.append(f"{size}: scrolls sideways by {too_wide} px")
+            widest = page.evaluate(_WIDEST)
+            found.append(f"{size}: scrolls sideways by {too_wide} px: {widest[:160]}")
     page.emulate_media(color_scheme="light")
     return found
 
