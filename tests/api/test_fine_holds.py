@@ -73,6 +73,14 @@ def test_the_same_run_is_not_found_again(api, project, shape, door, reason):
     assert found_in("second") == []
 
 
+def test_a_run_that_was_cut_short_by_blocks_may_go_on(api, project):
+    asked(api, "first", "same call")
+    assert found_in("first")
+    call_fine(api, project, LabelReason.OTHER)
+    asked(api, "second", "same call", times=7)
+    assert found_in("second") == []
+
+
 def test_the_longest_run_decides(api, project):
     posted(api, "long", "same call", times=4)
     posted(api, "short", "same call")
@@ -92,5 +100,5 @@ def test_loops_of_other_tools_are_found_as_before(api, project, other):
 def test_a_run_that_goes_on_and_on_is_found(api, project):
     posted(api, "first", "same call")
     call_fine(api, project, LabelReason.OTHER)
-    posted(api, "endless", "same call", times=9)
+    posted(api, "endless", "same call", times=14)
     assert found_in("endless")

@@ -53,6 +53,9 @@ PLACES: Final[Mapping[str, str]] = {
 """Where something is fine, and the scope of its exception."""
 MAX_ARGUMENTS: Final = 20
 REACH_DAYS: Final = 30
+ALLOWED_AGAIN: Final = 100
+"""Repetitions that an exception allows at least: how often an agent would have repeated what was blocked is not known,
+and one that never ends is still found. A judgement."""
 MAX_REACH: Final = 2_000
 """Sessions that are looked at, the newest ones."""
 _USUAL = ("session:raise", "tool:raise", "agent:raise", "model:raise", "project:raise")
@@ -249,7 +252,8 @@ def _raised_of_all(incident: Incident) -> dict[str, Any]:
                 values[name] = 2 * most + value  # some way off, as the first warning may come early
         if values.get(detector.limit_setting, 0) > FIELDS[detector.limit_setting].maximum:
             values = {detector.switch: False}
-        found |= {name: min(value, FIELDS[name].maximum or value) for name, value in values.items()}
+        for name, value in values.items():
+            found[name] = min(max(value, ALLOWED_AGAIN), FIELDS[name].maximum) if value else value
     if own.switch not in found:
         # Its limit may be another one by now.
         ints = {name: value for name, value in raised.items() if isinstance(policy.values[name], int)}
