@@ -165,7 +165,9 @@ def test_what_is_lost_comes_first_and_each_day_has_both_policies(world):
     first = words.index("You would no longer block or stop 1 loop")
     assert first < words.index("no longer found") < words.index("How far to trust it")
     svg = re.search(
-        r'<svg role="img" aria-label="(Loops blocked[^"]*)">(.*?)</svg>', page.content.decode(), re.DOTALL
+        r'<svg class="plot" role="img" aria-label="(Loops blocked[^"]*)">(.*?)</svg>',
+        page.content.decode(),
+        re.DOTALL,
     )
     assert re.search(r"now and changed\. \d\d \w{3}: 1, then 0$", svg[1])
     assert svg[2].count("<rect") == 2 * 8

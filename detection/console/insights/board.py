@@ -279,7 +279,7 @@ class GroupLine:
     name: str
     links: Mapping[str, object]
     row: InsightRow
-    color: int
+    color: int | str
     bar: str
     value: str
     change: tuple[str, str]

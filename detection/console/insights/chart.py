@@ -38,9 +38,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class BarPart:
-    """One series in a bar: number of its colour, and where it is drawn."""
+    """One series in a bar: number or name of its colour, and where it is drawn."""
 
-    color: int
+    color: int | str
     y: str
     height: str
 
@@ -85,14 +85,14 @@ class Chart:
     Attributes
     ----------
     keys
-        Number of the colour and name of each series.
+        Number or name of the colour, and name of each series.
     ghost
         Path of the time before, in a box of 100 by 100; empty if there is none.
     lines
         The numbers as a table, the newest first, without buckets that have none.
     """
 
-    keys: list[tuple[int, str]]
+    keys: list[tuple[int | str, str]]
     bars: list[Bar]
     ghost: str
     top: str

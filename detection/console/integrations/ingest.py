@@ -7,9 +7,21 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from detection.console.access import ProjectRequest, in_project
+from detection.console.insights.chart import Bar, BarPart, Chart, nice_top
 from detection.selectors import dashboard
+from detection.selectors.dashboard import Intake
 
-BAR_WIDTH, BAR_HEIGHT, BARS = 9, 64, 60
+BARS = 60
+"""Requests in the chart: as many as stay apart on a phone."""
+MIN_HEIGHT = 3.0
+"""Percent of the chart's height; below it, one event beside a batch of hundreds could not be seen."""
+KEYS: list[tuple[int | str, str]] = [
+    (1, "accepted"),
+    (4, "altered"),
+    ("once", "duplicate"),
+    ("act", "rejected"),
+]
+"""Colour and name of what became of events, from the bottom up."""
 
 
 @in_project()
@@ -17,28 +29,27 @@ BAR_WIDTH, BAR_HEIGHT, BARS = 9, 64, 60
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the figures and the newest requests."""
     intake = dashboard.intake(request.project.pk)
-    top = max((max(a.accepted + a.duplicate + a.rejected, 1) for a in intake.recent), default=1)
-    bars = []
-    for index, attempt in enumerate(reversed(intake.recent[:BARS])):
-        y = float(BAR_HEIGHT)
-        pieces = []
-        rejected = attempt.rejected or (1 if attempt.status >= 400 else 0)
-        for name, count in (
-            ("ok", attempt.accepted - attempt.altered),
-            ("alt", attempt.altered),
-            ("dup", attempt.duplicate),
-            ("rej", rejected),
-        ):
+    return render(request, "integrations/ingest.html", {"intake": intake, "chart": _chart(intake)})
+
+
+def _chart(intake: Intake) -> Chart:
+    """Return the events of the newest requests, the newest at the right; a rejected request counts as one event."""
+    counted = [
+        (one.accepted - one.altered, one.altered, one.duplicate, one.rejected or int(one.status >= 400))
+        for one in reversed(intake.recent[:BARS])
+    ]
+    top = nice_top(max((float(sum(counts)) for counts in counted), default=0.0))
+    width, bars = 100 / BARS, []
+    for place, counts in enumerate(counted):
+        parts, height = [], 0.0
+        for (color, _), count in zip(KEYS, counts, strict=True):
             if count > 0:
-                height = max(3.0, count / top * (BAR_HEIGHT - 4))
-                y -= height
-                pieces.append((name, round(max(y, 0), 1), round(height, 1)))
-        bars.append((index * (BAR_WIDTH + 2), pieces))
-    context = {
-        "intake": intake,
-        "bars": bars,
-        "bar_width": BAR_WIDTH,
-        "chart_width": BARS * (BAR_WIDTH + 2),
-        "chart_height": BAR_HEIGHT,
-    }
-    return render(request, "integrations/ingest.html", context)
+                part = max(MIN_HEIGHT, 100 * count / top)
+                height += part
+                parts.append(BarPart(color, f"{max(0.0, 100 - height):.2f}%", f"{part:.2f}%"))
+        words = ", ".join(
+            f"{count} {name}" for (_, name), count in zip(KEYS, counts, strict=True) if count > 0
+        )
+        if parts:
+            bars.append(Bar(f"{(place + 0.1) * width:.2f}%", f"{0.8 * width:.2f}%", parts, words, ""))
+    return Chart(KEYS, bars, "", f"{top:g}", f"{top / 2:g}", [], [], [])

@@ -107,6 +107,8 @@ class DayBars(NamedTuple):
     width: str
     y_before: str
     y_after: str
+    height_before: str
+    height_after: str
 
 
 def _reaction(decision: str) -> str:
@@ -344,6 +346,7 @@ def _by_day(row: WhatIf) -> dict[str, object]:
             DayBars(
                 day, before, after, f"{left:.2f}", f"{left + width:.2f}", f"{width:.2f}",
                 f"{100 - 100 * before / most:.2f}", f"{100 - 100 * after / most:.2f}",
+                f"{100 * before / most:.2f}", f"{100 * after / most:.2f}",
             )
         )  # fmt: skip
     changed = ", ".join(
@@ -351,6 +354,7 @@ def _by_day(row: WhatIf) -> dict[str, object]:
     )
     return {
         "by_day": bars,
+        "by_day_top": most,
         "by_day_words": f"Loops blocked or stopped a day, now and changed. {changed}",
         "stopped": (sum(bar.before for bar in bars), sum(bar.after for bar in bars)),
         "last_day": bars[-1].day,
