@@ -73,6 +73,11 @@ def since(delta: timedelta) -> str:
     return f"+{durations.precise(seconds)}"
 
 
+def of_limit(count: float, limit: float) -> str:
+    """Return a count beside its limit in short form: ``3 of 6``, and ``12, limit 6`` once it is beyond it."""
+    return f"{compact(count)}{', limit' if count > limit else ' of'} {compact(limit)}"
+
+
 def number(value: float | None) -> str:
     """Return a whole number with separators; an en dash for nothing."""
     return "–" if value is None else f"{value:,.0f}"

@@ -33,6 +33,7 @@ class LoopForm(models.TextChoices):
     NONE = "", "None"
     RETURNED = "returned", "Returned"
     LOOPING_NOW = "looping_now", "Looping now"
+    HELD = "held", "Held"
     NEW = "new", "New"
     WENT_SILENT = "went_silent", "Went silent"
     ENDED_BY_ITSELF = "ended_by_itself", "Ended by itself"
@@ -57,8 +58,9 @@ class Loop(TenantModel):
     done    otherwise: a person closed it, or each of its incidents ended by itself
     ======  ==========================================================================================
 
-    So a closed loop that is detected again is open: it has returned. An open loop has one of four forms, in this order:
-    it has returned, it is looping now, it is new (no person has acted on it), it went silent.
+    So a closed loop that is detected again is open: it has returned. An open loop has one of five forms, in this order:
+    it has returned, it is looping now, a session in it waits for the answer to a held call, it is new (no person has
+    acted on it), it went silent.
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="loops")

@@ -129,7 +129,9 @@ def list_silences(
     rows = rows.filter(ends_at__lte=now) if ended else rows.filter(ends_at__gt=now)
     rows = rows.order_by("-ends_at", "-id")
     if not ended:
-        events = AlertEvent.objects.select_related("incident").defer("incident__evidence", "incident__policy")
+        events = AlertEvent.objects.select_related("incident__loop").defer(
+            "incident__evidence", "incident__policy"
+        )
         newest = events.order_by("-id")[:MAX_SHOWN_EVENTS]
         rows = rows.prefetch_related(Prefetch("suppressed_events", newest, to_attr="shown_events"))
     return list(rows[:MAX_SILENCES])
@@ -155,7 +157,7 @@ def get_notification(project_id: int, public_id: str) -> WithAnnotations[Notific
     return (
         Notification.objects.select_related("destination")
         .prefetch_related(
-            "attempts", Prefetch("items", NotificationItem.objects.select_related("event__incident"))
+            "attempts", Prefetch("items", NotificationItem.objects.select_related("event__incident__loop"))
         )
         .annotate(event_count=Count("items"))
         .filter(project_id=project_id, public_id=public_id)

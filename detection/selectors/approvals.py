@@ -38,13 +38,14 @@ _SHOWN = (
     *(field.attname for field in Approval._meta.concrete_fields),
     "session__external_id",
     "incident__public_id",
+    "incident__loop__public_id",
 )
-"""The columns that are read: of session and incident, the names alone."""
+"""The columns that are read: of session, incident and loop, the names alone."""
 
 
 def with_names(rows: QuerySet[Approval]) -> QuerySet[Approval]:
-    """Return approvals with the names of their session and incident."""
-    return rows.select_related("session", "incident").only(*_SHOWN)
+    """Return approvals with the names of their session, incident and loop."""
+    return rows.select_related("session", "incident__loop").only(*_SHOWN)
 
 
 def list_approvals(

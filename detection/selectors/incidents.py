@@ -77,7 +77,7 @@ def last_loop(incident: Incident) -> Incident | None:
         last_call_number__gt=incident.last_call_number,
         kind__in=[one.kind for one in DETECTORS if one.is_of_calls],
     )
-    return ended_with_it.order_by("-last_call_number", "-pk").first()
+    return ended_with_it.select_related("loop").order_by("-last_call_number", "-pk").first()
 
 
 def neighbours(incident: Incident, limit: int = 10) -> list[IncidentRow]:

@@ -16,6 +16,7 @@ from django.utils import timezone
 from detection.engine.scopes import Scope
 from detection.models import AuditEntry, Incident, Loop, Notification, Session
 from detection.models.incidents import IS_LOOP, IncidentLabel
+from detection.models.session_state import CALLING_STATES, SessionState
 from detection.selectors.statistics import SAVED
 
 MAX_RUNS: Final = 50
@@ -29,7 +30,7 @@ BAR_WIDTHS: Final = tuple(
 """Widths of the bars; the narrowest with at most `MAX_BARS` is taken."""
 MAX_CHANGES: Final = 5
 POLICY_ACTIONS: Final = ("policy.save", "policy.tool_rule")
-LOOPING, STOPPED, WENT_ON = "looping", "stopped", "went_on"
+LOOPING, HELD, STOPPED, WENT_ON = "looping", "held", "stopped", "went_on"
 
 
 def newest_runs(loop: Loop, limit: int = MAX_RUNS) -> list[Incident]:
@@ -134,9 +135,18 @@ def bars_of(loop: Loop, first: datetime) -> RunBars:
         template=f"floor(extract(epoch FROM %(expressions)s) / {seconds:.3f})::int",
         output_field=IntegerField(),
     )
-    looping = IS_LOOP & Q(ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR)
+    looping = IS_LOOP & Q(
+        ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
+    )
+    # Whether its session is stopped or has ended by the stop: the newest call was refused.
+    refused = (
+        ~Q(session__stopped_by_kind="")
+        & Q(session__refused_since_stop__gt=0, session__has_run_last=False)
+        & (Q(ended_at=None) | Q(ended_at__gte=F("session__stopped_at")))
+    )
     fate = Case(
-        When(decision="stop", was_guarded=True, then=Value(STOPPED)),
+        When(Q(decision="stop", was_guarded=True) | refused, then=Value(STOPPED)),
+        When(IS_LOOP & Q(ended_at=None, session__state=SessionState.HELD), then=Value(HELD)),
         When(looping, then=Value(LOOPING)),
         default=Value(WENT_ON),
         output_field=CharField(),

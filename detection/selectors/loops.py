@@ -35,7 +35,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.loop_identity import title
 from detection.models import AlertSilence, Incident, Loop, LoopActivity, LoopForm, LoopStatus
 from detection.models.incidents import IS_LOOP, IncidentLabel, IncidentStatus
-from detection.models.session_state import CALLING_STATES
+from detection.models.session_state import CALLING_STATES, SessionState
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import LOOPS
 from detection.selectors.loop_status import active_postponements, conditions, firing_postponements
@@ -108,8 +108,8 @@ class LoopRow:
     detail: Annotated[str, Shown("The provider's problem, or the unit of the budget.")]
     status: Annotated[str, Shown("Status.", choices=LoopStatus)]
     form: Annotated[str, Shown(
-        "More about the status: of an open loop `returned`, `looping_now`, `new` or `went_silent`, of one that is done "
-        "`ended_by_itself`.", choices=LoopForm,
+        "More about the status: of an open loop `returned`, `looping_now`, `held` (a session in it waits for an answer), "
+        "`new` or `went_silent`, of one that is done `ended_by_itself`.", choices=LoopForm,
     )]
     has_returned: Annotated[bool, Shown("Whether it was closed and has reopened.")]
     label: Annotated[str, Shown(
@@ -244,9 +244,10 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     looping = IS_LOOP & Q(
         ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
     )
+    held = IS_LOOP & Q(ended_at=None, session__state=SessionState.HELD)
     open_of = {
-        loop: (open_, looping_now)
-        for loop, open_, looping_now in Incident.objects.filter(
+        loop: (open_, looping_now, held)
+        for loop, open_, looping_now, held in Incident.objects.filter(
             project_id=project_id, status=IncidentStatus.OPEN, loop__in=ids
         )
         .order_by()
@@ -254,6 +255,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
         .annotate(
             open_=Count("pk"),
             looping_now=Count("session_name", filter=looping, distinct=True),
+            held=Count("pk", filter=held),
         )
     }
     agents, models = _names(incidents.filter(loop__in=ids))
@@ -266,9 +268,9 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     for row in figures:
         if (loop := loops.get(row.id)) is None:
             continue
-        own, (open_incidents, looping_now) = (
+        own, (open_incidents, looping_now, held_incidents) = (
             {name: getattr(loop, name) for name in _OWN},
-            open_of.get(loop.pk, (0, 0)),
+            open_of.get(loop.pk, (0, 0, 0)),
         )
         if loop.status == LoopStatus.FINE:
             own["label"] = IncidentLabel.FALSE_ALARM
@@ -288,6 +290,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
                     loop,
                     has_returned=is_closed and open_incidents > 0,
                     is_looping=looping_now > 0,
+                    is_held=held_incidents > 0,
                     is_new=loop.pk not in touched,
                 ),
                 first_seen_at=row.first_seen,
@@ -307,7 +310,12 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
 
 
 def _form(
-    loop: WithAnnotations[Loop, WithStatus], *, has_returned: bool, is_looping: bool, is_new: bool
+    loop: WithAnnotations[Loop, WithStatus],
+    *,
+    has_returned: bool,
+    is_looping: bool,
+    is_held: bool,
+    is_new: bool,
 ) -> LoopForm:
     if loop.status == LoopStatus.DONE:
         return LoopForm.NONE if loop.done_at else LoopForm.ENDED_BY_ITSELF
@@ -317,6 +325,8 @@ def _form(
         return LoopForm.RETURNED
     if is_looping:
         return LoopForm.LOOPING_NOW
+    if is_held:
+        return LoopForm.HELD
     return LoopForm.NEW if is_new else LoopForm.WENT_SILENT
 
 

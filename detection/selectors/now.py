@@ -156,7 +156,10 @@ def moment(project_id: int) -> Moment:
         0 if loops else _bounded(running),
         None
         if loops
-        else Incident.objects.filter(IS_LOOP, project_id=project_id).order_by("-last_seen_at").first(),
+        else Incident.objects.filter(IS_LOOP, project_id=project_id)
+        .select_related("loop")
+        .order_by("-last_seen_at")
+        .first(),
     )
 
 

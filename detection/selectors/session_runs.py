@@ -70,9 +70,10 @@ def read_run(session: Session) -> CallRun:
 
 @dataclass(frozen=True, slots=True)
 class RunIncident:
-    """What the map of a run shows of an incident; `unit` is empty where it is that of the detector."""
+    """What the map of a run shows of an incident; `loop` is the id of its loop, and `unit` is empty where it is that of the detector."""
 
     public_id: str
+    loop: str
     kind: str
     tool: str
     count: int
@@ -85,7 +86,9 @@ class RunIncident:
     unit: str
 
 
-_INCIDENT_FIELDS = tuple(field.name for field in fields(RunIncident))
+_INCIDENT_FIELDS = tuple(
+    "loop__public_id" if field.name == "loop" else field.name for field in fields(RunIncident)
+)
 
 
 def incidents_of_run(session: Session, limit: int) -> list[RunIncident]:

@@ -58,6 +58,8 @@ def test_what_waits_is_shown_with_its_call_its_time_and_what_happens_otherwise(a
     assert "the call is skipped and the run continues" in page
     assert "data-seconds-left=" in page
     assert page.count("&lt;script&gt;") >= 3
+    assert f'href="{run_address(held.incident)}"' in page
+    assert "/incidents/" not in page
     assert "<script>alert" not in page
 
 

@@ -62,6 +62,24 @@ def test_it_says_why_the_value_applies_and_what_it_beats(world):
     assert "model openai / gpt-5 (now 10)" in words
 
 
+@pytest.mark.parametrize(
+    ("call", "starts_at"),
+    [
+        ({"tool": "search_web", "agent": "researcher", "session": "s-1"}, "tool:search_web"),
+        ({"agent": "researcher", "session": "s-1"}, MODEL),
+        ({"agent": "nobody"}, "agent:nobody"),
+        ({"tool": "search_*"}, "project"),
+        ({}, "project"),
+    ],
+)
+def test_a_value_of_a_preset_is_changed_at_the_narrowest_scope_of_the_calls(world, call, starts_at):
+    page = world.client.get(url(world, scope="preset:standard", **call)).content.decode()
+    offered = page[page.index("change-scope") :]
+    assert re.search(r'<option value="([^"]+)"', offered)[1] == starts_at
+    given = world.client.get(url(world, scope="project", **call)).content.decode()
+    assert re.search(r'<option value="([^"]+)"', given[given.index("change-scope") :])[1] == "project"
+
+
 def test_a_value_is_tried_and_saved_where_the_person_came_from(world):
     back = f"{world.base}/loops"
     loop(world.project, "s-2", calls=7)

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from detection.models import AlertSilence, Incident, Loop, Membership, Role
+from detection.models import AlertSilence, Incident, Loop, Membership, Role, Session
 from tests.console.scenes import ask, loop, make_world, text
 from tests.support.projects import make_member, make_project
 from tests.support.shared_rows import shared_rows
@@ -62,6 +62,35 @@ def test_its_page_says_what_the_incidents_share_and_leads_to_each_of_them(world)
     stranger = Client()
     stranger.force_login(make_member(make_project()))
     assert stranger.get(page.request["PATH_INFO"]).status_code == 404
+
+
+def test_the_chart_of_runs_says_of_each_what_the_table_says(world):
+    run = world.incident
+    address = f"{world.base}/loops/{run.loop.public_id}"
+    now = timezone.now()
+    others = {"ended_at": now, "last_seen_at": now - timedelta(hours=1)}
+    Incident.objects.exclude(pk=run.pk).update(**others)
+    of_run = Incident.objects.filter(pk=run.pk)
+    stopped = {
+        "stopped_by_kind": "person", "stopped_by": "ana", "stopped_at": now - timedelta(minutes=1),
+        "refused_since_stop": 1, "has_run_last": False,
+    }  # fmt: skip
+    for state, ended, words, said in (
+        ("looping", None, "1 looping now", "Looping now"),
+        ("held", None, "1 held", "Held"),
+        ("stopped", None, "1 stopped", "Stopped"),
+        ("ended", now, "1 stopped", "Stopped"),
+    ):
+        of_run.update(ended_at=ended, last_seen_at=now)
+        told = stopped if words == "1 stopped" else {}
+        Session.objects.filter(pk=run.session_id).update(state=state, ended_at=ended, **told)
+        page = world.client.get(address).content.decode()
+        assert f"<title>{words}</title>" in page, state
+        table = page[page.index('id="runs"') :].partition("</table>")[0]
+        assert said in re.sub(r"<[^>]+>", "", table), state
+    shown = text(world.client.get(f"{world.base}/sessions/{run.session_name}"))
+    assert "Stopped by ana" in shown
+    assert "its call was blocked, and then it ended" in shown
 
 
 def test_a_loop_is_put_off_assigned_commented_and_closed_with_undo(world):

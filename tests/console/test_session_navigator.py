@@ -159,7 +159,7 @@ def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):
 
 def test_a_spent_budget_is_a_banner_and_no_loop(world, long_run):
     page = show(world, "?from=5001&calls=50")
-    assert "5,000 of 1,000" in text(page)
+    assert "5,000, limit 1,000" in text(page)
     assert "1 loop" in text(page)
     assert 'class="bracket"' in page.content.decode()
 

@@ -21,7 +21,7 @@ from detection.console.loops import incident_text, loop_text, run_parts, runs_ch
 from detection.console.loops.incident_text import ACTIVITY, Part
 from detection.console.loops.loop_list import line_of, members_of
 from detection.console.now.now_page import button_of, effect_of
-from detection.console.sessions.session_rows import session_row
+from detection.console.sessions.session_rows import session_row, was_refused
 from detection.engine.detectors import detector_for
 from detection.filtering.language import Term, term, write
 from detection.integrations.reach import REACH_WORDS, REACHES
@@ -235,6 +235,8 @@ def _state(run: Incident, now: datetime) -> tuple[str, str]:
     if run.label == IncidentLabel.FALSE_ALARM:
         return "ended", "Fine"
     if run.session is not None and (run.is_active or _was_stopped_in(run, run.session)):
+        if run.session.ended_at is not None and was_refused(run.session):
+            return "stopped", "Stopped"
         line = session_row(run.session, now)
         if run.last_seen_at > now - settings.LOOPING_FOR or line.state not in ("looping", "silent"):
             return line.state, line.short

@@ -16,7 +16,7 @@ from detection.models import Loop
 from detection.selectors.loops import LoopRow, SharedFact
 
 STATUS_CHIPS: Final = {"open": "idle", "later": "idle", "fine": "ok", "done": "done"}
-_FORMS: Final = {"returned": "Returned", "new": "New", "went_silent": "Went silent"}
+_FORMS: Final = {"returned": "Returned", "held": "Held", "new": "New", "went_silent": "Went silent"}
 _RESULTS = {"errors": ", and the results are errors", "empty": ", and the results are empty"}
 _NAMES = {
     "tool": "Tool",
@@ -182,7 +182,7 @@ def state(row: LoopRow) -> tuple[str, str]:
     if row.form == "looping_now":
         return f"{row.looping_now:,} looping now", "loop"
     if row.status == "open":
-        return _FORMS.get(row.form, "Open"), "held" if row.form == "went_silent" else "idle"
+        return _FORMS.get(row.form, "Open"), "held" if row.form in ("held", "went_silent") else "idle"
     if row.is_later_but_firing and row.later is not None:
         return f"Later, {row.later.incidents:,} since", "idle"
     if row.form == "ended_by_itself":

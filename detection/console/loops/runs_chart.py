@@ -8,9 +8,9 @@ from datetime import datetime
 
 from detection.engine import durations
 from detection.models import AuditEntry
-from detection.selectors.loop_runs import LOOPING, STOPPED, WENT_ON, RunBars
+from detection.selectors.loop_runs import HELD, LOOPING, STOPPED, WENT_ON, RunBars
 
-FILLS = ((WENT_ON, "fill-once"), (STOPPED, "fill-grey"), (LOOPING, "fill-act"))
+FILLS = ((WENT_ON, "fill-once"), (STOPPED, "fill-grey"), (HELD, "fill-held"), (LOOPING, "fill-act"))
 """What became of runs, from the bottom of a bar to its top."""
 GAP = 0.15
 """Share of a bar's place that stays free."""
@@ -91,7 +91,7 @@ def chart_of(runs: RunBars, changes: Sequence[AuditEntry]) -> RunsChart:
     )
 
 
-_WORDS = {LOOPING: "looping now", STOPPED: "stopped", WENT_ON: "continued"}
+_WORDS = {LOOPING: "looping now", HELD: "held", STOPPED: "stopped", WENT_ON: "continued"}
 
 
 def change_words(change: AuditEntry) -> str:

@@ -158,12 +158,12 @@ class _Subject:
         self.field = FIELDS[name]
         names = {part: given.get(part, "")[:MAX_CHARACTERS] for part in CallNames._fields}
         self.source = given.get("scope", "")[:MAX_CHARACTERS]
-        self.scope = _stored_scope(self.source, names["session"])
+        stored = _stored_scope(self.source, names["session"])
         for part in ("agent", "backend", "model"):
-            names[part] = names[part] or getattr(self.scope, part)
+            names[part] = names[part] or getattr(stored, part, "")
         names["agent"] = names["agent"] if not names["agent"].startswith("tag:") else ""
-        if self.scope.kind == "tool" and not names["tool"] and _is_name(self.scope.pattern):
-            names["tool"] = self.scope.pattern
+        if stored and stored.kind == "tool" and not names["tool"] and _is_name(stored.pattern):
+            names["tool"] = stored.pattern
         self.session: Session | None = None
         if names["session"]:
             self.session = find_session(request.project, names["session"])
@@ -172,6 +172,12 @@ class _Subject:
             for part in ("agent", "backend", "model"):
                 names[part] = names[part] or getattr(self.session, part)
         self.call = CallNames(**names)
+        self.scope = stored or self._narrowest()
+
+    def _narrowest(self) -> Scope:
+        """Return the narrowest scope of these calls that outlives their session."""
+        found = [one for one in self._scopes_of_call() if one.kind in self.field.scopes and one != SESSION]
+        return found[0] if found else PROJECT
 
     @property
     def came_from(self) -> str:
@@ -204,6 +210,17 @@ class _Subject:
 
     def _scopes(self) -> Iterator[Scope]:
         yield self.scope
+        yield from self._scopes_of_call()
+        yield PROJECT
+        if not any(self.call):
+            yield from sorted(self._rows, key=lambda scope: (scope.rank, str(scope)))
+            seen = dashboard.facets(self._request.project.pk)
+            yield from (Scope.of(agent=agent) for agent in seen.agents)
+            yield from (Scope.of(backend=backend, model=model) for backend, model in seen.pairs)
+        yield SERVER
+
+    def _scopes_of_call(self) -> Iterator[Scope]:
+        """Yield the scopes that apply to these calls alone, the narrowest first."""
         if self.call.session:
             yield SESSION
         if self.call.tool and _is_name(self.call.tool):
@@ -214,13 +231,6 @@ class _Subject:
             yield Scope.of(backend=self.call.backend)
         if self.call.agent:
             yield Scope.of(agent=self.call.agent)
-        yield PROJECT
-        if not any(self.call):
-            yield from sorted(self._rows, key=lambda scope: (scope.rank, str(scope)))
-            seen = dashboard.facets(self._request.project.pk)
-            yield from (Scope.of(agent=agent) for agent in seen.agents)
-            yield from (Scope.of(backend=backend, model=model) for backend, model in seen.pairs)
-        yield SERVER
 
     @cached_property
     def _rows(self) -> dict[Scope, StoredSettings]:
@@ -320,16 +330,16 @@ def _is_name(pattern: str) -> bool:
     return not any(mark in pattern for mark in "*?[")
 
 
-def _stored_scope(source: str, session: str) -> Scope:
-    """Return the scope at which a value from this source is changed; the project for a preset."""
+def _stored_scope(source: str, session: str) -> Scope | None:
+    """Return the scope at which a value from this source is changed; None for a preset and the environment."""
     try:
         scope = Scope.parse(source)
         scope.check_names()
     except PolicyError:
-        return PROJECT
+        return None
     if scope == SESSION and session:
         return scope
-    return scope if scope.kind in (*STORED_KINDS, "tool") else PROJECT
+    return scope if scope.kind in (*STORED_KINDS, "tool") else None
 
 
 def change_url(

@@ -51,7 +51,7 @@ class SavedException:
 
 def saved(project: Project) -> list[SavedException]:
     """Return the exceptions that were saved and not undone, newest first; three queries."""
-    found = selector.exceptions(project.pk).select_related("incident")[:MAX_EXCEPTIONS]
+    found = selector.exceptions(project.pk).select_related("incident__loop")[:MAX_EXCEPTIONS]
     urls = _urls(project.slug, found)
     changed = exceptions.changed_since(project.pk, found)
     return [

@@ -90,7 +90,7 @@ class Navigator:
                 one,
                 incident_text.title(one),
                 incident_text.unit_of(one.kind, one.unit),
-                permalinks.incident_url(self.project, one.public_id),
+                permalinks.run_url(self.project, one.loop, one.public_id),
             )
             for one in spent
         ]

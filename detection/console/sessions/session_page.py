@@ -29,6 +29,8 @@ from detection.console.sessions.session_rows import (
     meter_words,
     session_row,
     stop_sentence,
+    stopped_by,
+    was_refused,
 )
 from detection.console.sessions.session_window import number
 from detection.engine import commands as grammar
@@ -99,6 +101,7 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "cost": _cost_words(session),
         "session": session,
         "row": session_row(session, clock.now()),
+        "ended_by_stop": stopped_by(session) if session.ended_at and was_refused(session) else "",
         "reach": REACH_WORDS[session.reach],
         "stop": STOP_WORDS[session.reach],
         "meter_words": meter_words(session.meter_kind),

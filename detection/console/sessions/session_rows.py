@@ -106,12 +106,10 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         word,
         SHORT_WORDS.get(state, word),
         "–" if is_quiet or is_over else formatting.compact(session.call_count / minutes),
-        f"{formatting.compact(session.meter_count)} of {formatting.compact(session.meter_limit)}"
-        if session.meter_limit
-        else "–",
+        formatting.of_limit(session.meter_count, session.meter_limit) if session.meter_limit else "–",
         detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
         behind,
-        _stopped_by(session) if state in STOP_STATES else "",
+        stopped_by(session) if state in STOP_STATES else "",
         _since_stop(session) if state in STOP_STATES else "",
         is_at_limit,
     )
@@ -126,7 +124,8 @@ def is_near_limit(session: SessionRow | Session) -> bool:
     )
 
 
-def _stopped_by(session: SessionRow | Session) -> str:
+def stopped_by(session: SessionRow | Session) -> str:
+    """Return who stopped a session."""
     return "detection" if session.stopped_by_kind == StoppedByKind.DETECTION else session.stopped_by
 
 
@@ -136,6 +135,11 @@ def _since_stop(session: SessionRow | Session) -> str:
     known = [f"{refused:,} refused"] if refused else []
     known += [f"{ran:,} call{'' if ran == 1 else 's'} since"] if ran else []
     return ", ".join(known) or "no call since"
+
+
+def was_refused(session: SessionRow | Session) -> bool:
+    """Return whether a session was stopped and its newest call refused: of one that has ended, whether the stop did it."""
+    return bool(session.stopped_by_kind) and session.refused_since_stop > 0 and not session.has_run_last
 
 
 def stop_sentence(reached: Mapping[str, int], name: str = "") -> str:
@@ -160,7 +164,7 @@ def stop_sentence(reached: Mapping[str, int], name: str = "") -> str:
 
 def meter_title(kind: str, count: int, limit: int) -> str:
     """Return the count of a meter in words."""
-    return f"{count} of {limit} {meter_words(kind)}" if limit else "nothing counted"
+    return f"{count:,} {meter_words(kind)}, limit {limit:,}" if limit else "nothing counted"
 
 
 def meter_words(kind: str) -> str:

@@ -102,7 +102,9 @@ def preview_route(
     found = AlertEvent.objects.filter(project_id=project_id, at__gte=since).order_by("-id")
     if not row.includes_demo:  # they match no condition of the route, and are many
         found = found.exclude(facts__is_demo=True)
-    events = list(found.exclude(type=AlertEventType.STILL_OPEN).select_related("incident")[: MAX_EVENTS + 1])
+    events = list(
+        found.exclude(type=AlertEventType.STILL_OPEN).select_related("incident__loop")[: MAX_EVENTS + 1]
+    )
     simulation = _Simulation(project_id, _with_candidate(project_id, candidate, public_id), candidate)
     for event in reversed(events[:MAX_EVENTS]):
         simulation.add(event)

@@ -7,6 +7,7 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
+from detection.console.loops import loop_text
 from detection.engine.loop_identity import identify
 from detection.models import AuditEntry, Incident, Loop, LoopActivity, Session
 from detection.selectors import loops as selector
@@ -188,6 +189,11 @@ def test_a_loop_has_the_form_of_what_its_sessions_do(project):
     assert (selector.row_of(loop).form, selector.row_of(loop).looping_now) == ("new", 0)
     loop_triage.comment(project.pk, loop.public_id, OPERATOR, "seen")
     assert selector.row_of(loop).form == "went_silent"
+    Session.objects.update(state="held")
+    row = selector.row_of(loop)
+    assert (row.form, loop_text.state(row)) == ("held", ("Held", "held")), (
+        "a call of it waits: it is not silent"
+    )
     Incident.objects.filter(pk=incident.pk).update(status="ended", ended_at=timezone.now())
     row = selector.row_of(loop)
     assert (row.status, row.form) == ("done", "ended_by_itself")
