@@ -37,7 +37,7 @@ HITS: Final = 30
 OF_A_GROUP: Final = 5
 MAX_NAME_CHARACTERS: Final = 100
 _MORE_SCREENS: Final = (
-    ("loop_history", "Incident history", Role.VIEWER),
+    ("loop_history", "History of runs", Role.VIEWER),
     ("connect", "Connect", Role.VIEWER),
     ("agents", "Agents", Role.VIEWER),
     ("keys", "Keys", Role.VIEWER),

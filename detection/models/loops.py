@@ -58,9 +58,9 @@ class Loop(TenantModel):
     done    otherwise: a person closed it, or each of its incidents ended by itself
     ======  ==========================================================================================
 
-    So a closed loop that is detected again is open: it has returned. An open loop has one of five forms, in this order:
-    it has returned, it is looping now, a session in it waits for the answer to a held call, it is new (no person has
-    acted on it), it went silent.
+    So a closed loop that is detected again is open: it has returned. An open loop has the first of five forms that
+    applies, or none: it has returned, it is looping now, a session in it waits for the answer to a held call, it is new
+    (no person has acted on it), it went silent (a session in it goes on, without a call for two minutes).
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="loops")

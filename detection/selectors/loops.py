@@ -245,9 +245,11 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
         ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
     )
     held = IS_LOOP & Q(ended_at=None, session__state=SessionState.HELD)
+    # Of a session that has ended or was stopped, nothing goes on that could be silent.
+    in_loop = IS_LOOP & Q(ended_at=None, session__state=SessionState.LOOPING)
     open_of = {
-        loop: (open_, looping_now, held)
-        for loop, open_, looping_now, held in Incident.objects.filter(
+        loop: (open_, looping_now, held, in_loop)
+        for loop, open_, looping_now, held, in_loop in Incident.objects.filter(
             project_id=project_id, status=IncidentStatus.OPEN, loop__in=ids
         )
         .order_by()
@@ -256,6 +258,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
             open_=Count("pk"),
             looping_now=Count("session_name", filter=looping, distinct=True),
             held=Count("pk", filter=held),
+            in_loop=Count("pk", filter=in_loop),
         )
     }
     agents, models = _names(incidents.filter(loop__in=ids))
@@ -268,9 +271,9 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
     for row in figures:
         if (loop := loops.get(row.id)) is None:
             continue
-        own, (open_incidents, looping_now, held_incidents) = (
+        own, (open_incidents, looping_now, held_incidents, in_loop_incidents) = (
             {name: getattr(loop, name) for name in _OWN},
-            open_of.get(loop.pk, (0, 0, 0)),
+            open_of.get(loop.pk, (0, 0, 0, 0)),
         )
         if loop.status == LoopStatus.FINE:
             own["label"] = IncidentLabel.FALSE_ALARM
@@ -291,6 +294,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
                     has_returned=is_closed and open_incidents > 0,
                     is_looping=looping_now > 0,
                     is_held=held_incidents > 0,
+                    is_in_loop=in_loop_incidents > 0,
                     is_new=loop.pk not in touched,
                 ),
                 first_seen_at=row.first_seen,
@@ -315,6 +319,7 @@ def _form(
     has_returned: bool,
     is_looping: bool,
     is_held: bool,
+    is_in_loop: bool,
     is_new: bool,
 ) -> LoopForm:
     if loop.status == LoopStatus.DONE:
@@ -327,7 +332,9 @@ def _form(
         return LoopForm.LOOPING_NOW
     if is_held:
         return LoopForm.HELD
-    return LoopForm.NEW if is_new else LoopForm.WENT_SILENT
+    if is_new:
+        return LoopForm.NEW
+    return LoopForm.WENT_SILENT if is_in_loop else LoopForm.NONE
 
 
 _OWN: Final = (

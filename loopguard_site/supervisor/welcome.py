@@ -8,7 +8,7 @@ from loopguard_site.env import TEST_CLOCK_VARIABLE
 from loopguard_site.layout import program
 
 _CALLS_WITHOUT_STOP = 4
-_WORDS = {"block": "blocked", "hold": "held for approval", "stop": "blocked and ends the session"}
+_WORDS = {"block": "blocked", "hold": "held for an answer", "stop": "blocked and ends the session"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ function searches(text) {
   return [
     go(`Search contents for “${text}”`, `/search?q=${encodeURIComponent(text)}`),
     go(`Search sessions for “${text}”`, `/sessions?q=${quoted}`),
-    go(`Search the incident history for “${text}”`, `/loops/history?q=${quoted}`),
+    go(`Search the history of runs for “${text}”`, `/loops/history?q=${quoted}`),
     go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}&or=search`),
   ];
 }

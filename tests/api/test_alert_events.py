@@ -140,11 +140,11 @@ def test_a_requested_approval_is_notified_with_deadline_and_unattended_reaction(
     (body,) = bodies(receiver)
     (told,) = body["data"]["events"]
     assert (body["type"], body["data"]["severity"]) == ("approval.requested", "high")
-    assert body["data"]["title"] == "Approval needed: search_web"
+    assert body["data"]["title"] == "Call held: search_web"
     deadline = datetime.fromisoformat(approval["deadline"])
     text = body["data"]["text"]
     assert (
-        f"waits for your approval until {deadline:%H:%M:%S} UTC. Without a decision, a stop of the run is requested"
+        f"waits for your answer until {deadline:%H:%M:%S} UTC. Without one, a stop of the run is requested"
         in text
     )
     assert f"https://guard.example/p/support/held#{approval['id']}" in text
@@ -193,7 +193,7 @@ def test_an_approval_closed_before_sending_is_notified_as_closed(api, receiver, 
     api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
     Notification.objects.update(due_at=timezone.now())
     (body,) = bodies(receiver)
-    assert body["data"]["title"] == "Approval closed: search_web"
+    assert body["data"]["title"] == "Held call closed: search_web"
     assert "is closed: " in body["data"]["text"]
     assert body["data"]["events"][0]["approval"]["state"] == "decided"
 

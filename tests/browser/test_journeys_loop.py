@@ -118,7 +118,7 @@ def test_every_run_is_in_the_history_and_leads_to_its_loop(walk, page, project):
     walk.begin()
     walk.click("link", "Loops")
     walk.click("link", "History")
-    expect(page.get_by_role("heading", name="Incident history")).to_be_visible()
+    expect(page.get_by_role("heading", name="History of runs")).to_be_visible()
     expect(page.locator("[data-rows] > tr")).to_have_count(2)
     page.locator("[data-rows] > tr").nth(1).locator("a.name").click()
     page.wait_for_url(f"**/loops/{run.loop.public_id}?run={run.public_id}")

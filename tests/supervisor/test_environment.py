@@ -134,7 +134,7 @@ def test_the_text_of_a_start_names_the_test_clock(tmp_path):
     [
         (FirstStop(4, "block"), "same tool call 4 times. The 4th call is blocked.", 4),
         (FirstStop(2, "stop"), "same tool call 2 times. The 2nd call is blocked and ends the session.", 2),
-        (FirstStop(3, "hold"), "same tool call 3 times. The 3rd call is held for approval.", 3),
+        (FirstStop(3, "hold"), "same tool call 3 times. The 3rd call is held for an answer.", 3),
         (FirstStop(12, "block"), "same tool call 12 times. The 12th call is blocked.", 12),
         (FirstStop(), "four times. Under the present settings, none of them is blocked.", 4),
     ],

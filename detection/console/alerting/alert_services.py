@@ -68,7 +68,7 @@ ALERT_SERVICES: Final = (
         "Webhook",
         "{}",
         "https://example.com/loopguard",
-        "An address of your own. Each notification is signed; the signing secret is shown once.",
+        "An address of your own. Each notification is signed; what verifies it comes with the test.",
     ),
     AlertService(
         "other",

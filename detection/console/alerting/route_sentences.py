@@ -20,7 +20,7 @@ WHEN: dict[str, tuple[tuple[str, ...], str]] = {
         ("opened", "escalated", "ended", "approval.requested"),
         "a loop changes or a call is held",
     ),
-    "approval": (("approval.requested",), "a call waits for approval"),
+    "approval": (("approval.requested",), "a call is held"),
     "containment": (
         ("containment.created", "containment.lifted", "containment.ended"),
         "everything of a scope is contained, or that ends",

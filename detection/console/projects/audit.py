@@ -19,7 +19,7 @@ KINDS = (
     ("", "All"),
     ("policy.*", "Settings"),
     ("session.*", "Sessions"),
-    ("incident.*", "Incidents"),
+    ("incident.*", "Runs"),
     ("key.*", "Keys"),
 )
 

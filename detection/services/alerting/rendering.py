@@ -55,8 +55,8 @@ _HEADLINES = {
     "undone": "Undone",
     AlertEventType.STILL_OPEN: "Still open",
     AlertEventType.NEAR_LIMIT: "Close to a limit",
-    AlertEventType.APPROVAL_REQUESTED: "Approval needed",
-    AlertEventType.APPROVAL_CLOSED: "Approval closed",
+    AlertEventType.APPROVAL_REQUESTED: "Call held",
+    AlertEventType.APPROVAL_CLOSED: "Held call closed",
     AlertEventType.JUDGE_DISABLED: "Judge disabled",
     AlertEventType.CONTAINMENT_CREATED: "Contained",
     AlertEventType.CONTAINMENT_LIFTED: "Containment lifted",
@@ -77,7 +77,7 @@ _WITHDRAWN = {"session_ended": "the session has ended", "session_stopped": "a st
 _REACTIONS = {
     "stop": "a stop of the session was requested",
     "block": "the call was blocked",
-    "hold": "the call is held for approval",
+    "hold": "the call is held for an answer",
     "warn": "the agent was warned",
     "allow": "it was only recorded",
 }
@@ -188,7 +188,7 @@ def _approval(facts: AlertFacts) -> str:
     if approval["state"] == ApprovalState.OPEN:
         deadline = f"{_utc(approval['deadline']):%H:%M:%S} UTC"
         return (
-            f"A call to {tool} waits for your approval until {deadline}. Without a decision, {unattended}. "
+            f"A call to {tool} is held and waits for your answer until {deadline}. Without one, {unattended}. "
             f"{summary}. {_where(facts)}"
         )
     if approval["state"] == ApprovalState.EXPIRED:
@@ -197,7 +197,7 @@ def _approval(facts: AlertFacts) -> str:
         end = f"it is no longer needed because {_WITHDRAWN.get(approval['reason'], 'the call was cancelled')}"
     else:
         end = f"{plain(approval['decided_by'])} {DONE[approval['choice']].format(by=approval['raise_by'])}"
-    return f"The approval of a call to {tool} is closed: {end}. {summary}. {_where(facts)}"
+    return f"The held call to {tool} is closed: {end}. {summary}. {_where(facts)}"
 
 
 def _words_of(row: ContainmentFacts) -> str:
@@ -263,11 +263,18 @@ def title_of(events: Sequence[AlertEvent]) -> str:
     if len(events) > 1:
         title += f" and {len(events) - 1} more"
     incidents = len({event.incident_id for event in events} - {None})
-    return f"{title} ({incidents} incidents)" if incidents > 1 else title
+    return f"{title} ({incidents} runs)" if incidents > 1 else title
 
 
 def _base(project: str) -> str:
     return f"{settings.PUBLIC_URL}/p/{project}"
+
+
+def _run_url(project: str, facts: AlertFacts) -> str:
+    """Return the page of the loop with the run; facts from before their loop was known lead there."""
+    if loop := facts.get("loop_id"):
+        return f"{_base(project)}/loops/{loop}?run={facts['id']}"
+    return f"{_base(project)}/incidents/{facts['id']}"
 
 
 def _url(project: str, event: AlertEvent) -> str:
@@ -281,7 +288,7 @@ def _url(project: str, event: AlertEvent) -> str:
         return f"{base}/insights/reports#{event.facts['report']['id']}"
     if "containment" in event.facts:
         return f"{base}/contain"
-    return f"{base}/incidents/{event.facts['id']}"
+    return _run_url(project, event.facts)
 
 
 def text_of(project: str, events: Sequence[AlertEvent]) -> str:
@@ -301,7 +308,7 @@ def text_of(project: str, events: Sequence[AlertEvent]) -> str:
         lines.append(_url(project, event))
         parts.append("\n".join(lines))
     if len(events) > MAX_LISTED:
-        parts.append(f"… and {len(events) - MAX_LISTED} more: {_base(project)}/incidents")
+        parts.append(f"… and {len(events) - MAX_LISTED} more: {_base(project)}/loops")
     return "\n\n".join(parts)
 
 
@@ -361,7 +368,7 @@ def _event(project: str, event: AlertEvent) -> dict[str, object]:
         }
         return {**shown, "incident": None, "session": session}
     if event.type in _APPROVAL_TYPES:
-        incident_url = f"{_base(project)}/incidents/{facts['id']}"
+        incident_url = _run_url(project, facts)
         approval = {
             **facts["approval"],
             **{name: named[name] for name in _APPROVAL_FIELDS},

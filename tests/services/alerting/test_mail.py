@@ -57,7 +57,10 @@ def test_an_incident_arrives_as_mail_with_its_sentence_strip_and_link(project, o
     assert message["Subject"] == "Loop detected: search_web"
     text = message.get_content()
     assert "'search_web' was called with identical arguments 4 times within 2 min" in text
-    assert f"https://guard.example/p/support/incidents/{incident.public_id}" in text.splitlines()
+    assert (
+        f"https://guard.example/p/support/loops/{incident.loop.public_id}?run={incident.public_id}"
+        in text.splitlines()
+    )
 
 
 def test_no_name_note_or_reason_gets_into_headers_or_out_of_its_place(project, open_network, mailbox):

@@ -228,7 +228,7 @@ def test_the_payload_links_to_the_incident_and_says_what_happened(project, setti
     body = json.loads(rendering.payload("msg_1", "support", entries, timezone.now()))
     assert body["type"] == "incident.opened"
     assert body["data"]["severity"] == "high"
-    link = f"https://guard.example/p/support/incidents/{incident.public_id}"
+    link = f"https://guard.example/p/support/loops/{incident.loop.public_id}?run={incident.public_id}"
     assert body["data"]["events"][0]["incident"]["url"] == link
     assert link in body["data"]["text"]
     assert "'search_web' was called with identical arguments 4 times within 2 min" in body["data"]["text"]

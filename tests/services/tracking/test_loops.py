@@ -191,9 +191,11 @@ def test_a_loop_has_the_form_of_what_its_sessions_do(project):
     assert selector.row_of(loop).form == "went_silent"
     Session.objects.update(state="held")
     row = selector.row_of(loop)
-    assert (row.form, loop_text.state(row)) == ("held", ("Held", "held")), (
-        "a call of it waits: it is not silent"
-    )
+    assert (row.form, loop_text.state(row)) == ("held", ("Held", "held")), "it waits"
+    for state in ("stopped", "ended"):
+        Session.objects.update(state=state)
+        row = selector.row_of(loop)
+        assert (row.form, loop_text.state(row)) == ("", ("Open", "idle")), "nothing of it goes on"
     Incident.objects.filter(pk=incident.pk).update(status="ended", ended_at=timezone.now())
     row = selector.row_of(loop)
     assert (row.status, row.form) == ("done", "ended_by_itself")
