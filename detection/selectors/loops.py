@@ -245,7 +245,7 @@ def _rows(project_id: int, figures: Sequence[Figures], incidents: QuerySet[Incid
         ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
     )
     held = IS_LOOP & Q(ended_at=None, session__state=SessionState.HELD)
-    # Of a session that has ended or was stopped, nothing goes on that could be silent.
+    # Of a session that has ended or was stopped, nothing continues that could be silent.
     in_loop = IS_LOOP & Q(ended_at=None, session__state=SessionState.LOOPING)
     open_of = {
         loop: (open_, looping_now, held, in_loop)

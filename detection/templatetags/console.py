@@ -328,6 +328,12 @@ def run_url(project: Any, loop: str, incident: str) -> str:
 
 
 @register.simple_tag
+def run_of(project: Any, incident: Any) -> str:
+    """Return the permalink of an incident as a run of its loop; the loop is read with it, not one by one."""
+    return permalinks.run_url(project.slug, incident.loop.public_id, incident.public_id)
+
+
+@register.simple_tag
 def incident_url(project: Any, public_id: str) -> str:
     """Return the permalink of an incident."""
     return permalinks.incident_url(project.slug, public_id)

@@ -116,7 +116,8 @@ def list_file(
     known = EXPORTED_LISTS[query.spec.name]
     rows = all_rows(lambda cursor, size: known.read(project_id, query, cursor, size, **more), limit)
     documents = (known.document(row, project) for row in rows)
-    name = f"loopguard-{query.spec.name}-{project}-{timezone.now():%Y-%m-%dT%H%M%SZ}"
+    grouped = f"-by-{more['by']}" if "by" in more else ""
+    name = f"loopguard-{query.spec.name}{grouped}-{project}-{timezone.now():%Y-%m-%dT%H%M%SZ}"
     if file_format == "csv":
         return _file(_csv_lines(known.columns, documents), "text/csv; charset=utf-8", f"{name}.csv")
     lines = (orjson.dumps(document) + b"\n" for document in documents)
@@ -142,7 +143,9 @@ class _Line:
 
 
 def _cell(value: Any) -> Any:
-    """Return a cell: numbers as they are, text guarded, objects and lists as JSON."""
+    """Return a cell: numbers to a millionth, text guarded, objects and lists as JSON."""
+    if isinstance(value, float):
+        return round(value, 6)
     if isinstance(value, dict | list):
         value = orjson.dumps(value).decode() if value else ""
     if isinstance(value, str):

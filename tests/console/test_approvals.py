@@ -175,7 +175,7 @@ def test_a_decided_hold_is_shown_with_its_outcome(choice, outcome, progress, as_
     assert "held</button>" in member.get("/p/support/loops/history").content.decode()
     member.post("/p/support/approvals/decision", {"id": held.public_id, "choice": choice})
     page = member.get(incident).content.decode()
-    assert "Approvals and judge" in page
+    assert "Held calls and judge" in page
     assert f"held, then {outcome}" in page
     rows = " ".join(member.get("/p/support/loops/history?q=detector:repeat").content.decode().split())
     assert f"held, then {outcome}</button>" in rows

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from detection.engine import durations
 from detection.models import AuditEntry
@@ -14,6 +15,8 @@ FILLS = ((WENT_ON, "fill-once"), (STOPPED, "fill-grey"), (HELD, "fill-held"), (L
 """What became of runs, from the bottom of a bar to its top."""
 GAP = 0.15
 """Share of a bar's place that stays free."""
+DAYS_FROM: Final = timedelta(days=4)
+"""Longer charts name days at their axis, shorter ones minutes: then two names would be the same day. A judgement."""
 MAX_MARKS = 3
 """Changes with a line of their own; more would cover one another."""
 
@@ -41,12 +44,12 @@ class PolicyMark:
 
 @dataclass(frozen=True, slots=True)
 class RunsChart:
-    """What the template draws; `ticks` are the times below the plot, `top` is the highest number."""
+    """What the template draws; `ticks` are the times below the plot with their words, `top` is the highest number."""
 
     bars: Sequence[RunBar]
     marks: Sequence[PolicyMark]
     top: int
-    ticks: Sequence[datetime]
+    ticks: Sequence[tuple[datetime, str]]
     label: str
 
 
@@ -86,12 +89,18 @@ def chart_of(runs: RunBars, changes: Sequence[AuditEntry]) -> RunsChart:
         bars,
         marks,
         top,
-        [runs.start + span * part for part in (0, 1 / 3, 2 / 3)],
+        [(at, _tick(at, span)) for at in (runs.start + span * part for part in (0, 1 / 3, 2 / 3))],
         f"{total:,} run{'' if total == 1 else 's'}, bars of {width}",
     )
 
 
 _WORDS = {LOOPING: "looping now", HELD: "held", STOPPED: "stopped", WENT_ON: "continued"}
+
+
+def _tick(at: datetime, span: timedelta) -> str:
+    """Return a time in UTC as exactly as the span of the chart allows: to the day or to the minute."""
+    utc = at.astimezone(UTC)
+    return f"{utc.day} {utc:%b}" if span > DAYS_FROM else f"{utc.day} {utc:%b} {utc:%H:%M} UTC"
 
 
 def change_words(change: AuditEntry) -> str:

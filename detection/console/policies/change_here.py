@@ -172,7 +172,7 @@ class _Subject:
             for part in ("agent", "backend", "model"):
                 names[part] = names[part] or getattr(self.session, part)
         self.call = CallNames(**names)
-        self.scope = stored or self._narrowest()
+        self.scope: Scope = stored or self._narrowest()
 
     def _narrowest(self) -> Scope:
         """Return the narrowest scope of these calls that outlives their session."""

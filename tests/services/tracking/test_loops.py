@@ -195,7 +195,7 @@ def test_a_loop_has_the_form_of_what_its_sessions_do(project):
     for state in ("stopped", "ended"):
         Session.objects.update(state=state)
         row = selector.row_of(loop)
-        assert (row.form, loop_text.state(row)) == ("", ("Open", "idle")), "nothing of it goes on"
+        assert (row.form, loop_text.state(row)) == ("", ("Open", "idle")), "nothing of it continues"
     Incident.objects.filter(pk=incident.pk).update(status="ended", ended_at=timezone.now())
     row = selector.row_of(loop)
     assert (row.status, row.form) == ("done", "ended_by_itself")
