@@ -138,7 +138,7 @@ def bars_of(loop: Loop, first: datetime) -> RunBars:
     looping = IS_LOOP & Q(
         ended_at=None, last_seen_at__gt=now - settings.LOOPING_FOR, session__state__in=CALLING_STATES
     )
-    # Whether its session is stopped or has ended by the stop: the newest call was refused.
+    # Whether its session is stopped or has ended by the stop: the newest call was blocked.
     refused = (
         ~Q(session__stopped_by_kind="")
         & Q(session__refused_since_stop__gt=0, session__has_run_last=False)

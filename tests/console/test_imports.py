@@ -260,7 +260,7 @@ def test_a_session_that_ends_in_a_loop_says_so_and_shows_what_each_detector_foun
     cycle = Incident.objects.get()
     shown = text(operator.get(f"/p/{project.slug}/incidents/{cycle.public_id}", follow=True))
     for one in cycle.findings_by_weight:
-        assert f"{one['count']} of {one['limit']}, to call {one['last_call_number']}" in shown
+        assert f"{one['count']}, limit {one['limit']}, to call {one['last_call_number']}" in shown
     assert "The session ended in the loop" in shown
 
 

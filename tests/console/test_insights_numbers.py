@@ -164,6 +164,10 @@ def test_groups_are_sorted_and_exported_as_listed(world, api):
         ]
     page = page_of(world, "&by=agent")
     url = re.search(r'href="([^"]+/export/statistics[^"]+format=jsonl)"', page)[1]
+    table = world.client.get(unescape(url).replace("=jsonl", "=csv"))
+    assert "loopguard-statistics-by-agent-" in table["Content-Disposition"]
+    (cells,) = csv.DictReader(io.StringIO(table.getvalue().decode()))
+    assert all(len(value.partition(".")[2]) <= 6 for value in cells.values()), cells
     (row,) = map(json.loads, world.client.get(unescape(url)).getvalue().decode().splitlines())
     (rate,) = api.get("/rates", by="agent", demo=True).json()["items"]
     for name in ("sessions", "calls", "loops_per_1000_calls"):

@@ -71,6 +71,13 @@ def test_the_chart_of_runs_says_of_each_what_the_table_says(world):
     others = {"ended_at": now, "last_seen_at": now - timedelta(hours=1)}
     Incident.objects.exclude(pk=run.pk).update(**others)
     of_run = Incident.objects.filter(pk=run.pk)
+    of_minutes, of_days = r">\d+ \w{3} \d\d:\d\d UTC</time>", r">\d+ \w{3}</time>"
+    for age, ticks in ((timedelta(hours=2), of_minutes), (timedelta(days=20), of_days)):
+        Incident.objects.update(opened_at=now - age)
+        shown = world.client.get(address).content.decode()
+        assert len(re.findall(ticks, shown[shown.index('class="ticks"') :].partition("</figure>")[0])) == 3, (
+            age
+        )
     stopped = {
         "stopped_by_kind": "person", "stopped_by": "ana", "stopped_at": now - timedelta(minutes=1),
         "refused_since_stop": 1, "has_run_last": False,
@@ -260,7 +267,8 @@ def test_each_choice_says_what_it_would_lose(world):
     )
     choices = dict(
         re.findall(
-            r"(Only this run|These calls|Everything of this agent|Everywhere)(.*?)(?=Only|These|Everything|Everywhere|Reason)",
+            r"(Only this run|These calls|Everything of this agent|Everywhere)(.*?)"
+            r"(?=Only|These|Everything|Everywhere|Reason)",
             asked,
         )
     )

@@ -563,5 +563,5 @@ def _since(text: str) -> datetime | None:
 def _changed_at(subject: _Subject, source: str) -> datetime:
     """Return when the value that applies was saved; now where it comes from a preset or the session."""
     scope = _stored_scope(source, "")
-    row = subject.row(scope) if str(scope) == source else None
+    row = subject.row(scope) if scope is not None and str(scope) == source else None
     return row.updated_at if row is not None else timezone.now()
