@@ -108,8 +108,8 @@ class LoopRow:
     detail: Annotated[str, Shown("The provider's problem, or the unit of the budget.")]
     status: Annotated[str, Shown("Status.", choices=LoopStatus)]
     form: Annotated[str, Shown(
-        "More about the status: of an open loop `returned`, `looping_now`, `held` (a session in it waits for an answer), "
-        "`new` or `went_silent`, of one that is done `ended_by_itself`.", choices=LoopForm,
+        "More about the status: of an open loop `returned`, `looping_now`, `held` (a session in it waits for an "
+        "answer), `new` or `went_silent`, of one that is done `ended_by_itself`.", choices=LoopForm,
     )]
     has_returned: Annotated[bool, Shown("Whether it was closed and has reopened.")]
     label: Annotated[str, Shown(

@@ -70,7 +70,7 @@ def read_run(session: Session) -> CallRun:
 
 @dataclass(frozen=True, slots=True)
 class RunIncident:
-    """What the map of a run shows of an incident; `loop` is the id of its loop, and `unit` is empty where it is that of the detector."""
+    """What the map of a run shows of an incident; `unit` is empty where it is that of the detector."""
 
     public_id: str
     loop: str

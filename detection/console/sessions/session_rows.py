@@ -138,7 +138,7 @@ def _since_stop(session: SessionRow | Session) -> str:
 
 
 def was_refused(session: SessionRow | Session) -> bool:
-    """Return whether a session was stopped and its newest call blocked: of one that has ended, whether the stop did it."""
+    """Return whether a session was stopped and its newest call blocked; of an ended one, whether the stop did it."""
     return bool(session.stopped_by_kind) and session.refused_since_stop > 0 and not session.has_run_last
 
 
