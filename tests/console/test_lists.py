@@ -361,7 +361,7 @@ def test_approvals_are_filtered_below_those_that_wait(world):
     loop(world.project, "held-2", tool="restart", agent="ops", calls=6)
     for query, listed in (({}, 2), ({"q": "tool:deploy is:open"}, 1), ({"q": "is:decided"}, 0)):
         page = shown(world, "held", **query)
-        assert page.count('class="panel pad approval"') == 2  # never hidden
+        assert page.count('class="panel pad stack approval"') == 2  # never hidden
         assert page.partition('id="approval-rows"')[2].count("<tr>") - 1 == listed, query
     assert "No matching approvals" in shown(world, "held", q="is:decided")
 

@@ -47,7 +47,7 @@ def test_the_page_shows_hits_with_their_call_and_says_how_far_it_got(project, me
     assert 'href="/p/support/sessions/tickets/1?call=' in page
     assert "That is everything that is stored." in page
     # Without scripts, which the palette needs, the page is reached by a link.
-    assert '<a class="jump" href="/p/support/search" data-open-palette>' in page
+    assert '<a class="btn jump" href="/p/support/search" data-open-palette>' in page
     assert "Nothing found" in member(Role.VIEWER).get("/p/support/search?q=absent").content.decode()
 
 

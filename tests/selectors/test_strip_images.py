@@ -75,8 +75,8 @@ def as_hex(lightness, chroma, angle):
 @pytest.mark.parametrize(
     ("rule", "colours"),
     [
-        (r"\.strip \.f \{ fill: ", strip_images._FULL),
-        (r"\.strip \.p \{ fill: ", strip_images._PALE),
+        (r"--full: ", strip_images._FULL),
+        (r"--pale: ", strip_images._PALE),
         (r"\.strip \.q \{ fill: ", strip_images._WAITING),
         (r"\.strip \.q \{ fill: [^;]*; stroke: ", strip_images._WAITING_EDGE),
     ],

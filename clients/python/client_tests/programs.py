@@ -11,6 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 
+def _catch_signals() -> None:
+    """Undo what a parent in the background may have passed on: a shell cannot catch a signal that it got ignored."""
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @contextlib.contextmanager
 def ended_after(
     seconds: float,
@@ -26,7 +32,7 @@ def ended_after(
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=cwd, env=env, start_new_session=True,
+        cwd=cwd, env=env, start_new_session=True, preexec_fn=_catch_signals,
     )  # fmt: skip
 
     def end() -> None:

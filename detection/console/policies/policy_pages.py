@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import messages
-from django.http import Http404, HttpResponse, JsonResponse
+from django.http import Http404, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils import timezone
@@ -396,7 +396,9 @@ def history(request: ProjectRequest) -> HttpResponse:
             )
         except ServiceError as error:
             messages.error(request, error.detail)
-        return redirect(next_page(request, reverse("console:policy_history", args=[project.slug])))
+        return HttpResponseRedirect(
+            next_page(request, reverse("console:policy_history", args=[project.slug]))
+        )
     entries = service.history(project.pk)
     context = {
         "entries": [(entry, formatting.source_name(entry.subject), changes_of(entry)) for entry in entries],

@@ -13,6 +13,7 @@ from detection.services import keys
 from detection.services.errors import Invalid
 from detection.services.policies import message_templates, overrides
 from detection.services.sessions import actions, evaluation
+from tests.api.test_hooks import SILENT
 from tests.support.agents import OPERATOR, Agent
 
 
@@ -86,8 +87,10 @@ def test_a_tool_with_a_hostile_name_cannot_break_out_of_its_line(project, princi
 @pytest.mark.parametrize("shape", ["", *SHAPES])
 def test_every_text_has_a_preview_in_every_shape(shape, project):
     for one in message_templates.list_templates(project.pk):
-        assert "search_web" in str(message_templates.preview(one.rung, shape, ""))
-        assert "Own search_web 4" in str(message_templates.preview(one.rung, shape, "Own $tool $count"))
+        is_read = shape not in SILENT or one.rung != "warn"
+        assert ("search_web" in str(message_templates.preview(one.rung, shape, ""))) == is_read
+        own = message_templates.preview(one.rung, shape, "Own $tool $count")
+        assert ("Own search_web 4" in str(own)) == is_read
 
 
 def test_help_answers_in_one_line_what_holds_and_how_to_change_it(project, agent):
