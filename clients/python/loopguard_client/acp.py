@@ -1,6 +1,6 @@
 """``loopguard acp -- AGENT``: runs an agent of the Agent Client Protocol on stdio and guards its tool calls.
 
-The agent asks for permission before a call, or tells of it. A request for permission waits for the verdict: a call that
+The agent asks for permission before a call, or reports it. A request for permission waits for the verdict: a call that
 must not run is refused with the option that the agent offers, and a stop cancels the turn. Calls of which the agent
 only tells are checked as well, and can only be stopped.
 """
@@ -105,7 +105,7 @@ class AcpProxy(StdioProxy):
     # From the agent
 
     def from_program(self, line: bytes) -> None:
-        """Check the calls that a line tells of, and hold a request for permission until the verdict is there."""
+        """Check the calls that a line reports, and hold a request for permission until the verdict is there."""
         passes = True
         for message in _messages(line, also_answers=bool(self._requests)):
             method, parameters = message.get("method"), _mapping(message.get("params"))

@@ -289,10 +289,10 @@ def _raise_words(incident: Incident, raised: Mapping[str, Any]) -> str:
     if raised.get(detector.switch) is False:
         return f"Do not detect {detector.label.lower()}"
     unit = str(incident.evidence.get("detail", {}).get("unit") or detector.unit)
-    own = {name: value for name, value in raised.items() if FIELDS[name].group == incident.kind}
-    return (
-        f"Raise the limit to {durations.amount(own.get(detector.limit_setting) or max(own.values()), unit)}"
-    )
+    limits = {name: value for name, value in raised.items() if value is not False}
+    own = {name: value for name, value in limits.items() if FIELDS[name].group == incident.kind}
+    limit = own.get(detector.limit_setting) or max((own or limits).values(), default=0)
+    return f"Raise the limit to {durations.amount(limit, unit)}" if limit else "Do not detect such calls"
 
 
 def _labels(incident: Incident, settings: Mapping[str, Any]) -> tuple[str, ...]:
