@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from django.contrib.postgres.aggregates import ArrayAgg
-from django.db.models import Count, Min, Q, QuerySet, Sum
+from django.db.models import Count, F, Min, Q, QuerySet, Sum, Window
+from django.db.models.functions import DenseRank, RowNumber
 
 from detection import clock
 from detection.models import Approval, ApprovalState
@@ -22,6 +24,8 @@ MAX_NAMES: Final = 20
 """Tools and agents that a group names; their numbers are exact. A judgement."""
 MAX_ARGUMENTS: Final = 1000
 """Characters of the arguments that a group shows; a judgement."""
+MAX_OTHERS: Final = 3
+"""Different calls that a group shows beside the oldest; a judgement."""
 _ORDER: Final = Order(SortKey("deadline", "first_deadline"), is_descending=False)
 
 
@@ -51,6 +55,8 @@ class HeldGroup:
         What applies to calls that nobody decides, each of `Unattended` that occurs.
     first, arguments
         The oldest approval, with the names of its session and incident, and the arguments of its call.
+    others
+        Tool and arguments of different calls, at most `MAX_OTHERS`.
     """
 
     group: str
@@ -70,6 +76,7 @@ class HeldGroup:
     oldest_at: datetime
     first: Approval
     arguments: str
+    others: tuple[tuple[str, str], ...]
 
     @property
     def summary(self) -> str:
@@ -138,7 +145,9 @@ def _groups(rows: Iterable[Any]) -> list[HeldGroup]:
     projects = {one["project_id"] for one in found}
     examples = Approval.objects.filter(project_id__in=projects, pk__in=[one["first_id"] for one in found])
     first = {one.pk: one for one in with_names(examples)} if found else {}
-    arguments = arguments_of(first.values()) if first else {}
+    others = _others(first.values(), [one["group"] for one in found if one["variants"] > 1])
+    shown = (*first.values(), *(one for of_group in others.values() for one in of_group))
+    arguments = {pk: text[:MAX_ARGUMENTS] for pk, text in arguments_of(shown).items()} if shown else {}
     return [
         HeldGroup(
             group=one["group"],
@@ -157,8 +166,30 @@ def _groups(rows: Iterable[Any]) -> list[HeldGroup]:
             unattended=tuple(one["reactions"]),
             oldest_at=one["oldest_at"],
             first=first[one["first_id"]],
-            arguments=arguments.get(one["first_id"], "")[:MAX_ARGUMENTS],
+            arguments=arguments.get(one["first_id"], ""),
+            others=tuple(
+                (other.tool, arguments.get(other.pk, ""))
+                for other in others.get((one["project_id"], one["group"]), ())
+            ),
         )
         for one in found
         if one["first_id"] in first  # it may be erased meanwhile
     ]
+
+
+def _others(first: Collection[Approval], groups: Sequence[str]) -> dict[tuple[int, str], list[Approval]]:
+    """Return an approval of each call that differs from the first ones, by project and group; one query, or none."""
+    found: dict[tuple[int, str], list[Approval]] = defaultdict(list)
+    if not groups:
+        return found
+    rows = with_group(waiting({one.project_id for one in first})).filter(group__in=groups)
+    ranked = rows.annotate(
+        of_call=Window(RowNumber(), partition_by=[F("project_id"), F("group"), F("call_key")], order_by="pk"),
+        call=Window(DenseRank(), partition_by=[F("project_id"), F("group")], order_by="call_key"),
+    )
+    known = {one.pk for one in first}
+    for one in ranked.filter(of_call=1, call__lte=MAX_OTHERS + 1).order_by("pk"):
+        others = found[one.project_id, one.group]
+        if one.pk not in known and len(others) < MAX_OTHERS:
+            others.append(one)
+    return found

@@ -23,7 +23,15 @@ _DONE: Final = {
     "connected": "detection_apikey WHERE project_id = %(project)s AND NOT is_demo AND last_used_at IS NOT NULL",
     "called": f"{_OWN_SESSIONS} AND call_count > 0",
     "stopped": f"{_OWN_SESSIONS} AND blocked_count > 0",
-    "has_route": "detection_alertroute WHERE project_id = %(project)s AND is_enabled",
+    # A destination that fails announces nothing.
+    "has_route": (
+        "detection_alertroute AS route"
+        " JOIN detection_routedestination AS pair ON pair.project_id = route.project_id AND pair.route_id = route.id"
+        " JOIN detection_alertdestination AS target"
+        " ON target.project_id = pair.project_id AND target.id = pair.destination_id"
+        " WHERE route.project_id = %(project)s AND route.is_enabled AND target.is_enabled"
+        " AND target.failures_in_row = 0"
+    ),
     "budgeted": (
         "detection_override WHERE project_id = %(project)s AND (values @> '{\"session_budget_enabled\": true}'"
         " OR values @> '{\"budget_enabled\": true}' OR values @> '{\"family_budget_enabled\": true}')"

@@ -32,6 +32,15 @@ GROUPS = {
 """Titles of the groups of settings."""
 FIRST = ("enabled", "preset", "mode", "max_repeats", "cycle_min_laps", "budget_max_cost_usd")
 """The settings that a page shows first, before the groups."""
+MOST_USED = "Most used"
+
+
+def grouped_fields() -> list[tuple[str, list[Field]]]:
+    """Return every setting in groups with their titles, the most used first."""
+    first = (MOST_USED, [FIELDS[name] for name in FIRST])
+    others = [field for field in FIELDS.values() if field.name not in FIRST]
+    groups = [(title, [field for field in others if field.group == name]) for name, title in GROUPS.items()]
+    return [first, *((title, fields) for title, fields in groups if fields)]
 
 
 def shown_fields(scope: Scope = SERVER) -> Iterator[Field]:
@@ -228,7 +237,7 @@ class FormSettings:
 def form_settings(form: OverrideForm) -> FormSettings:
     """Return the settings of a form: the first ones, then the groups in the order of the list of settings."""
     rows = {field.name: _row(form, field) for field in shown_fields(form.scope)}
-    first = FormGroup("first", "Most used", tuple(rows[name] for name in FIRST if name in rows))
+    first = FormGroup("first", MOST_USED, tuple(rows[name] for name in FIRST if name in rows))
     groups = (
         FormGroup(
             name,

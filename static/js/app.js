@@ -110,7 +110,7 @@ export function announce(text, near) {
 }
 
 for (const toast of document.querySelectorAll(".toast:not(.error)"))
-  setTimeout(() => toast.remove(), toast.querySelector("form") ? 10000 : 6000);
+  setTimeout(() => toast.remove(), toast.querySelector("form, a") ? 10000 : 6000);
 for (const hidden of document.querySelectorAll("[data-needs-script]")) hidden.hidden = false;
 showCurrentTabs();
 document.addEventListener("htmx:afterSettle", showCurrentTabs);

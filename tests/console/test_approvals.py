@@ -245,3 +245,71 @@ def test_a_ruling_is_labelled_on_its_incident(as_member, project, held):
     viewer = as_member(Role.VIEWER)
     assert viewer.post("/p/support/approvals/ruling/label", {**form, "label": "right"}).status_code == 403
     assert "Was this ruling right?" not in viewer.get(page).content.decode()
+
+
+def call(principal, session, tool, arguments, **more):
+    one = EventRecord(
+        type="call", session=session, call_id=f"c-{tool}-{arguments}"[:60], tool=tool, arguments=arguments
+    )
+    return guard(principal, GuardRequest(session=session, agent="finance", calls=(one,), **more))
+
+
+def words(part):
+    return " ".join(re.sub(r"<[^>]+>", " ", part).split())
+
+
+def test_a_group_shows_what_differs_in_its_other_calls(as_member, project):
+    principal = keys.authenticate(make_key(project))
+    contain(project.pk, Wanted("agent", "finance", reaction="hold"), SYSTEM)
+    for number, city in enumerate(("Oslo", "Rome", "Bern", "Kyiv", "Lima", "Rome")):
+        call(principal, f"s-{number}", "book", f'{{"city": "{city}", "guests": 2}}')
+    call(principal, "s-9", HOSTILE, "{}")
+    page = as_member(Role.OPERATOR).get("/p/support/held").content.decode()
+    group = page[page.index('class="burn held-group"') :].partition('class="one-by-one"')[0]
+    assert "6 different calls. The oldest is above; in the others:" in words(group)
+    changed = re.findall(r'<del class="old-value">(.*?)</del>\s*<ins class="new-value">(.*?)</ins>', group)
+    has_other_tool = "&lt;script&gt;" in group.partition("in the others:")[2]
+    assert len(changed) == (2 if has_other_tool else 3), group
+    assert {old for old, _ in changed} == {"Oslo"}
+    assert {new for _, new in changed} <= {"Rome", "Bern", "Kyiv", "Lima"}
+    assert ">guests<" not in group, "it is the same in all of them"
+    assert "And 2 more." in words(group)
+    assert "<script>alert" not in page
+
+
+def test_equal_calls_of_a_group_show_no_difference(as_member, project):
+    principal = keys.authenticate(make_key(project))
+    contain(project.pk, Wanted("agent", "finance", reaction="hold"), SYSTEM)
+    for number in range(3):
+        call(principal, f"s-{number}", "book", '{"city": "Oslo"}')
+    page = as_member(Role.OPERATOR).get("/p/support/held").content.decode()
+    assert "different calls" not in page
+    assert "old-value" not in page
+
+
+@pytest.mark.parametrize("sessions", [1, 3])
+def test_a_spent_budget_is_answered_with_more_of_it_or_the_end(as_member, project, sessions):
+    values = {
+        "budget_enabled": True,
+        "budget_max_rounds": 4,
+        "budget_soft_rounds": False,
+        "budget_ladder": "ask",
+    }
+    overrides.save_override(project.pk, PROJECT, values, SYSTEM)
+    principal = keys.authenticate(make_key(project))
+    for session in range(sessions):
+        for number in range(4):
+            call(principal, f"s-{session}", "read", f'{{"page": {number}}}')
+    assert Approval.objects.filter(state="open").count() == sessions
+    person = as_member(Role.OPERATOR)
+    page = person.get("/p/support/held").content.decode()
+    form = page[page.index('name="choice" value="raise"') :].partition("</form>")[0]
+    assert words(form).startswith('name="choice" value="raise"> Grant rounds this many more'), words(form)
+    assert 'class="btn primary" name="choice" value="skip"' not in page
+    one = Approval.objects.order_by("pk").first()
+    group = re.search(r'name="group" value="([^"]+)"', page)
+    what = {"group": group[1]} if group and sessions > 1 else {"id": one.public_id}
+    action = "group/decision" if sessions > 1 else "decision"
+    done = person.post(f"/p/support/approvals/{action}", {**what, "choice": "raise", "raise_by": "7"})
+    assert done.status_code == 302
+    assert {*Approval.objects.values_list("choice", "raise_by")} == {("raise", 7)}

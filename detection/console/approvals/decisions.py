@@ -73,6 +73,17 @@ class Waiting:
     is_rememberable: bool
     remembered_days: int = service.REMEMBERED_FOR.days
 
+    @property
+    def is_budget(self) -> bool:
+        """Whether a limit of the run is reached, so that the next call is as good or bad as this one."""
+        return is_budget(self.approval.kind)
+
+    @property
+    def raise_label(self) -> str:
+        """What the number of a raise means, for people who hear the page."""
+        tool = self.approval.tool
+        return f"{self.unit.capitalize()} to grant {tool}" if self.is_budget else f"Raise the limit of {tool} by"
+
 
 @dataclass(frozen=True, slots=True)
 class Closed:
@@ -105,8 +116,13 @@ def _waiting(approval: Approval, now: datetime, arguments: str) -> Waiting:
         unit_of_raise(approval),
         max(1, min(approval.limit, service.MAX_RAISE)),
         arguments[:SHOWN_ARGUMENTS],
-        approval.kind != CONTAINMENT and not detector_for(approval.kind).is_run_limit,
+        approval.kind != CONTAINMENT and not is_budget(approval.kind),
     )
+
+
+def is_budget(kind: str) -> bool:
+    """Return whether a limit of the run holds a call, not what the call does."""
+    return kind != CONTAINMENT and detector_for(kind).is_run_limit
 
 
 def unit_of_raise(approval: Approval) -> str:

@@ -17,12 +17,14 @@ from detection.console.approvals.decisions import (
     ERRORS,
     UNATTENDED,
     Waiting,
+    is_budget,
     raise_by_of,
     unit_of_raise,
     waiting,
 )
 from detection.console.formatting import visible
 from detection.console.loops import incident_text
+from detection.console.sessions.differences import Difference, between
 from detection.engine.detectors import detector_for
 from detection.models import Approval, Choice, Role
 from detection.models.approvals import CONTAINMENT
@@ -78,6 +80,25 @@ class GroupCard:
     def is_rememberable(self) -> bool:
         """Whether the answer may be remembered."""
         return not any(kind == CONTAINMENT or detector_for(kind).is_run_limit for kind in self.held.kinds)
+
+    @property
+    def varying(self) -> list[tuple[str, str, tuple[Difference, ...]]]:
+        """Tool and arguments of different calls of the group, and of those with the same tool what differs."""
+        first = self.held.first.tool
+        return [
+            (tool, arguments, between(self.held.arguments, arguments) if tool == first else ())
+            for tool, arguments in self.held.others
+        ]
+
+    @property
+    def unshown(self) -> int:
+        """How many different calls are not shown."""
+        return max(0, self.held.variants - 1 - len(self.held.others))
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether limits of the run are reached."""
+        return all(is_budget(kind) for kind in self.held.kinds)
 
     @property
     def all_words(self) -> str:

@@ -316,7 +316,11 @@ def _first_range(project: Project, now: datetime) -> str:
 
 
 def _period(listing: Listing, project: Project, now: datetime) -> Period:
-    """Return the range of a listing from the beginning of a bucket on, with both ends."""
+    """Return the range of a listing from the beginning of a bucket on, with both ends.
+
+    A length, such as seven days, ends with the bucket of now and has no more buckets than it says.
+    """
+    asked = listing.range.start
     start, end = listing.range.start or project.created_at, min(listing.range.end or now, now)
     start = max(min(start, end), end - MAX_SPAN)
     step, words = next((step, words) for longest, step, words in STEPS if end - start <= longest)
@@ -326,8 +330,13 @@ def _period(listing: Listing, project: Project, now: datetime) -> Period:
         start = start.replace(hour=0)
     if step == "week":
         start -= timedelta(days=start.weekday())
-    query = replace(listing.query, range=TimeRange("", start.astimezone(UTC), end))
-    return Period(query, step, words, listing.zone)
+    period = Period(
+        replace(listing.query, range=TimeRange("", start.astimezone(UTC), end)), step, words, listing.zone
+    )
+    if asked is None or "/" in listing.range.text or period.start >= asked:
+        return period
+    started = TimeRange("", period.after(period.start), end)
+    return replace(period, query=replace(period.query, range=started))
 
 
 def draw(

@@ -46,7 +46,7 @@ class Comparison:
     on
         ``all`` calls, or those of ``shared`` tools; empty where groups share no tools.
     more_often
-        The one that a limit is offered for: that loops more often, or the first.
+        The one that a limit is offered for if they differ: that loops more often.
     """
 
     found: RateComparison
@@ -89,7 +89,7 @@ def of_page(
         _whiskers(one, two),
         _cost_words(one, two),
         more_often,
-        _limit_url(request, by, more_often),
+        _limit_url(request, by, more_often) if compared.differs else "",
     )
 
 

@@ -50,7 +50,7 @@ def points_of(now: float | None, before: float | None, *, less_is_better: bool =
     if now is None or before is None:
         return NO_CHANGE
     change = round(now - before, 1)
-    return (f"{change:+.1f}".replace("-", "−"), _tone(change, less_is_better)) if change else ("0.0", "")
+    return (f"{change:+.1f}".replace("-", "−"), _tone(change, less_is_better)) if change else ("unchanged", "")
 
 
 def _tone(change: float, less_is_better: bool | None) -> str:
@@ -127,7 +127,7 @@ def figures_of(board: str, total: InsightRow, links: Mapping[str, Link | None]) 
         points_of(rate.loops_per_1000_calls, rate.before.loops_per_1000_calls) if rate else NO_CHANGE,
         ""
         if rate is None or rate.loops_interval is None
-        else f"{rate.loops_interval.low:.1f}–{rate.loops_interval.high:.1f}",
+        else f"({rate.loops_interval.low:.1f}–{rate.loops_interval.high:.1f})",
         f"{RATE} The range is its 95 % interval.",
     )
     blocked = Figure(

@@ -176,7 +176,9 @@ def _decided(incident: Incident, names: Sequence[str]) -> list[DecidedSetting]:
         incident.project, call.agent, call.backend, call.model, call.tool, incident.session
     )
     then = {name: incident.policy[name] for name in names}
-    return change_here.decided_settings(slug, then, now, call, _address(incident))
+    return change_here.decided_settings(
+        slug, then, now, call, _address(incident), (incident.kind, incident.limit)
+    )
 
 
 def _address(incident: Incident) -> str:

@@ -25,6 +25,7 @@ from detection.console.access import ProjectRequest, actor_of, in_project, missi
 from detection.console.policies.policy_pages import EXPIRIES, expiry_of
 from detection.console.policies.replay_words import ReplayWords, words_of_quick
 from detection.console.policies.setting_changes import REACTIONS
+from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS, LADDERS, Field
 from detection.engine.policy import (
     ExplainedSetting,
@@ -124,7 +125,13 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class DecidedSetting:
-    """A setting that decided about a call, with its value of now where that differs."""
+    """A setting that decided about a call, with its value of now where that differs.
+
+    Attributes
+    ----------
+    part
+        What it decided, if it was the limit that was reached or the reaction.
+    """
 
     name: str
     label: str
@@ -133,6 +140,7 @@ class DecidedSetting:
     now: str
     change_url: str
     verify_url: str
+    part: str = ""
 
 
 def _value_form(field: Field, text: str) -> forms.Form:
@@ -178,6 +186,11 @@ class _Subject:
         """Return the narrowest scope of these calls that outlives their session."""
         found = [one for one in self._scopes_of_call() if one.kind in self.field.scopes and one != SESSION]
         return found[0] if found else PROJECT
+
+    @property
+    def only_tries(self) -> bool:
+        """Whether the person came to see what a value would have done, not to save one."""
+        return bool(self._given.get("tries"))
 
     @property
     def came_from(self) -> str:
@@ -307,7 +320,8 @@ class _Subject:
     @property
     def hidden(self) -> list[tuple[str, str]]:
         """What the form repeats."""
-        return [("setting", self.field.name), ("from", self.came_from), *self.call._asdict().items()]
+        found = [("setting", self.field.name), ("from", self.came_from), *self.call._asdict().items()]
+        return [*found, ("tries", "1")] if self.only_tries else found
 
     @property
     def tester_url(self) -> str:
@@ -359,9 +373,14 @@ def verify_url(slug: str, setting: str, call: CallNames, since: datetime | None 
 
 
 def decided_settings(
-    slug: str, then: Mapping[str, ExplainedSetting], now: Policy, call: CallNames, came_from: str
+    slug: str,
+    then: Mapping[str, ExplainedSetting],
+    now: Policy,
+    call: CallNames,
+    came_from: str,
+    finding: tuple[str, int] | None,
 ) -> list[DecidedSetting]:
-    """Return the settings that decided about a call.
+    """Return the settings that decided about a call, first the limit that was reached and the reaction to it.
 
     Parameters
     ----------
@@ -371,20 +390,32 @@ def decided_settings(
         The policy of the same call today.
     came_from
         The page that shows them.
+    finding
+        Detector and limit, if the call belonged to a loop.
     """
+    parts = _parts_of(*finding, then) if finding else {}
     return [
         DecidedSetting(
             name,
             FIELDS[name].label,
-            value := formatting.setting_value(one.get("value"), name),
-            source := str(one.get("source", "")),
+            value := formatting.setting_value(then[name].get("value"), name),
+            source := str(then[name].get("source", "")),
             "" if (today := formatting.setting_value(now.values[name], name)) == value else today,
             change_url(slug, name, now.sources[name] or source, came_from, call),
             verify_url(slug, name, call),
+            parts.get(name, ""),
         )
-        for name, one in then.items()
-        if name in FIELDS
+        for name in dict.fromkeys((*parts, *then))
+        if name in FIELDS and name in then
     ]
+
+
+def _parts_of(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> dict[str, str]:
+    """Return what settings of a detector decided, by their names."""
+    detector = detector_for(kind)
+    limits = (detector.limit_setting, *detector.same_calls_limits, *detector.further_limits)
+    reached = next((name for name in limits if then.get(name, {}).get("value") == limit), limits[0])
+    return {reached: "reached", detector.ladder: "what happened then"}
 
 
 @never_cache
@@ -504,6 +535,7 @@ def _show(
         "tries_on": "load, " if request.method == "GET" and value is not None else "",
         "save_value": effect.value if effect else "",
         "policies_url": reverse("console:policies", args=[request.project.slug]),
+        "days": quick.DAYS,
         "ladders": [*REACTIONS, *LADDERS],
     }
     is_part = (

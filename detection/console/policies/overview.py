@@ -28,6 +28,7 @@ from detection.models import Project, WhatIf, WhatIfState
 from detection.selectors import dashboard
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.policies.documents import RULE_FACTS
+from detection.web.forms import grouped_fields
 
 MAIN_PRESETS: Final = ("strict", "standard", "lenient")
 """Those measured on recorded runs; others repeat what other systems do."""
@@ -111,7 +112,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "preset": _preset(stored),
         "names": names,
         "answer": answer,
-        "fields": FIELDS.values(),
+        "setting_groups": grouped_fields(),
         "agents": _with(seen.agents, names.agent),
         "models": _with([f"{backend}/{model}" for backend, model in seen.pairs], _model(names)),
         "model": _model(names),

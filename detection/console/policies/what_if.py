@@ -36,7 +36,7 @@ from detection.services.policies.documents import RULE_FACTS
 from detection.services.versions import ChangedMeanwhile, version_of
 from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import ChangeDocument, PolicyChange
-from detection.web.forms import PREFIX, typed_value
+from detection.web.forms import PREFIX, grouped_fields, typed_value
 
 STATES = {
     WhatIfState.WAITING: ("idle", "Waiting"),
@@ -197,7 +197,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         ],
         "next_cursor": rows.next_cursor,
         "is_unavailable": not request.project.stores_payloads,
-        "fields": FIELDS.values(),
+        "setting_groups": grouped_fields(),
     }
     return render(request, "policies/what_ifs.html", context)
 

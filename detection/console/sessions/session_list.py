@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from detection import clock
+from detection.console import permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.listing import Listing
 from detection.console.sessions.session_rows import session_row, stop_sentence
@@ -113,7 +114,9 @@ def change(request: ProjectRequest) -> HttpResponse:
         known = [session.external_id for session in sessions]
         reason = request.POST.get("reason", "")[:300]
         reached = service.stop_many(request.project.pk, known, actor_of(request), reason)
-        messages.success(request, stop_sentence(reached, known[0] if len(known) == 1 else ""))
+        only = known[0] if len(known) == 1 else ""
+        opens = permalinks.session_url(request.project.slug, only) if only else ""
+        messages.success(request, stop_sentence(reached, only), extra_tags=opens)
     return HttpResponseRedirect(next_page(request, reverse("console:sessions", args=[request.project.slug])))
 
 

@@ -355,6 +355,7 @@ def _decided(session: Session, shown: CallRow) -> list[change_here.DecidedSettin
         policies.effective(session.project, *names, shown.tool, session),
         change_here.CallNames(*names, shown.tool, name),
         permalinks.call_page_url(slug, name, shown.seq),
+        (finding["kind"], finding["limit"]) if (finding := shown.verdict.finding) else None,
     )
 
 
