@@ -18,6 +18,7 @@ from detection.console.formatting import visible
 from detection.engine.scopes import PROJECT
 from detection.models import AlertDestination, AlertEvent, AlertRoute, AlertSilence, Loop, Project, Role
 from detection.models.alert_facts import AlertFacts
+from detection.selectors.setup import set_up_of
 from detection.services.alerting import delivery, routing
 from detection.services.audit import SYSTEM
 from detection.services.incidents import loop_triage
@@ -97,6 +98,26 @@ def test_a_pasted_address_is_recognised(world, pasted, kind, shown):
     row = AlertDestination.objects.get()
     assert (row.kind, row.shown_address) == (kind, shown)
     assert "abcdefghij" not in answer.content.decode()
+
+
+def test_a_destination_that_nobody_names_is_called_as_its_address(world, receiver):
+    for pasted in (f"{receiver.url}/secret-part?token=abc", "ntfys://loops-of-support"):
+        world.client.post(url(world, "alerts_act"), {"action": "create", "name": " ", "address": pasted})
+    host = receiver.url.partition("://")[2].partition("/")[0]
+    assert {row.name for row in AlertDestination.objects.all()} == {host, "Ntfys"}
+
+
+def test_being_notified_is_done_once_a_route_has_a_destination_that_works(world, hook):
+    assert not set_up_of(world.project.pk).has_route
+    route = make_route(world.project, hook, name="all")
+    assert set_up_of(world.project.pk).has_route
+    AlertDestination.objects.update(failures_in_row=2)
+    assert not set_up_of(world.project.pk).has_route
+    AlertDestination.objects.update(failures_in_row=0, is_enabled=False)
+    assert not set_up_of(world.project.pk).has_route
+    AlertDestination.objects.update(is_enabled=True)
+    type(route).objects.update(is_enabled=False)
+    assert not set_up_of(world.project.pk).has_route
 
 
 def test_a_new_destination_is_tested_and_leads_to_its_route(world, receiver):

@@ -25,6 +25,7 @@ from detection.console.single_submission import shows_secret
 from detection.engine.detectors import DETECTORS
 from detection.engine.durations import milliseconds
 from detection.models import AlertDestination, AlertSilence, Notification, NotificationState, Role
+from detection.models.alerts import DestinationKind
 from detection.selectors import alerts as selector
 from detection.selectors import loops
 from detection.selectors.lists import NOTIFICATIONS
@@ -211,10 +212,18 @@ def create_destination(request: ProjectRequest) -> tuple[AlertDestination, str]:
     """Create the destination of the form, whose address says what it is, and return it with its signing secret."""
     kind, address = destinations.recognised(text_of(request.POST, "address"))
     service = SERVICES.get(request.POST.get("service", ""))
-    name = text_of(request.POST, "name") or (service.title if service else "")
+    name = text_of(request.POST, "name") or (service.title if service else _usual_name(kind, address))
     return destinations.create_destination(
         request.project.pk, actor_of(request), name=name, kind=kind, address=address
     )
+
+
+def _usual_name(kind: str, address: str) -> str:
+    """Return what a destination is called that nobody named: the host of a webhook, or the service."""
+    scheme, _, rest = address.partition("://")
+    if kind != DestinationKind.WEBHOOK:
+        return scheme.capitalize()
+    return rest.partition("/")[0].rpartition("@")[2][:80]
 
 
 def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:

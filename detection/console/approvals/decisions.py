@@ -82,7 +82,9 @@ class Waiting:
     def raise_label(self) -> str:
         """What the number of a raise means, for people who hear the page."""
         tool = self.approval.tool
-        return f"{self.unit.capitalize()} to grant {tool}" if self.is_budget else f"Raise the limit of {tool} by"
+        return (
+            f"{self.unit.capitalize()} to grant {tool}" if self.is_budget else f"Raise the limit of {tool} by"
+        )
 
 
 @dataclass(frozen=True, slots=True)

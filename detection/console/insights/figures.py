@@ -50,7 +50,9 @@ def points_of(now: float | None, before: float | None, *, less_is_better: bool =
     if now is None or before is None:
         return NO_CHANGE
     change = round(now - before, 1)
-    return (f"{change:+.1f}".replace("-", "−"), _tone(change, less_is_better)) if change else ("unchanged", "")
+    return (
+        (f"{change:+.1f}".replace("-", "−"), _tone(change, less_is_better)) if change else ("unchanged", "")
+    )
 
 
 def _tone(change: float, less_is_better: bool | None) -> str:
