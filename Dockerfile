@@ -32,5 +32,5 @@ USER loopguard
 EXPOSE 8300 8301
 CMD ["granian", "--interface", "rsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
      "--backpressure", "8192", "--http1-header-read-timeout", "10000", "--http1-buffer-size", "65536", \
-     "--workers-kill-timeout", "15", "--respawn-failed-workers", \
+     "--workers-kill-timeout", "80", "--respawn-failed-workers", \
      "loopguard_site.rsgi:application"]

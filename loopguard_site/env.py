@@ -41,6 +41,8 @@ MAX_WEB_THREADS = 12
 """The connections of the database that a process holds."""
 MAX_GUARD_SECONDS = 20
 """As long as any other request may take."""
+MAX_DRAIN_SECONDS = 60
+"""Load balancers that look more rarely than that would need minutes for each process of a roll-out."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
 DEFAULT_MIN_FREE = "5%, 500 MB"
 _LEAST_FREE_BYTES = 64 * 1024**2
@@ -92,6 +94,8 @@ class Environment:
         Credentials that backends may name, by name.
     guard_seconds
         The longest time to the response of a guard call, from the arrival of its body.
+    drain_seconds
+        How long `web` and `live` go on answering after SIGTERM, while their readiness says that they end.
     looping_seconds
         How long after the newest call of its loop a session counts as looping now.
     earlier_secret_keys
@@ -124,6 +128,7 @@ class Environment:
     gateway_upstreams: tuple[str, ...] = ()
     gateway_credentials: Mapping[str, str] = field(default_factory=dict, repr=False)
     guard_seconds: float = 1.5
+    drain_seconds: float = 0.0
     looping_seconds: int = 120
     earlier_secret_keys: tuple[str, ...] = field(default=(), repr=False)
     signal_url: str = field(default="", repr=False)
@@ -215,6 +220,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         gateway_upstreams=_upstreams(env.get("LOOPGUARD_GATEWAY_UPSTREAMS", DEFAULT_UPSTREAMS)),
         gateway_credentials=_credentials(env.get("LOOPGUARD_GATEWAY_CREDENTIALS", "")),
         guard_seconds=_guard_seconds(env.get("LOOPGUARD_GUARD_SECONDS", "") or "1.5"),
+        drain_seconds=drain_seconds(env),
         looping_seconds=_looping_seconds(env.get("LOOPGUARD_LOOPING_SECONDS", "") or "120"),
         test_clock=_test_clock(env.get(TEST_CLOCK_VARIABLE, "").strip(), mode),
     )
@@ -322,6 +328,26 @@ def _requests_per_second(text: str) -> float:
             f"LOOPGUARD_KEY_REQUESTS_PER_SECOND must be a number of requests, 0 for no limit, not {text!r}."
         )
     return number
+
+
+def drain_seconds(env: Mapping[str, str]) -> float:
+    """Return how long `web` and `live` go on answering after SIGTERM.
+
+    Raises
+    ------
+    EnvironmentProblem
+        It is no number of seconds, or too many.
+    """
+    text = env.get("LOOPGUARD_DRAIN_SECONDS", "") or "0"
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds <= MAX_DRAIN_SECONDS:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_DRAIN_SECONDS must be a number of seconds from 0 to {MAX_DRAIN_SECONDS}, not {text!r}."
+        )
+    return seconds
 
 
 def _looping_seconds(text: str) -> int:

@@ -13,5 +13,9 @@ from loopguard_site.front.server import Front
 get_resolver().url_patterns  # noqa: B018 - imports the views before the front calls `gc.freeze`
 _shared = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
 application = Front(
-    wsgi, settings.ENV.web_threads, Path(_shared) if _shared else None, settings.ENV.guard_seconds
+    wsgi,
+    settings.ENV.web_threads,
+    Path(_shared) if _shared else None,
+    settings.ENV.guard_seconds,
+    settings.ENV.drain_seconds,
 )

@@ -48,6 +48,7 @@ from detection.services.errors import ServiceError
 from detection.services.tracking.documents import approval_document, hook_document
 from detection.stream.hints import approval_group
 from detection.web.access_watch import KeyAccess, access_watch
+from detection.web.ending import is_closing
 from detection.web.known_keys import MAX_UNTRUSTED, KnownKeys
 
 log = structlog.get_logger(__name__)
@@ -115,6 +116,9 @@ class ApprovalWaiters:
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
+                if is_closing.is_set():
+                    for public_id in [*self._waiting]:
+                        self._wake(public_id)
                 for public_id in await database_sync_to_async(_closed)([*self._waiting]):
                     self._wake(public_id)
             except DatabaseError as error:
@@ -306,7 +310,7 @@ async def _response(
             event.set()
 
         with access_watch.watching(KeyAccess(principal.key_id), end):
-            while loop.time() < until:
+            while loop.time() < until and not is_closing.is_set():
                 # It may have been closed before the event was registered, so read again before each wait.
                 found = await read()
                 due = loop.time() + found.seconds_left

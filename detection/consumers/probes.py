@@ -9,11 +9,13 @@ import orjson
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
 
 from detection.selectors.database_check import database_check
+from detection.web.ending import NOT_READY, is_ending
 
 _JSON, _PROBLEM = b"application/json", b"application/problem+json"
 _HEALTHY = 200, _JSON, orjson.dumps({"status": "ok"})
 _READY = 200, _JSON, orjson.dumps({"status": "ready", "database": "ok"})
 _NOT_READY = 503, _JSON, orjson.dumps({"status": "not ready", "database": "unavailable"})
+_ENDING = 503, _JSON, NOT_READY
 _NOT_HERE = (
     404,
     _PROBLEM,
@@ -36,13 +38,13 @@ async def probes(scope: Scope, receive: ASGIReceiveCallable, send: ASGISendCalla
     third of the time that `live` needs to start.
     """
     request = cast("HTTPScope", scope)
-    status, content_type, body = await _answer(request)
+    status, content_type, body = answer = await _answer(request)
     headers = [
         (b"content-type", content_type),
         (b"content-length", str(len(body)).encode()),
         (b"cache-control", b"no-store"),
     ]
-    if status == _NOT_READY[0]:
+    if answer is _NOT_READY:
         headers.append((b"retry-after", b"1"))
     await send({"type": "http.response.start", "status": status, "headers": headers, "trailers": False})
     sent = b"" if request["method"] == "HEAD" else body
@@ -54,6 +56,8 @@ async def _answer(request: HTTPScope) -> tuple[int, bytes, bytes]:
         return _NOT_HERE
     if request["path"] == "/healthz":
         return _HEALTHY
+    if request["path"] == "/readyz" and is_ending.is_set():
+        return _ENDING
     if request["path"] == "/readyz":
         return _READY if await asyncio.to_thread(database_check.is_available) else _NOT_READY
     return _NOT_HERE

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import queue
 import random
+import signal
 import threading
 import time
 from functools import partial
@@ -18,8 +20,9 @@ from detection.api.long_texts import LongTextCutter
 from detection.api.problems import Problem
 from detection.api.request_bodies import MAX_BODY_BYTES, MAX_TELEMETRY_BYTES
 from detection.services.keys import Principal
+from detection.web import ending
 from detection.web.unfinished_bodies import BodyTimeout
-from loopguard_site import interpreter
+from loopguard_site import interpreter, succession
 from loopguard_site.front import traffic, uploads
 from loopguard_site.front.bodies import BodyIncomplete, BodyReader
 from loopguard_site.front.guard_use import GuardUse
@@ -32,6 +35,8 @@ from loopguard_site.host_header import names_a_host
 log = structlog.get_logger(__name__)
 MARGIN_SECONDS: Final = 0.05
 """How much earlier the thread's deadline is, so that its own response, which knows the reason, arrives in time."""
+SERVING_SECONDS: Final = 0.5
+"""From the first turn of the loop until requests are accepted, which takes some milliseconds."""
 MAX_PAYERS: Final = 10_000
 HOOKS: Final = "/api/v1/hooks/"
 """Long strings in bodies to these paths are cut as they arrive."""
@@ -133,6 +138,8 @@ class Front:
         Folder that all processes of `web` on this port share; None for a single process.
     guard_seconds
         The longest time to the response of a guard call.
+    drain_seconds
+        How long to go on answering after SIGTERM, with a readiness that says that the process ends.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -143,10 +150,11 @@ class Front:
         threads: int,
         shared_folder: Path | None = None,
         guard_seconds: float = 1.5,
+        drain_seconds: float = 0.0,
     ) -> None:
         self.application = application
         self._threads = threads
-        self._guard_seconds = guard_seconds
+        self._guard_seconds, self._drain_seconds = guard_seconds, drain_seconds
         self._turns = Turns(threads, guard_use=GuardUse(shared_folder))
         self._probes: queue.SimpleQueue[ServedRequest] = queue.SimpleQueue()
         self._principals: dict[str, Principal] = {}
@@ -160,6 +168,21 @@ class Front:
         for number in range(self._threads):
             threading.Thread(target=self._serve, name=f"web-{number}", daemon=True).start()
         threading.Thread(target=self._serve_probes, name="web-probes", daemon=True).start()
+        succession.end_with_supervisor()
+        if self._drain_seconds:
+            loop.add_signal_handler(signal.SIGTERM, self._drain)
+        loop.call_later(SERVING_SECONDS, succession.note_serving)
+
+    def _drain(self) -> None:
+        """Answer for a while longer, so that whoever asks about the readiness sends no more; a second signal ends it.
+
+        Granian's own handler of SIGINT then accepts no more connections, and lets requests in flight finish.
+        """
+        if ending.is_ending.is_set():
+            os.kill(os.getpid(), signal.SIGINT)
+            return
+        ending.is_ending.set()
+        self.loop.call_later(self._drain_seconds, os.kill, os.getpid(), signal.SIGINT)
 
     async def __rsgi__(self, scope: RsgiScope, protocol: Any) -> None:
         """Answer one request."""
@@ -169,6 +192,9 @@ class Front:
             return
         if path == "/healthz":
             protocol.response_bytes(200, _JSON, _HEALTHY)
+            return
+        if path == "/readyz" and ending.is_ending.is_set():
+            protocol.response_bytes(503, _JSON, ending.NOT_READY)
             return
         if uploads.is_upload(scope):
             await self._upload(scope, protocol)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
+from detection.web.ending import is_ending
+
 SEND_SECONDS: Final = 10.0
 """How long a client may delay a thread during a streamed response, besides the time of `MIN_BYTES_PER_SECOND`."""
 MIN_BYTES_PER_SECOND: Final = 64 * 1024
@@ -122,12 +124,16 @@ class Responder:
             return
         body = b"".join(result)
         if self._claim():
-            self._protocol.response_bytes(self._status, self._headers, body)
+            self._protocol.response_bytes(self._status, self._last_headers(), body)
+
+    def _last_headers(self) -> Headers:
+        """Return the headers; a process that is about to end asks clients to connect anew, to another one."""
+        return [*self._headers, ("connection", "close")] if is_ending.is_set() else self._headers
 
     def _stream(self, parts: Iterable[bytes]) -> None:
         if not self._claim():
             return
-        transport = self._protocol.response_stream(self._status, self._headers)
+        transport = self._protocol.response_stream(self._status, self._last_headers())
 
         async def send(part: bytes, seconds: float) -> None:
             async with asyncio.timeout(seconds):

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import resource
+import signal
+import socket
+import sys
+import threading
 from collections.abc import Sequence
 from functools import partial
+from types import FrameType
 from typing import Any, Final
 
 import anyio
 import uvicorn
+from uvicorn.config import STARTUP_FAILURE
 
+from detection.web.ending import is_closing, is_ending
 from loopguard_site import interpreter
 from loopguard_site.layout import program
 from loopguard_site.live.connections import LiveConnection, LiveSocket, WaitingConnections
@@ -25,7 +33,39 @@ MAX_FRAME_BYTES: Final = 4096
 """Of a frame or message of a page; the longest that is understood has 512 characters."""
 BACKLOG: Final = 512
 """New connections that the loop accepts at once, which takes it some 25 ms."""
-GRACEFUL_SECONDS: Final = 5
+GRACEFUL_SECONDS: Final = 20
+"""For requests to the gateway in flight, which wait for models; less than the supervisor waits."""
+
+
+class DrainingServer(uvicorn.Server):
+    """Answers for a while after SIGTERM, with a readiness that says that it ends; a second signal ends it.
+
+    Parameters
+    ----------
+    drain_seconds
+        How long.
+    """
+
+    def __init__(self, config: uvicorn.Config, drain_seconds: float) -> None:
+        super().__init__(config)
+        self._drain_seconds = drain_seconds
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Handle a signal to end."""
+        if sig != signal.SIGTERM or not self._drain_seconds or is_ending.is_set():
+            is_ending.set()
+            super().handle_exit(sig, frame)
+            return
+        is_ending.set()
+        # Until then, the loop accepts connections.
+        later = threading.Timer(self._drain_seconds, super().handle_exit, (sig, None))
+        later.daemon = True
+        later.start()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and let what is in flight finish."""
+        is_closing.set()
+        await super().shutdown(sockets)
 
 
 def live(arguments: Sequence[str]) -> None:
@@ -34,6 +74,8 @@ def live(arguments: Sequence[str]) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
     parser.add_argument("--port", type=int, default=DEFAULT_PORT, help="port (default %(default)s)")
     chosen = parser.parse_args(arguments)
+    from django.conf import settings
+
     from detection.services import outgoing_http
     from loopguard_site.asgi import application
 
@@ -42,7 +84,12 @@ def live(arguments: Sequence[str]) -> None:
     anyio.run(anyio.sleep, 0)
     interpreter.prepare()
     options = server_options(min(MAX_WAITING, raise_file_limit() // SHARE_OF_WAITING))
-    uvicorn.run(application, host=chosen.host, port=chosen.port, **options)
+    config = uvicorn.Config(application, host=chosen.host, port=chosen.port, **options)
+    server = DrainingServer(config, settings.ENV.drain_seconds)
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run()
+    if not server.started:
+        sys.exit(STARTUP_FAILURE)
 
 
 def server_options(most_waiting: int) -> dict[str, Any]:

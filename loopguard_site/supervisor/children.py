@@ -127,6 +127,17 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
+def signal_group(pid: int, number: signal.Signals | None = None) -> bool:
+    """Signal what is left of a child's process group, or only look; tell whether anything is."""
+    try:
+        os.killpg(pid, number or 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def is_alive(pid: int) -> bool:
     """Tell whether a process runs; a zombie waiting to be reaped does not count."""
     try:

@@ -12,8 +12,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
-from loopguard_site import heartbeat
+from loopguard_site import heartbeat, succession
 
 from . import children
 from .code_access import CodeAccess
@@ -25,6 +26,70 @@ _HANG_SECONDS, _FIRST_HEARTBEAT_SECONDS = 30.0, 120.0
 _LONGEST_TICK_SECONDS = 1.0
 _HEALTHY_AFTER_SECONDS = 60.0
 _LONGEST_LINE_BYTES = 64 * 1024
+_FORMER_SECONDS = 20.0
+"""As long as the longest request of `web` may take."""
+
+
+class Output:
+    """What a child and its helpers print, passed on line by line until all of them have closed it."""
+
+    def __init__(
+        self, name: str, stream: IO[bytes], console: Console, selector: selectors.BaseSelector
+    ) -> None:
+        self._name, self._stream, self._console, self._selector = name, stream, console, selector
+        self._unfinished_line = b""
+        os.set_blocking(stream.fileno(), False)
+        selector.register(stream, selectors.EVENT_READ, self)
+
+    def read(self) -> bool:
+        """Print what can be read now; tell whether there may be more."""
+        if self._stream.closed:
+            return False
+        try:
+            part = os.read(self._stream.fileno(), 65536)
+        except BlockingIOError:
+            return False
+        if not part:
+            self._close()
+            return False
+        *lines, rest = (self._unfinished_line + part).split(b"\n")
+        if len(rest) > _LONGEST_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        self._unfinished_line = rest
+        for line in lines:
+            self._console.line(self._name, line.decode(errors="replace").rstrip())
+        return True
+
+    def finish(self) -> None:
+        """Print the rest, and read no more."""
+        while self.read():
+            pass
+        if not self._stream.closed:
+            self._close()
+        if self._unfinished_line:
+            self._console.line(self._name, self._unfinished_line.decode(errors="replace").rstrip())
+            self._unfinished_line = b""
+
+    def _close(self) -> None:
+        self._selector.unregister(self._stream)
+        self._stream.close()
+
+
+@dataclass
+class Former:
+    """The helpers of a child that has died, which serve until the next child does.
+
+    Attributes
+    ----------
+    group : int
+        Their process group.
+    kill_at : float or None
+        When those that still run are killed; None while nobody else serves.
+    """
+
+    group: int
+    output: Output
+    kill_at: float | None = None
 
 
 @dataclass
@@ -47,6 +112,9 @@ class Process:
         Called before it starts; raises `SupervisorError` if it could not work, and it is tried again later.
     problem : str
         What that said last; empty if it was started since.
+    serving : Path or None
+        File that it touches as soon as it serves. When it dies, its helpers serve until the next one does; without
+        such a file they end with it.
     """
 
     name: str
@@ -57,12 +125,14 @@ class Process:
     started: float = 0.0
     due: float | None = 0.0
     pause_seconds: float = _FIRST_PAUSE_SECONDS
-    unfinished_line: bytes = field(default=b"", repr=False)
+    output: Output | None = field(default=None, repr=False)
     heartbeat: Path | None = None
     check: Callable[[], None] = field(default=lambda: None, repr=False)
     problem: str = ""
     last_heartbeat: int | None = None
     silent_seconds: float = 0.0
+    serving: Path | None = None
+    formers: list[Former] = field(default_factory=list, repr=False)
 
     @property
     def pid(self) -> int | None:
@@ -129,6 +199,8 @@ class Fleet:
                 self._note_end(process)
             elif process.child is not None and process.heartbeat is not None:
                 self._check_heartbeat(process, process.heartbeat, passed_seconds)
+            if process.formers:
+                self._relieve_formers(process)
 
     def end(self, timeout_seconds: float, hurry: Callable[[], bool]) -> None:
         """End all children: signal them, wait while they finish work in flight, kill the rest.
@@ -144,8 +216,13 @@ class Fleet:
         for process in running:
             if process.child is not None and process.child.poll() is None:
                 process.child.send_signal(signal.SIGTERM)
+        formers = [(process, former) for process in self.processes for former in process.formers]
+        for _, former in formers:
+            children.signal_group(former.group, signal.SIGTERM)
         deadline = time.monotonic() + timeout_seconds
-        while any(p.child is not None and p.child.poll() is None for p in running):
+        while any(p.child is not None and p.child.poll() is None for p in running) or any(
+            children.signal_group(former.group) for _, former in formers
+        ):
             if time.monotonic() > deadline or hurry():
                 names = ", ".join(p.name for p in running if p.child is not None and p.child.poll() is None)
                 self._console.say(f"Killing {names}, still running.")
@@ -154,8 +231,10 @@ class Fleet:
         for process in running:
             if process.child is not None:
                 children.end(process.child, signal.SIGKILL, timeout_seconds=0)
-                self._read_rest(process)
+                self._end_output(process)
                 process.child, process.due = None, None
+        for process, former in formers:
+            self._forget(process, former)
 
     def _check_heartbeat(self, process: Process, file: Path, passed_seconds: float) -> None:
         """Kill a child whose heartbeat has stopped; it is restarted like any other."""
@@ -174,9 +253,28 @@ class Fleet:
             children.kill_group(process.child.pid)
             process.silent_seconds = 0.0  # it takes a moment to die
 
+    def _relieve_formers(self, process: Process) -> None:
+        """Let helpers of a dead child end once the next one serves; they finish what they are at."""
+        now = time.monotonic()
+        is_relieved = (
+            process.child is not None and process.serving is not None and _is_touched(process.serving)
+        )
+        for former in [*process.formers]:
+            if former.kill_at is None and is_relieved:
+                former.kill_at = now + _FORMER_SECONDS
+                children.signal_group(former.group, signal.SIGTERM)
+            if not children.signal_group(former.group) or (former.kill_at or now) < now:
+                self._forget(process, former)
+
+    def _forget(self, process: Process, former: Former) -> None:
+        children.kill_group(former.group)
+        former.output.finish()
+        process.formers.remove(former)
+
     def _start(self, process: Process) -> None:
         try:
-            process.check()
+            if not process.formers:  # they listen where it will
+                process.check()
         except SupervisorError as problem:
             if str(problem) != process.problem:
                 process.problem = str(problem)
@@ -185,14 +283,17 @@ class Fleet:
             return
         process.problem = ""
         environment = {**self._environment}
-        if process.heartbeat is not None:
-            process.last_heartbeat, process.silent_seconds = 0, 0.0
-            with contextlib.suppress(OSError):  # a full disk: it is not watched
-                process.heartbeat.touch()
-                if self._code is not None:
-                    self._code.account.own(process.heartbeat)
-                os.utime(process.heartbeat, ns=(0, 0))
-                environment[heartbeat.VARIABLE] = str(process.heartbeat)
+        for file, variable in (
+            (process.heartbeat, heartbeat.VARIABLE),
+            (process.serving, succession.SERVING_VARIABLE),
+        ):
+            if file is not None:
+                with contextlib.suppress(OSError):  # a full disk: it is not watched
+                    self._make_untouched(file)
+                    environment[variable] = str(file)
+        process.last_heartbeat, process.silent_seconds = 0, 0.0
+        if process.serving is not None:
+            environment[succession.SUPERVISOR_VARIABLE] = str(os.getpid())
         with children.stops_held():
             process.child = children.launch(
                 process.command,
@@ -203,15 +304,26 @@ class Fleet:
             )
             process.started, process.due = time.monotonic(), None
             if process.child.stdout is not None:
-                os.set_blocking(process.child.stdout.fileno(), False)
-                self._selector.register(process.child.stdout, selectors.EVENT_READ, process)
+                process.output = Output(process.name, process.child.stdout, self._console, self._selector)
         self._changed()
+
+    def _make_untouched(self, file: Path) -> None:
+        file.touch()
+        if self._code is not None:
+            self._code.account.own(file)
+        os.utime(file, ns=(0, 0))
 
     def _note_end(self, process: Process) -> None:
         if process.child is None:
             return
-        children.kill_group(process.child.pid)  # remaining processes of a dead server would keep its port
-        self._read_rest(process)
+        group = process.child.pid
+        if process.serving is not None and process.output is not None and children.signal_group(group):
+            process.output.read()
+            process.formers.append(Former(group, process.output))
+            process.output = None
+        else:
+            children.kill_group(group)  # remaining processes of a dead server would keep its port
+            self._end_output(process)
         process.status = status = process.child.returncode
         process.child = None
         reason = signal.Signals(-status).name if status < 0 else f"status {status}"
@@ -230,35 +342,16 @@ class Fleet:
             time.sleep(timeout_seconds)
             return
         for key, _ in self._selector.select(timeout_seconds):
-            self._read(key.data)
+            key.data.read()
 
-    def _read(self, process: Process) -> bool:
-        """Print what can be read now; tell whether there may be more."""
-        stream = process.child.stdout if process.child is not None else None
-        if stream is None or stream.closed:
-            return False
-        try:
-            part = os.read(stream.fileno(), 65536)
-        except BlockingIOError:
-            return False
-        if not part:
-            self._selector.unregister(stream)
-            stream.close()
-            return False
-        *lines, rest = (process.unfinished_line + part).split(b"\n")
-        if len(rest) > _LONGEST_LINE_BYTES:
-            lines, rest = [*lines, rest], b""
-        process.unfinished_line = rest
-        for line in lines:
-            self._console.line(process.name, line.decode(errors="replace").rstrip())
-        return True
+    def _end_output(self, process: Process) -> None:
+        if process.output is not None:
+            process.output.finish()
+            process.output = None
 
-    def _read_rest(self, process: Process) -> None:
-        while self._read(process):
-            pass
-        if process.child is not None and process.child.stdout is not None and not process.child.stdout.closed:
-            self._selector.unregister(process.child.stdout)
-            process.child.stdout.close()
-        if process.unfinished_line:
-            self._console.line(process.name, process.unfinished_line.decode(errors="replace").rstrip())
-            process.unfinished_line = b""
+
+def _is_touched(file: Path) -> bool:
+    try:
+        return file.stat().st_mtime_ns != 0
+    except OSError:
+        return True  # nothing can be known: do not keep old processes permanently

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from loopguard_site.env import EnvironmentProblem, required_free_bytes, web_processes, worker_processes
+from loopguard_site.env import (
+    EnvironmentProblem,
+    drain_seconds,
+    required_free_bytes,
+    web_processes,
+    worker_processes,
+)
 from loopguard_site.layout import ROOT, is_checkout
 
 from . import addresses
@@ -82,6 +88,7 @@ class Supervisor:
         self._fleet: Fleet | None = None
         self._setting_up = True
         self._stops_asked = 0
+        self._drain_seconds = 0.0
 
     def run(self) -> None:
         """Set up what is missing, run until a signal to stop, and end everything in order.
@@ -136,6 +143,7 @@ class Supervisor:
         self._start_servers()
         shown, first_stop = self._prepare()
         try:
+            self._drain_seconds = drain_seconds(os.environ)
             self._empty_metrics()
             first, later = _processes(self._host, port, self._runtime)
             own = process_environment(self._code, self._runtime)
@@ -331,7 +339,9 @@ class Supervisor:
         asked_before = max(self._stops_asked, 1)
         self._console.say("Finishing work in flight, then stopping. Press Ctrl-C again to stop now.")
         if self._fleet is not None:
-            self._fleet.end(_END_TIMEOUT_SECONDS, lambda: self._stops_asked > asked_before)
+            self._fleet.end(
+                _END_TIMEOUT_SECONDS + self._drain_seconds, lambda: self._stops_asked > asked_before
+            )
         for server in reversed(self._servers):
             server.stop()
         self._console.say("Stopped.")
@@ -347,7 +357,7 @@ def _processes(host: str, port: int, runtime: Path) -> tuple[list[Process], list
     web += ["--workers", str(web_processes(os.environ))]
     web += ["--backpressure", "8192"]  # connections; what runs at a time is up to the front
     web += ["--http1-header-read-timeout", "10000", "--http1-buffer-size", "65536"]  # what a head may take
-    web += ["--workers-kill-timeout", "15", "--respawn-failed-workers", "--log-level", "warning"]
+    web += ["--workers-kill-timeout", "80", "--respawn-failed-workers", "--log-level", "warning"]
     live = ["loopguard_site", "live", "--host", host, "--port", str(port + 1)]
     celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
     worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
@@ -365,6 +375,7 @@ def _processes(host: str, port: int, runtime: Path) -> tuple[list[Process], list
             "web",
             [*module, *web, "loopguard_site.rsgi:application"],
             check=lambda: addresses.check_port(host, port),
+            serving=runtime / "web.serving",
         ),
         Process("live", [*module, *live], check=lambda: addresses.check_port(host, port + 1)),
         workers[0],

@@ -64,6 +64,11 @@ class Installation:
         self._running: list[subprocess.Popen[bytes]] = []
         self.url = self.live_url = ""
 
+    @property
+    def database_url(self) -> str:
+        """The address of the database that its processes use."""
+        return self._environment["DATABASE_URL"]
+
     def _launch(self, name: str, *command: str, max_files: int = 0) -> subprocess.Popen[bytes]:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         limits = (soft, max_files or hard)
@@ -81,7 +86,7 @@ class Installation:
         self._running.append(process)
         return process
 
-    def start_web(self, processes: int = 1) -> None:
+    def start_web(self, processes: int = 1) -> subprocess.Popen[bytes]:
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         server = [
@@ -99,14 +104,16 @@ class Installation:
             "--http1-buffer-size",
             "65536",
         ]
-        self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
+        process = self._launch("web", *server, "--log-level", "warning", "loopguard_site.rsgi:application")
         assert wait_until(self._answers, START_SECONDS), self.logs()
+        return process
 
-    def start_live(self, max_files: int = 0) -> None:
+    def start_live(self, max_files: int = 0) -> subprocess.Popen[bytes]:
         port = free_port()
         self.live_url = self._environment["LOOPGUARD_LIVE_URL"] = f"http://127.0.0.1:{port}"
-        self._launch("live", "loopguard_site", "live", "--port", str(port), max_files=max_files)
+        process = self._launch("live", "loopguard_site", "live", "--port", str(port), max_files=max_files)
         assert wait_until(lambda: self._answers(self.live_url), START_SECONDS), self.logs()
+        return process
 
     def _answers(self, url: str = "") -> bool:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from loopguard_site import heartbeat
+from loopguard_site import heartbeat, succession
 from loopguard_site.supervisor import children, processes
 from loopguard_site.supervisor.console import Console
 from loopguard_site.supervisor.processes import Fleet, Process
@@ -113,6 +113,43 @@ def test_a_killed_child_leaves_no_helpers_that_hold_its_port(fleet, console, tmp
     process.child.kill()
     tick_until(fleet, lambda: "server ended (SIGKILL)" in "".join(console.said_by("loopguard")))
     assert children.wait_until_gone(helper_pid, 5)
+
+
+def test_helpers_of_a_killed_child_serve_until_its_successor_does(fleet, console, tmp_path):
+    server = (
+        "import os, signal, subprocess, sys, time\n"
+        'served = f\'import signal, time; signal.signal(signal.SIGTERM, lambda *_: (print({os.getpid()}, "ended"),'
+        ' exit())); print({os.getpid()}, "serves"); time.sleep(60)\'\n'
+        "subprocess.Popen([sys.executable, '-c', served])\n"
+        f"while not os.path.exists({str(tmp_path / 'may serve')!r}): time.sleep(0.05)\n"
+        f"os.utime(os.environ['{succession.SERVING_VARIABLE}'])\n"
+        "time.sleep(60)"
+    )
+    process = script("server", server, serving=tmp_path / "serving")
+    process.check = lambda: (
+        None if process.child is None and not console.lines else pytest.fail("the port is taken")
+    )
+    fleet.add(process)
+
+    def kill():
+        tick_until(fleet, lambda: f"{process.pid} serves" in console.said_by("server"))
+        pid = process.pid
+        process.child.kill()
+        tick_until(fleet, lambda: process.pid not in (pid, None))
+        return pid
+
+    first, second = kill(), kill()
+    assert [one.group for one in process.formers] == [first, second]  # nobody else serves yet
+    assert not any(line.endswith("ended") for line in console.said_by("server"))
+    (tmp_path / "may serve").touch()
+    tick_until(fleet, lambda: not process.formers)
+    ended = sorted(line for line in console.said_by("server") if line.endswith("ended"))
+    assert ended == sorted([f"{first} ended", f"{second} ended"])
+    third = kill()
+    assert [one.group for one in process.formers] == [third]
+    fleet.end(10, lambda: False)
+    assert not children.signal_group(third)
+    assert f"{third} ended" in console.said_by("server")
 
 
 @pytest.mark.promise("REL-06")
