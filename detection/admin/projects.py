@@ -66,6 +66,8 @@ class ProjectForm(VersionedForm):
             "is_searchable",
             "redacted_names",
             "redaction_patterns",
+            "spike_action",
+            "spike_limit",
         )
 
 
@@ -86,6 +88,8 @@ class ProjectPage(VersionedAdmin):
         "redacted_names",
         "redaction_patterns",
         "requires_second_factor",
+        "spike_action",
+        "spike_limit",
         "archived_at",
         "first_event_at",
         "policy_version",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from operator import itemgetter
@@ -68,6 +68,17 @@ class Batch:
         self.rejected.append(
             {"index": index, "code": problem.code, "path": problem.path, "hint": problem.detail}
         )
+
+    def keep(self, is_kept: Callable[[str], bool], problem: Problem) -> int:
+        """Reject the valid events of other sessions than are to be kept; return how many these are."""
+        places = [*zip(self.events, self.positions, strict=True)]
+        kept = [place for place in places if is_kept(place[0].session)]
+        for event, position in places:
+            if not is_kept(event.session):
+                self.reject(position, problem)
+        self.events, self.positions = [event for event, _ in kept], [position for _, position in kept]
+        self.rejected.sort(key=itemgetter("index"))
+        return len(places) - len(kept)
 
     def reject_stored(self, numbers: Iterable[int]) -> None:
         """Add the error of valid events that could not be stored, by their place among the valid ones."""

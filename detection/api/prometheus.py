@@ -39,6 +39,12 @@ RATE_LIMITED = Counter(
     ("project",),
     registry=REGISTRY,
 )
+SPIKES = Counter(
+    "loopguard_spike_requests_total",
+    "Requests with reported events above the limit of their project, by what it does with these.",
+    ("project", "action"),
+    registry=REGISTRY,
+)
 EVENTS = Counter(
     "loopguard_ingest_events_total",
     "Received events by outcome.",

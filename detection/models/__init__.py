@@ -50,8 +50,9 @@ from detection.models.loops import Loop, LoopActivity, LoopForm, LoopStatus
 from detection.models.message_templates import MessageTemplate
 from detection.models.operations import BeatProcess, BriefRecord, FailedSignIns, PartHeartbeat
 from detection.models.policies import Override, StoredSettings, StoredSettingsQuerySet, ToolOverride
-from detection.models.projects import Membership, Project, Role
+from detection.models.projects import Membership, Project, Role, SpikeAction
 from detection.models.quarantine import QuarantinedEvent
+from detection.models.reported_hours import ReportedHour
 from detection.models.reports import Report
 from detection.models.saved_views import SavedView
 from detection.models.search import IndexingCursor, SearchBlock
@@ -138,6 +139,7 @@ __all__ = [
     "Recalculation",
     "RememberedDecision",
     "Report",
+    "ReportedHour",
     "Role",
     "RouteDestination",
     "SavedView",
@@ -149,6 +151,7 @@ __all__ = [
     "SessionTool",
     "Severity",
     "SignIn",
+    "SpikeAction",
     "StoppedByKind",
     "StoredSettings",
     "StoredSettingsQuerySet",

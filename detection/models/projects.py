@@ -10,11 +10,21 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 MIN_RETENTION_DAYS, MAX_RETENTION_DAYS = 7, 3650
+MAX_SPIKE_LIMIT = 100_000_000
+"""Events in a minute: two hundred times what one machine stores (docs/benchmarks.md), so never a limit by mistake."""
 
 
 def new_digest_secret() -> bytes:
     """Return 256 random bits, the key of all digests of a project."""
     return secrets.token_bytes(32)
+
+
+class SpikeAction(models.TextChoices):
+    """What happens to reported events above the limit of a project."""
+
+    OBSERVE = "observe", "Store them all, and say so"
+    SAMPLE = "sample", "Store one session in ten"
+    REJECT = "reject", "Reject them with 429; senders try again"
 
 
 class Project(models.Model):
@@ -58,6 +68,19 @@ class Project(models.Model):
         default=False,
         help_text="If enabled, members need a second factor to see anything of the project.",
     )
+    spike_action = models.CharField(
+        max_length=8,
+        choices=SpikeAction.choices,
+        default=SpikeAction.OBSERVE,
+        db_default=SpikeAction.OBSERVE,
+        help_text="What happens to reported events above the limit. The guard always answers.",
+    )
+    spike_limit = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_SPIKE_LIMIT)],
+        help_text="Reported events in a minute. 0: ten times the usual rate, and at least 3,000.",
+    )
     archived_at = models.DateTimeField(null=True, blank=True, editable=False)
     first_event_at = models.DateTimeField(null=True, blank=True, editable=False)
     created_at = models.DateTimeField(auto_now_add=True)
@@ -65,6 +88,11 @@ class Project(models.Model):
 
     class Meta:
         ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(spike_action__in=SpikeAction.values), name="spike_action_known"
+            ),
+        )
 
     def __str__(self) -> str:
         return self.name

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import ApiKey, KeyScope, Project
+from detection.models import ApiKey, KeyScope, Project, SpikeAction
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Invalid, found
@@ -27,12 +27,22 @@ CACHE_SECONDS = 0.9
 PROJECT_ARCHIVED = "The project is archived and takes no events or calls. An admin can restore it."
 MAX_CACHED = 1000
 LAST_USED_STEP = timedelta(minutes=1)
+ASKED_WITHIN = timedelta(days=7)
+"""How long after a request to the guard or of a hook the owner of a key counts as asking. A judgement: a holiday."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """The key of a request, with its project and scopes."""
+    """The key of a request, with its project and scopes.
+
+    Attributes
+    ----------
+    spike_action, spike_limit
+        Those of the project.
+    asks
+        Whether the guard or a hook was asked with this key in the last days.
+    """
 
     key_id: int
     public_id: str
@@ -45,6 +55,9 @@ class Principal:
     redacted_names: frozenset[str] = frozenset()
     redaction_patterns: tuple[str, ...] = ()
     is_archived: bool = False
+    spike_action: str = SpikeAction.OBSERVE
+    spike_limit: int = 0
+    asks: bool = False
 
     @classmethod
     def of_project(
@@ -56,6 +69,7 @@ class Principal:
         key_id: int = 0,
         is_demo: bool = False,
         expires_at: datetime | None = None,
+        asks: bool = False,
     ) -> Principal:
         """Return a principal of a project; 0 as `key_id` stands for one without a key."""
         return cls(
@@ -70,6 +84,9 @@ class Principal:
             frozenset(project.redacted_names),
             tuple(project.redaction_patterns),
             project.archived_at is not None,
+            project.spike_action,
+            project.spike_limit,
+            asks,
         )
 
     @property
@@ -216,7 +233,13 @@ def authenticate(token: str) -> Principal | None:
         principal_cache.discard(digest)
         return None
     principal = Principal.of_project(
-        key.project, key.public_id, key.scopes, key_id=key.pk, is_demo=key.is_demo, expires_at=key.expires_at
+        key.project,
+        key.public_id,
+        key.scopes,
+        key_id=key.pk,
+        is_demo=key.is_demo,
+        expires_at=key.expires_at,
+        asks=_asks(key),
     )
     principal_cache.put(digest, principal)
     _update_last_used(key)
@@ -225,6 +248,13 @@ def authenticate(token: str) -> Principal | None:
 
 def _unless_expired(principal: Principal) -> Principal | None:
     return None if principal.expires_at and principal.expires_at <= timezone.now() else principal
+
+
+def _asks(key: ApiKey) -> bool:
+    since = (timezone.now() - ASKED_WITHIN).isoformat()
+    return any(
+        at > since for route, at in key.routes.items() if route == "guard" or route.startswith("hooks/")
+    )
 
 
 def _update_last_used(key: ApiKey) -> None:

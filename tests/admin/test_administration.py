@@ -276,9 +276,11 @@ def test_lists_never_count_a_whole_table():
 def test_the_creator_of_a_project_is_its_admin_and_the_last_admin_stays(world):
     empty = {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
     values = {"name": "Made here", "slug": "made-here", "retention_days": "30", "redacted_names": "userEmail"}
+    values |= {"spike_action": "reject", "spike_limit": "500"}
     assert world.client.post("/admin/detection/project/add/", values | empty).status_code == 302
     project = Project.objects.get(slug="made-here")
     assert project.redacted_names == ["user_email"]
+    assert (project.spike_action, project.spike_limit) == ("reject", 500)
     admin = project.memberships.get()
     assert (admin.user, admin.role) == (world.user, "admin")
     row = {"id": str(admin.pk), "project": str(project.pk), "user": str(world.user.pk), "role": "viewer"}

@@ -26,6 +26,7 @@ from detection.api.schemas.agents import (
     GuardResponseSchema,
     IngestResultSchema,
 )
+from detection.api.spike_protection import SAMPLED, check_spike
 from detection.api.typed_bodies import described
 from detection.engine import wire_shapes
 from detection.models import KeyScope
@@ -36,6 +37,7 @@ from detection.services.ingestion.guard import CallResponse, GuardRequest, Guard
 from detection.services.ingestion.ingest import Accepted, ingest
 from detection.services.ingestion.lag import project_lag
 from detection.services.ingestion.message_guard import guard_messages
+from detection.services.ingestion.spikes import is_kept, spikes
 from detection.services.keys import Principal
 from detection.web.documents import incident_link, session_link
 
@@ -84,8 +86,11 @@ def send_events(request: ApiRequest) -> HttpResponse:
     started = time.perf_counter()
     check_disk_space()
     principal = request.principal
+    is_sampled = check_spike(request)
     batch = event_parsing.events_of(request.body, is_ndjson=request.media_type == NDJSON)
+    sampled = batch.keep(is_kept, SAMPLED) if is_sampled else 0
     done = ingest(principal, batch.events, labels=labels_of_request(request))
+    spikes.count(principal, done.accepted + done.duplicate, sampled=sampled)
     if done.rejected and batch.is_single:
         raise NotStorable
     if done.rejected:

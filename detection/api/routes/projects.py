@@ -9,9 +9,10 @@ from ninja import Body, Router
 from detection.api.auth import ADMIN_WITH_BODY, READ
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
-from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema
+from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema, ReportedEventsSchema
 from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.models import Project
+from detection.selectors.reported_events import reported_events
 from detection.selectors.row_fields import document_of
 from detection.services.projects import projects
 
@@ -26,6 +27,18 @@ def _response(project: Project) -> HttpResponse:
 def get_project(request: ApiRequest) -> HttpResponse:
     """Return the project of the key."""
     return _response(Project.objects.get(pk=request.principal.project_id))
+
+
+@router.get(
+    "/project/reported-events",
+    auth=READ,
+    response={200: ReportedEventsSchema},
+    summary="Get the rate of reported events",
+)
+def get_reported_events(request: ApiRequest) -> HttpResponse:
+    """Return how many events the project usually reports, from how many on it has a spike, and whether it has one."""
+    project = Project.objects.get(pk=request.principal.project_id)
+    return json_response(document_of(reported_events(project), ReportedEventsSchema))
 
 
 @router.patch(

@@ -20,6 +20,7 @@ from detection.api.query_parameters import labels_of_request
 from detection.api.request_bodies import TELEMETRY_LIMITS
 from detection.api.requests import ApiRequest
 from detection.api.routes.agents import LAG_SECONDS_PER_WEIGHT
+from detection.api.spike_protection import SAMPLED, check_spike
 from detection.integrations.events import ReportedEvent
 from detection.integrations.otlp.conversations import Conversations, SpanEvents, read_spans
 from detection.integrations.otlp.decoding import Encoding, OtlpError, metrics_in, records_of, spans_of
@@ -32,6 +33,7 @@ from detection.services.ingestion.attempts import recorder
 from detection.services.ingestion.ingest import Accepted
 from detection.services.ingestion.lag import project_lag
 from detection.services.ingestion.run_import import priced
+from detection.services.ingestion.spikes import is_kept, spikes
 from detection.services.ingestion.telemetry import TelemetrySpan, ingest_telemetry
 
 router = Router(tags=["telemetry"])
@@ -116,12 +118,19 @@ def send_metrics(request: ApiRequest) -> HttpResponse:
 
 @dataclass(slots=True)
 class _Parsed:
-    """The valid spans of a request, their records in order, and what is wrong with the others."""
+    """The valid spans of a request, their records in order, and what is wrong with the others.
+
+    Attributes
+    ----------
+    sampled
+        Events of spans outside of the sample.
+    """
 
     spans: list[TelemetrySpan]
     ordered: list[EventRecord]
     rejected: Counter[str]
     hint: str = ""
+    sampled: int = 0
 
     def reject_stored(self, numbers: Iterable[int]) -> None:
         """Count the spans with a valid event that could not be stored, given by its place in the order."""
@@ -141,13 +150,15 @@ def _receive(
     started = time.perf_counter()
     check_disk_space()
     principal = request.principal
+    is_sampled = check_spike(request)
     encoding = otlp_responses.encoding_of(request.media_type)
     try:
         found = read(request.body, encoding)
     except OtlpError as error:
         raise _problem_of(error) from None
-    parsed = _parsed(principal.project_id, found.spans)
+    parsed = _parsed(principal.project_id, found.spans, is_sampled=is_sampled)
     done = ingest_telemetry(principal, parsed.spans, parsed.ordered, labels_of_request(request))
+    spikes.count(principal, done.accepted + done.duplicate, sampled=parsed.sampled)
     parsed.reject_stored(done.rejected)
     # As for events: stored events cost more while the workers have not caught up.
     request.META["loopguard.weight"] = (
@@ -164,7 +175,7 @@ def _problem_of(error: OtlpError) -> Problem:
     return Problem(400 if error.code == "not_otlp" else 413, error.code, error.detail)
 
 
-def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:
+def _parsed(project_id: int, found: list[SpanEvents], *, is_sampled: bool) -> _Parsed:
     """Check the events of each span; an invalid event rejects only its own span."""
     parsed = _Parsed([], [], Counter())
     prices = price_cache.get(project_id)
@@ -173,6 +184,11 @@ def _parsed(project_id: int, found: list[SpanEvents]) -> _Parsed:
         if span.rejected:
             parsed.rejected[span.rejected] += 1
             parsed.hint = parsed.hint or _HINTS[span.rejected]
+            continue
+        if is_sampled and not is_kept(span.trace_id or span.session):
+            parsed.rejected[SAMPLED.code] += 1
+            parsed.sampled += len(span.events)
+            parsed.hint = parsed.hint or SAMPLED.detail
             continue
         shared = {"session": span.session or span.trace_id}
         if span.parent_session:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Literal
 
 from ninja import Field, Schema
 
 from detection.api.schemas.common import StrictSchema
+
+SpikeActionName = Literal["observe", "sample", "reject"]
 
 
 class ProjectRequestSchema(StrictSchema):
@@ -33,6 +36,17 @@ class ProjectRequestSchema(StrictSchema):
     requires_second_factor: bool | None = Field(
         None, description="Whether members need a second factor to see the project in the console."
     )
+    spike_action: SpikeActionName | None = Field(
+        None,
+        description="What happens to reported events above the limit: all are stored, one session in ten is, or the"
+        " requests are answered with 429 `spike`.",
+    )
+    spike_limit: int | None = Field(
+        None,
+        ge=0,
+        le=100_000_000,
+        description="Reported events in a minute that are no spike; 0 for ten times the usual rate.",
+    )
     is_archived: bool | None = Field(
         None, description="Whether events, calls and imports are rejected with `project_archived`."
     )
@@ -53,5 +67,22 @@ class ProjectSchema(Schema):
     requires_second_factor: bool = Field(
         description="Whether members need a second factor to see the project in the console."
     )
+    spike_action: SpikeActionName = Field(description="What happens to reported events above the limit.")
+    spike_limit: int = Field(
+        description="Reported events in a minute that are no spike; 0 for ten times the usual rate."
+    )
     archived_at: datetime | None = Field(description="When it was archived.")
     created_at: datetime = Field(description="When it was created.")
+
+
+class ReportedEventsSchema(Schema):
+    """How many events the project reports, and what became of those above its limit in the last 24 hours."""
+
+    usual_per_minute: float | None = Field(
+        description="Events a minute in the busiest hour of a usual day; null in the first days."
+    )
+    limit_per_minute: float | None = Field(description="From here on it is a spike; null for no limit.")
+    is_spiking: bool = Field(description="Whether the limit was exceeded in the last two minutes.")
+    spiked_at: datetime | None = Field(description="When it was last exceeded.")
+    rejected_requests: int = Field(description="Requests that were answered with 429 `spike`.")
+    sampled_events: int = Field(description="Events that were not stored, of sessions outside of the sample.")

@@ -10,6 +10,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.insights.chart import Bar, BarPart, Chart, nice_top
 from detection.selectors import dashboard
 from detection.selectors.dashboard import Intake
+from detection.selectors.reported_events import reported_events
 
 BARS = 60
 """Requests in the chart: as many as stay apart on a phone."""
@@ -29,7 +30,8 @@ KEYS: list[tuple[int | str, str]] = [
 def page(request: ProjectRequest) -> HttpResponse:
     """Show the figures and the newest requests."""
     intake = dashboard.intake(request.project.pk)
-    return render(request, "integrations/ingest.html", {"intake": intake, "chart": _chart(intake)})
+    context = {"intake": intake, "chart": _chart(intake), "reported": reported_events(request.project)}
+    return render(request, "integrations/ingest.html", context)
 
 
 def _chart(intake: Intake) -> Chart:

@@ -22,6 +22,7 @@ from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACH
 from detection.models import AuditEntry, Incident, Session
 from detection.selectors import now as selector
 from detection.selectors.now import LoopingNow
+from detection.selectors.reported_events import reported_events
 from detection.selectors.visits import SinceVisit, since_visit
 
 HELD_SHOWN = 5
@@ -78,6 +79,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
         "last_title": _title(moment.last),
         "since": _since(request),
+        "reported": reported_events(project),
     }
     return render(request, "now/page.html", context)
 

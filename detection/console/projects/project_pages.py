@@ -15,7 +15,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
-from detection.models import Project, Role, Session
+from detection.models import Project, Role, Session, SpikeAction
 from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import projects as service
@@ -41,7 +41,10 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
             "redacted_names": ", ".join(project.redacted_names),
             "redaction_patterns": "\n".join(project.redaction_patterns),
             "requires_second_factor": project.requires_second_factor,
+            "spike_action": project.spike_action,
+            "spike_limit": project.spike_limit,
         },
+        "spike_actions": SpikeAction.choices,
         "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
         "max_name": service.MAX_NAME_CHARACTERS,
         "version": service.project_version(project),
@@ -81,6 +84,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
                     *filter(None, map(normalized_name, _SEPARATORS.split(given["redacted_names"])))
                 ],
                 "redaction_patterns": given["redaction_patterns"].splitlines(),
+                "spike_limit": _number(given["spike_limit"]),
             }
             context |= {"error": None, **edits.conflict(error, entered)}
         return render(request, "projects/settings.html", context, status=error.status)
@@ -90,8 +94,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
 
 def _save(request: ProjectRequest) -> None:
     project, form = request.project, request.POST
-    days = form.get("retention_days", "").strip()
-    retention_days = int(days) if days.isascii() and days.isdecimal() and len(days) < 6 else 0
+    retention_days = _number(form.get("retention_days", ""))
     if (
         MIN_RETENTION_DAYS <= retention_days < project.retention_days
         and form.get("deletes") != str(retention_days)
@@ -114,7 +117,15 @@ def _save(request: ProjectRequest) -> None:
         redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),
         redaction_patterns=form.get("redaction_patterns", "").splitlines(),
         requires_second_factor=form.get("requires_second_factor") == "yes",
+        spike_action=form.get("spike_action", project.spike_action),
+        spike_limit=_number(form.get("spike_limit") or "0"),
     )
+
+
+def _number(text: str) -> int:
+    """Return the number that was typed; -1 for what is none, which no setting accepts."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else -1
 
 
 def _expiring(project: Project, retention_days: int) -> int:

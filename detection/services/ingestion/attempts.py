@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from detection.background_publisher import BackgroundPublisher
 from detection.models import ApiKey, Attempt
+from detection.services.ingestion.spikes import spikes
 from detection.services.keys import LAST_USED_STEP, PREFIX
 from detection.services.redaction.redaction import Redactor
 from detection.stream.hints import Hint
@@ -170,6 +171,7 @@ class AttemptRecorder:
         time.sleep(FLUSH_SECONDS)
         try:
             self.flush()
+            spikes.flush()
         except DatabaseError as error:
             log.warning("attempts_not_written", error=str(error)[:200])
         finally:

@@ -12,8 +12,8 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 from django.utils.text import slugify
 
-from detection.models import Membership, Project, Role
-from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
+from detection.models import Membership, Project, Role, SpikeAction
+from detection.models.projects import MAX_RETENTION_DAYS, MAX_SPIKE_LIMIT, MIN_RETENTION_DAYS
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid
@@ -39,6 +39,8 @@ CHANGEABLE = (
     "redacted_names",
     "redaction_patterns",
     "requires_second_factor",
+    "spike_action",
+    "spike_limit",
 )
 
 
@@ -119,7 +121,7 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
         `project_version` of what the person has seen; None checks nothing.
     **values
         `name`, `retention_days`, `stores_payloads`, `is_searchable`, `redacted_names`, `redaction_patterns`,
-        `requires_second_factor`.
+        `requires_second_factor`, `spike_action`, `spike_limit`.
 
     Raises
     ------
@@ -172,6 +174,18 @@ def _retention_days(value: Any) -> int:
             f"`retention_days` must be between {MIN_RETENTION_DAYS} and {MAX_RETENTION_DAYS:,}.",
             field="retention_days",
         )
+    return value
+
+
+def _spike_action(value: Any) -> str:
+    if value not in SpikeAction.values:
+        raise Invalid(f"`spike_action` must be one of {', '.join(SpikeAction.values)}.", field="spike_action")
+    return str(value)
+
+
+def _spike_limit(value: Any) -> int:
+    if not isinstance(value, int) or not 0 <= value <= MAX_SPIKE_LIMIT:
+        raise Invalid(f"`spike_limit` must be between 0 and {MAX_SPIKE_LIMIT:,}.", field="spike_limit")
     return value
 
 
@@ -228,6 +242,8 @@ _CHECKS: dict[str, Any] = {
     "stores_payloads": bool,
     "is_searchable": bool,
     "requires_second_factor": bool,
+    "spike_action": _spike_action,
+    "spike_limit": _spike_limit,
     "redacted_names": checked_redacted_names,
     "redaction_patterns": checked_redaction_patterns,
 }

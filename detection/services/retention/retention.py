@@ -20,6 +20,7 @@ from detection.services.errors import NotFound
 from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents import bulk_actions, family_incidents
 from detection.services.ingestion import transcript_imports
+from detection.services.ingestion.spikes import forget_old_hours
 from detection.services.retention import removal
 from detection.services.sessions import families
 from detection.services.sessions.locked_session import locked_session
@@ -82,7 +83,10 @@ def end_abandoned() -> int:
 
 
 def purge(project: Project) -> int:
-    """Delete sessions of the project whose last event is older than its retention, in small transactions."""
+    """Delete sessions of the project whose last event is older than its retention, in small transactions.
+
+    Also what no longer says how many events the project usually reports.
+    """
     before = timezone.now() - timedelta(days=project.retention_days)
     total = 0
     for _ in range(MAX_BATCHES):
@@ -91,6 +95,7 @@ def purge(project: Project) -> int:
         if removed < removal.BATCH_SESSIONS:
             break
     families.remove_older_than(project.pk, before)
+    forget_old_hours(project.pk)
     if total:
         log.info("sessions_purged", project=project.slug, sessions=total)
     return total
