@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
+from detection.console.policies.change_here import parts_of
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import AuditEntry, Override, Role, Session, ToolOverride, WhatIf
 from detection.services.audit import SYSTEM
@@ -262,3 +263,21 @@ def test_the_call_of_a_session_shows_what_decided_and_changes_it_there(world):
     saved = send(world, "save", form, scope="agent:researcher", value="3")
     assert saved.redirect_chain[0][0] == f"{world.base}/sessions/s-1?call={seq}"
     assert "Verify" in text(saved)
+
+
+def test_of_the_settings_that_decided_the_limit_that_was_reached_and_the_reaction_stand_out():
+    then = {
+        name: {"value": value, "source": "preset:standard"}
+        for name, value in {
+            "outcome_max_results": 6,
+            "outcome_max_errors": 4,
+            "outcome_max_similar": 8,
+            "outcome_ladder": "graduated",
+        }.items()
+    }
+    reaction = {"outcome_ladder": "what happened then"}
+    assert parts_of("outcome", 4, then) == {"outcome_max_errors": "reached", **reaction}
+    assert parts_of("outcome", 6, then) == {"outcome_max_results": "reached", **reaction}
+    then["outcome_max_similar"]["value"] = 6
+    assert parts_of("outcome", 6, then) == reaction, "which of the two it was is not known"
+    assert parts_of("outcome", 9, then) == reaction, "the limit was raised for this run"

@@ -175,10 +175,9 @@ def _decided(incident: Incident, names: Sequence[str]) -> list[DecidedSetting]:
     now = policies.effective(
         incident.project, call.agent, call.backend, call.model, call.tool, incident.session
     )
-    then = {name: incident.policy[name] for name in names}
-    return change_here.decided_settings(
-        slug, then, now, call, _address(incident), (incident.kind, incident.limit)
-    )
+    parts = change_here.parts_of(incident.kind, incident.limit, incident.policy)
+    then = {name: incident.policy[name] for name in (*parts, *names) if name in incident.policy}
+    return change_here.decided_settings(slug, then, now, call, _address(incident), parts)
 
 
 def _address(incident: Incident) -> str:

@@ -378,7 +378,7 @@ def decided_settings(
     now: Policy,
     call: CallNames,
     came_from: str,
-    finding: tuple[str, int] | None,
+    parts: Mapping[str, str],
 ) -> list[DecidedSetting]:
     """Return the settings that decided about a call, first the limit that was reached and the reaction to it.
 
@@ -390,10 +390,9 @@ def decided_settings(
         The policy of the same call today.
     came_from
         The page that shows them.
-    finding
-        Detector and limit, if the call belonged to a loop.
+    parts
+        See `parts_of`.
     """
-    parts = _parts_of(*finding, then) if finding else {}
     return [
         DecidedSetting(
             name,
@@ -410,12 +409,12 @@ def decided_settings(
     ]
 
 
-def _parts_of(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> dict[str, str]:
-    """Return what settings of a detector decided, by their names."""
+def parts_of(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> dict[str, str]:
+    """Return what settings of a detector decided, by their names: its reaction, and the only one with this limit."""
     detector = detector_for(kind)
     limits = (detector.limit_setting, *detector.same_calls_limits, *detector.further_limits)
-    reached = next((name for name in limits if then.get(name, {}).get("value") == limit), limits[0])
-    return {reached: "reached", detector.ladder: "what happened then"}
+    reached = [name for name in limits if then.get(name, {}).get("value") == limit]
+    return {**({reached[0]: "reached"} if len(reached) == 1 else {}), detector.ladder: "what happened then"}
 
 
 @never_cache

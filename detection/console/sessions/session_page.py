@@ -355,7 +355,9 @@ def _decided(session: Session, shown: CallRow) -> list[change_here.DecidedSettin
         policies.effective(session.project, *names, shown.tool, session),
         change_here.CallNames(*names, shown.tool, name),
         permalinks.call_page_url(slug, name, shown.seq),
-        (finding["kind"], finding["limit"]) if (finding := shown.verdict.finding) else None,
+        change_here.parts_of(finding["kind"], finding["limit"], shown.verdict.policy)
+        if (finding := shown.verdict.finding)
+        else {},
     )
 
 
