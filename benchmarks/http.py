@@ -23,7 +23,7 @@ _BEHIND = "SELECT count(*) FROM detection_session WHERE evaluated_seq < last_seq
 
 def guard(stack: Stack, seconds: float) -> list[Figure]:
     """Send requests to guard and to the bare endpoint by turns, under the same conditions."""
-    bare, asked = Measured(), Measured()
+    bare, asked, used = Measured(), Measured(), 0.0
     keep_asking(stack.url, stack.headers, requests.guard, clients=CLIENTS, seconds=1)
     for turn in range(TURNS):
         bare.add(
@@ -35,7 +35,9 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         def ask(client: int, number: int, offset: int = offset) -> Request:
             return requests.guard(client + offset, number)
 
+        before = _processor_seconds(stack)
         asked.add(keep_asking(stack.url, stack.headers, ask, clients=CLIENTS, seconds=seconds / TURNS))
+        used += _processor_seconds(stack) - before
     bare_alone = keep_asking(stack.url, stack.headers, requests.bare, clients=1, seconds=seconds / 5)
     alone = keep_asking(
         stack.url,
@@ -53,9 +55,18 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         Figure("guard, p50", asked.milliseconds(0.5), "ms"),
         Figure("guard, p99", asked.milliseconds(0.99), "ms", 80, 40),
         Figure("guard, time against bare", bare.per_second / asked.per_second, "x", 2.5, 1.5),
+        Figure(
+            "guard, processor time of web and PostgreSQL", 1000 * used / len(asked.latencies), "ms/call", 2.4
+        ),
         Figure("bare insert and commit, one client, p50", bare_alone.milliseconds(0.5), "ms"),
         Figure("guard, one client, p50", alone.milliseconds(0.5), "ms", 3),
     ]
+
+
+def _processor_seconds(stack: Stack) -> float:
+    """Return the processor time of the processes that a guard call waits for."""
+    used = stack.processor_seconds()
+    return used["web"] + used["postgresql"]
 
 
 def events(stack: Stack, seconds: float) -> list[Figure]:
