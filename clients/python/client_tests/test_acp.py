@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ import pytest
 
 import loopguard_client
 
+from .editor import Editor
 from .programs import ended_after
 
 SECONDS = 90
@@ -57,17 +57,18 @@ while True:
                 break
             number += 1
             call = {"toolCallId": f"call-{number}", "title": "make test", "kind": "execute"}
-            what = str(number) if how == "healthy" else "x"
+            what = str(number) if how in ("healthy", "untold") else "x"
             full = {**call, "rawInput": {"command": f"make {what}"}}
             if how != "asks":
                 update(sessionUpdate="tool_call", status="pending", **call)
             may_run = True
-            if how in ("asks", "both", "healthy"):
+            if how in ("asks", "both", "healthy", "untold"):
                 options = [
                     {"optionId": "yes", "name": "Allow", "kind": "allow_once"},
                     {"optionId": "no!", "name": "Reject", "kind": "reject_once"},
                 ]
-                params = {"sessionId": NAME, "toolCall": full, "options": options}
+                preview = [{"type": "content", "content": {"type": "text", "text": "[in the folder /src]"}}]
+                params = {"sessionId": NAME, "toolCall": {**full, "content": preview}, "options": options}
                 send(id=f"ask-{number}", method="session/request_permission", params=params)
                 outcome = receive(f"ask-{number}")["result"]["outcome"]
                 print("outcome", json.dumps(outcome), file=sys.stderr, flush=True)
@@ -75,6 +76,8 @@ while True:
             if may_run:
                 print("ran", file=sys.stderr, flush=True)
                 content = [{"type": "content", "content": {"type": "text", "text": f"2 failed {what}"}}]
+                if how == "untold":
+                    content = []
                 update(sessionUpdate="tool_call_update", status="completed", content=content, **full)
             else:
                 update(sessionUpdate="tool_call_update", toolCallId=call["toolCallId"], status="failed")
@@ -88,48 +91,6 @@ while True:
 
 
 PROMPTS = ("Please run the tests.", "I have mended the parser, what now?")
-
-
-class Editor:
-    """A client that allows everything."""
-
-    def __init__(self, process, name, *, pause=lambda: None):
-        self.process, self.name, self.number, self.pause = process, name, 0, pause
-        self.asked = self.told = ""
-        self.updates = []
-
-    def send(self, message):
-        self.process.stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-        self.process.stdin.flush()
-
-    def request(self, method, **parameters):
-        """Send a request, and serve the agent until its answer is there."""
-        self.number += 1
-        self.send({"id": self.number, "method": method, "params": parameters})
-        while True:
-            message = json.loads(self.process.stdout.readline())
-            if message.get("method") == "session/request_permission":
-                self.asked += "?"
-                outcome = {"outcome": "selected", "optionId": "yes"}
-                self.send({"id": message["id"], "result": {"outcome": outcome}})
-            elif message.get("method") == "session/update":
-                update = message["params"]["update"]
-                self.updates.append(update)
-                if update["sessionUpdate"] == "agent_message_chunk":
-                    self.told += update["content"]["text"]
-            elif message.get("method") == "_wait":
-                self.pause()
-                self.send({"id": message["id"], "result": {}})
-            elif message.get("id") == self.number:
-                return message["result"]
-
-    def begin(self, cwd="/src"):
-        self.request("initialize", protocolVersion=1, clientCapabilities={}, clientInfo={"name": "editor"})
-        assert self.request("session/new", cwd=cwd, mcpServers=[])["sessionId"] == self.name
-
-    def prompt(self, text):
-        prompt = [{"type": "text", "text": text}]
-        return self.request("session/prompt", sessionId=self.name, prompt=prompt)["stopReason"]
 
 
 @pytest.fixture
@@ -179,6 +140,16 @@ def test_three_of_forty_calls_run_and_the_stop_cancels_the_turn(started, server,
     calls = server.calls(name)
     assert {(one["tool"], one["cwd"]) for one in calls} == {("execute", "/src")}
     assert [one["result"]["content"] for one in calls[:3]] == ["2 failed x"] * 3
+
+
+def test_what_a_person_is_shown_of_a_call_is_not_its_result(started, server, name):
+    process = started()
+    editor = Editor(process, name)
+    editor.begin()
+    assert editor.prompt("untold 20") == "end_turn"
+    assert "LoopGuard" not in editor.told
+    assert end(process)[0] == 20
+    assert {one["result"]["content"] for one in server.calls(name)} == {None}
 
 
 def test_calls_that_the_agent_only_tells_of_are_stopped_by_the_turn(started, server, name):

@@ -139,6 +139,8 @@ class AcpProxy(StdioProxy):
         with self.lock:
             one = self._known(name)
             call = self._call(one, number, update)
+            if "content" in update:
+                call.about["content"] = update["content"]  # also none: what was there before is a preview
             status = call.about.get("status")
             if status not in _STARTED:
                 return  # its arguments may still be missing
@@ -166,7 +168,8 @@ class AcpProxy(StdioProxy):
         self, name: str, request: Mapping[str, Any], parameters: Mapping[str, Any], line: bytes
     ) -> None:
         """Pass a request for permission on, or refuse it."""
-        about = _mapping(parameters.get("toolCall"))
+        # Its content shows the person what is to be done; it is not the result.
+        about = {key: one for key, one in _mapping(parameters.get("toolCall")).items() if key != "content"}
         number = str(about.get("toolCallId", ""))
         with self.lock:
             one = self._known(name)
@@ -321,7 +324,9 @@ def _arguments(about: Mapping[str, Any]) -> Mapping[str, Any]:
 def _result(about: Mapping[str, Any]) -> Any:
     if "rawOutput" in about:
         return about["rawOutput"]
-    content = about.get("content")
+    content = about.get("content") or None
+    if content is None:
+        return None
     parts = [_mapping(one).get("content", one) for one in content] if isinstance(content, list) else []
     return _text(parts) if all(_mapping(one).get("type") == "text" for one in parts) else parts
 
