@@ -331,7 +331,7 @@ def hooks() -> dict[str, Way]:
     return {
         f"hook of {host.title}, {moment} a tool": hook(host, name)
         for host in HOSTS.values()
-        for moment, name in (("before", host.before), ("after", AFTER.get(host.name, "PostToolUse")))
+        for moment, name in (("before", host.before[0]), ("after", AFTER.get(host.name, "PostToolUse")))
     } | (
         {"plugin of OpenCode, before a tool": plugin(0), "plugin of OpenCode, after a tool": plugin(1)}
         if shutil.which("node")

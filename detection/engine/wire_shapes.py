@@ -26,10 +26,12 @@ Shape = Literal[
     "cursor",
     "goose",
     "openhands",
+    "windsurf",
+    "kiro",
 ]
 SHAPES: Final[tuple[Shape, ...]] = (
     "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
-    "qwen_code", "cursor", "goose", "openhands",
+    "qwen_code", "cursor", "goose", "openhands", "windsurf", "kiro",
 )  # fmt: skip
 Moment = Literal["before", "after"]
 Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
@@ -50,13 +52,15 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
     "cursor": ("run", "run_with_message", "replace", "wait", "replace"),
     "goose": ("run", "run", "replace", "wait", "replace"),
     "openhands": ("run", "run", "replace", "wait", "replace"),
+    "windsurf": ("run", "run", "replace", "wait", "replace"),
+    "kiro": ("run", "run", "replace", "wait", "replace"),
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
-`end` the run. MCP, Codex, Copilot CLI, Qwen Code, Cursor, Goose and OpenHands cannot end a run from outside: there
-every further call is replaced. The models of Goose and OpenHands read nothing of a hook whose call runs.
+`end` the run. MCP, Codex, Copilot CLI, Qwen Code, Cursor, Goose, OpenHands, Windsurf and Kiro cannot end a run from
+outside: there every further call is replaced. The models of the last four read nothing of a hook whose call runs.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli", "cursor"))
@@ -141,9 +145,12 @@ def render(
 
 def ended(shape: Shape, notice: str) -> dict[str, object]:
     """Return the answer to the hook at the end of a session whose run was ended, for hosts whose person reads it."""
-    # The hook is a script of the shell, which takes the text as it is written.
-    text = " ".join(notice.replace('"', "'").replace("\\", "/").split())
-    return {"systemMessage": text} if shape == "claude_code" else {}
+    return {"systemMessage": _as_written(notice)} if shape == "claude_code" else {}
+
+
+def _as_written(text: str) -> str:
+    """Return a text as the hook may take it out of JSON: it is a script of the shell, and reads no escapes."""
+    return " ".join(text.replace('"', "'").replace("\\", "/").split())
 
 
 def _openai(decision: Decision, text: str, call_id: str, model: str) -> dict[str, object]:
@@ -260,6 +267,11 @@ def _openhands_before(action: Action, text: str, _: str) -> dict[str, object]:
     return {} if action == "run" else {"decision": "deny", "reason": text}
 
 
+def _exit_before(action: Action, text: str, _: str) -> dict[str, object]:
+    """Return the form of hosts that read an exit code: the hook writes the text to stderr and ends with 2."""
+    return {} if action == "run" else {"deny": _as_written(text)}
+
+
 def _nothing(_: Action, __: str, ___: str) -> dict[str, object]:
     return {}
 
@@ -279,5 +291,7 @@ _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "cursor": (_cursor_before, _cursor_after),
     "goose": (_goose_before, _nothing),
     "openhands": (_openhands_before, _nothing),
+    "windsurf": (_exit_before, _nothing),
+    "kiro": (_exit_before, _nothing),
 }
 """Per coding agent, the forms before and after a tool."""

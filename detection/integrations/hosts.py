@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from detection.engine import tables
 from detection.engine.wire_shapes import Shape, action_of
@@ -29,6 +29,10 @@ _WAITING_LINE: Final = (
     ' case $a in {{\\"wait_url\\":*) a=${{a#*:\\"}}; {curl} -m {limit} "${{a%%\\"*}}"'
     ' || {{ echo "An operator has been asked." >&2; exit 2; }};; *) printf %s "$a";; esac\''
 )
+_EXIT_LINE: Final = (
+    "sh -c 'a=$({curl} -m 2 --data-binary @- {address}) || exit 0;"
+    ' case $a in {{\\"deny\\":*) a=${{a#*:\\"}}; echo "${{a%\\"*}}" >&2; exit 2;; esac\''
+)
 HookMoment = Literal["before_tool", "after_tool", "prompt", "answer", "compaction", "end", "other"]
 
 
@@ -46,18 +50,29 @@ class Host:
         The form of its responses.
     settings_file
         Where its user's hooks are set; empty for one that has plugins instead.
+    by_exit_code
+        Whether it reads the exit code and stderr of a hook, and not its output.
     """
 
     name: str
     title: str
     shape: Shape
     settings_file: str = ""
+    by_exit_code: bool = False
 
     @property
     def hooks(self) -> tuple[str, ...]:
         """The hook events that LoopGuard uses, by the host's names; none for one that has plugins instead."""
+        return self._events(*get_args(HookMoment))
+
+    @property
+    def before(self) -> tuple[str, ...]:
+        """Those of them that may block a call."""
+        return self._events("before_tool")
+
+    def _events(self, *moments: str) -> tuple[str, ...]:
         rows = tables.table(f"hosts/{self.shape}") if self.settings_file else []
-        return tuple(event for row in rows if "moment" in row for event in row.get("events", ()))
+        return tuple(event for row in rows if row.get("moment") in moments for event in row.get("events", ()))
 
 
 HOSTS: Final[Mapping[str, Host]] = {
@@ -69,6 +84,8 @@ HOSTS: Final[Mapping[str, Host]] = {
         Host("cursor", "Cursor", "cursor", "~/.cursor/hooks.json"),
         Host("goose", "Goose", "goose", "~/.agents/plugins/loopguard/hooks/hooks.json"),
         Host("openhands", "OpenHands", "openhands", "~/.openhands/hooks.json"),
+        Host("windsurf", "Windsurf", "windsurf", "~/.codeium/windsurf/hooks.json", by_exit_code=True),
+        Host("kiro", "Kiro", "kiro", "~/.kiro/hooks/loopguard.json", by_exit_code=True),
         Host("codex", "Codex CLI", "codex", "~/.codex/hooks.json"),
         Host("gemini-cli", "Gemini CLI", "gemini_cli", "~/.gemini/settings.json"),
         Host("copilot", "Copilot CLI", "copilot", "~/.copilot/hooks/loopguard.json"),
@@ -93,9 +110,12 @@ def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
     ----------
     waits
         Wait for an operator where a call is on hold, and deny the call if that fails; only for agents that cannot ask
-        their own user. The line then is one argument of `sh`, because some agents use the shell of their user.
+        their own user, and read the output. The line then is one argument of `sh`, because some agents use the shell of
+        their user.
     """
     address = f"{url}/api/v1/hooks/{host.name}"
+    if host.by_exit_code:
+        return _EXIT_LINE.format(curl=_CURL, address=address)
     if not waits or action_of(host.shape, "hold") != "wait" or not host.hooks:
         return f"{_CURL} -m 2 --data-binary @- {address} || true"
     return _WAITING_LINE.format(
@@ -105,13 +125,20 @@ def hook_line(host: Host, url: str, *, waits: bool = True) -> str:
 
 def hook_settings(host: Host, url: str) -> dict[str, Any]:
     """Return the required content of a host's settings file."""
-    before = host.hooks[:1]
-    lines = {name: hook_line(host, url, waits=name in before) for name in host.hooks}
+    lines = {name: hook_line(host, url, waits=name in host.before) for name in host.hooks}
     if host.name == "copilot":
         return {
             "version": 1,
             "hooks": {name: [{"type": "command", "bash": line}] for name, line in lines.items()},
         }
+    if host.name == "kiro":
+        listed = [
+            {"name": f"loopguard-{name}", "trigger": name, "action": {"type": "command", "command": line}}
+            for name, line in lines.items()
+        ]
+        return {"version": "v1", "hooks": listed}
+    if host.name == "windsurf":
+        return {"hooks": {name: [{"command": line}] for name, line in lines.items()}}
     if host.name == "cursor":
         return {"version": 1, "hooks": {name: [{"command": line}] for name, line in lines.items()}}
     # A pattern of Goose is a regular expression; without one, a hook is for all tools.
@@ -172,6 +199,11 @@ _MOMENTS: Final[Mapping[str, HookMoment]] = {
     if "moment" in row
     for event in (*row.get("events", ()), *row.get("formerly", ()))
 }
+_TOOLS: Final[Mapping[str, str]] = {
+    _form(event): row["tool"] for row in _ROWS if "tool" in row for event in row["events"]
+}
+"""The tools of events that are of one kind of tool."""
+_WITHIN: Final = tuple(row["within"] for row in _ROWS if "within" in row)
 _NAMES: Final = _names()
 _FAILED: Final = tuple(word for row in _ROWS if "failed" in row for word in row["failed"])
 _ERRORS: Final = [row for row in _ROWS if "error" in row]
@@ -214,6 +246,9 @@ def read_hook(host: Host, body: Any, name: str = "") -> HookEvent:
     """
     if not isinstance(body, dict):
         raise HookError("The body of a hook must be an object.")
+    for name_of_object in _WITHIN:
+        if isinstance(inner := body.get(name_of_object), dict):
+            body = {**inner, **body}
     name = _text(body, "event") or name or _unnamed(body)
     if not name:
         raise HookError("`hook_event_name` is required.")
@@ -262,7 +297,7 @@ def _events(moment: HookMoment, name: str, body: dict[str, Any]) -> list[Reporte
         return []
     call: ReportedEvent = {
         "type": "call" if moment == "before_tool" else "result",
-        "tool": bounded(_text(body, "tool"), 128),
+        "tool": bounded(_text(body, "tool") or _TOOLS.get(_form(name), ""), 128),
         "arguments": _arguments(_first(body, "arguments")),
     }
     if moment == "before_tool" and (cwd := _text(body, "directory")):
@@ -333,6 +368,8 @@ def _result(answer: Any) -> tuple[str | None, bool | None]:
         return _text_of_parts(answer) or compact(answer), None
     is_error = _is_error(answer)
     for row in _CONTENTS:
+        if "beside" in row and answer.keys() != {*row["content"], row["beside"]}:
+            continue
         if row.get("joined") and any(name in answer for name in row["content"]):
             parts = [answer.get(name) for name in row["content"]]
             return "\n".join(part for part in parts if isinstance(part, str) and part), is_error
@@ -347,11 +384,11 @@ def _result(answer: Any) -> tuple[str | None, bool | None]:
 def _is_error(answer: dict[str, Any]) -> bool | None:
     """Return what an answer says of itself: by a Boolean, by a word, or by naming an error; None if nothing."""
     for row in _ERRORS:
-        if "alone" not in row and isinstance(answer.get(row["error"]), bool):
+        if not {"alone", "success"} & row.keys() and isinstance(answer.get(row["error"]), bool):
             return bool(answer[row["error"]])
     for row in _ERRORS:
         value = answer.get(row["error"])
-        if "success" in row and isinstance(value, str):
+        if "success" in row and isinstance(value, (bool, str)):
             return value not in row["success"]
     return True if any(answer.get(row["error"]) for row in _ERRORS if row.get("alone")) else None
 

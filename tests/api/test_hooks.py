@@ -53,18 +53,36 @@ BEFORE["openhands"] = {
     "event_type": "PreToolUse", "session_id": "oh1", "tool_name": "terminal", "tool_input": {"command": "make test"},
     "tool_output": None, "message": None, "working_dir": "/src", "metadata": {},
 }  # fmt: skip
+WINDSURF = {
+    "trajectory_id": "ws1", "execution_id": "e1", "timestamp": "2026-11-22T12:00:00Z", "model_name": "SWE-1.5",
+}  # fmt: skip
+BEFORE["windsurf"] = WINDSURF | {
+    "agent_action_name": "pre_run_command", "tool_info": {"command_line": "make test", "cwd": "/src"},
+}  # fmt: skip
+BEFORE["kiro"] = {
+    "hook_event_name": "PreToolUse", "session_id": "ki1", "cwd": "/src",
+    "tool_name": "execute_bash", "tool_input": {"command": "make test"},
+}  # fmt: skip
 BEFORE["qwen-code"] = BEFORE["claude-code"] | {"tool_name": "run_shell_command"}
-AFTER_NAMES = {"gemini-cli": "AfterTool"} | dict.fromkeys(PLUGINS, "tool.execute.after")
+AFTER_NAMES = {"gemini-cli": "AfterTool", "windsurf": "post_run_command"} | dict.fromkeys(
+    PLUGINS, "tool.execute.after"
+)
 WITH_IDS = ("claude-code", "codex", "qwen-code", "cursor", *PLUGINS)
 ASKING = ("claude-code", "copilot", "qwen-code", "droid")
-
-
-SILENT = ("goose", "openhands")
+SILENT = ("goose", "openhands", "windsurf", "kiro")
 """Their models read nothing of a hook whose call runs."""
 
 
 def session_of(host):
-    return BEFORE[host].get("session_id") or BEFORE[host]["conversation_id"]
+    return next(
+        BEFORE[host][name]
+        for name in ("session_id", "conversation_id", "trajectory_id")
+        if name in BEFORE[host]
+    )
+
+
+def tool_of(host):
+    return BEFORE[host].get("tool_name", "run_command")
 
 
 class HookedAgent:
@@ -94,6 +112,8 @@ def is_denied(host, answer):
         return not answer["run"]
     if host == "cursor":
         return answer.get("permission") == "deny"
+    if host in ("windsurf", "kiro"):
+        return "deny" in answer
     if host in ("gemini-cli", "openhands", "goose"):
         return answer.get("decision") == ("block" if host == "goose" else "deny")
     return (answer.get("hookSpecificOutput") or answer).get("permissionDecision") == "deny"
@@ -110,7 +130,7 @@ def test_three_of_ten_identical_calls_run_and_the_incident_names_the_agent(host,
     assert runs == 3
     session, incident = Session.objects.get(), Incident.objects.get()
     assert session.external_id == session_of(host)
-    assert (session.agent, incident.tool) == (host, BEFORE[host]["tool_name"])
+    assert (session.agent, incident.tool) == (host, tool_of(host))
     assert Event.objects.filter(type="call").count() == 10
     assert Event.objects.filter(type="result").count() == 3
 
@@ -126,7 +146,7 @@ def test_the_incident_on_the_screen_names_agent_tool_and_integration(host, api, 
     incident = Incident.objects.get()
     page = browser.get(f"/p/{project.slug}/incidents/{incident.public_id}", follow=True).content.decode()
     assert host in page
-    assert BEFORE[host]["tool_name"] in page
+    assert tool_of(host) in page
     session = browser.get(permalinks.session_url(project.slug, incident.session.external_id)).content.decode()
     assert f"hook of {HOSTS[host].title}" in session
 
@@ -373,6 +393,69 @@ def test_a_run_in_the_bodies_of_a_host_is_stopped_and_complete(host, api):
     assert events[0].content == "Fix the tests."
     told = {*events.filter(type="result").values_list("content", flat=True)}
     assert told == ({None} if host == "goose" else {"2 failed"}), "Goose sends no results"
+
+
+EDIT = {"file_path": "/src/app.py", "edits": [{"old_string": "a = 1", "new_string": "a = 2"}]}
+ISSUE = {"owner": "code-owner", "repo": "my-cool-repo", "title": "Bug report"}
+OF_MCP = {"mcp_server_name": "github", "mcp_tool_arguments": ISSUE, "mcp_tool_name": "create_issue"}
+COMMAND = {"command_line": "make test", "cwd": "/src"}
+OF_WINDSURF: dict[str, tuple[dict[str, Any], dict[str, Any], str, dict[str, Any]]] = {
+    "run_command": (COMMAND, {}, "run_command", COMMAND),
+    "write_code": (EDIT, {}, "write_code", EDIT),
+    "read_code": ({"file_path": "/src/app.py"}, {}, "read_code", {"file_path": "/src/app.py"}),
+    "mcp_tool_use": (OF_MCP, {"mcp_result": "2 failed"}, "create_issue", ISSUE),
+}
+
+
+@pytest.mark.parametrize("kind", OF_WINDSURF)
+def test_each_kind_of_tool_of_windsurf_is_guarded_by_its_own_hooks(kind, api):
+    told, more, tool, arguments = OF_WINDSURF[kind]
+    agent = HookedAgent(api, "windsurf")
+    prompt = {"agent_action_name": "pre_user_prompt", "tool_info": {"user_prompt": "Fix the tests."}}
+    assert agent.send(WINDSURF | prompt) == {}
+    runs, last = 0, {}
+    for _ in range(10):
+        last = agent.send(WINDSURF | {"agent_action_name": f"pre_{kind}", "tool_info": told})
+        if last == {}:
+            runs += 1
+            agent.send(WINDSURF | {"agent_action_name": f"post_{kind}", "tool_info": told | more})
+    answer = {"agent_action_name": "post_cascade_response", "tool_info": {"response": "I give up."}}
+    assert agent.send(WINDSURF | answer) == {}
+    assert (runs, [*last]) == (3, ["deny"])
+    assert Session.objects.get().external_id == "ws1"
+    events = [*Event.objects.order_by("seq")]
+    assert [(one.type, one.content) for one in (events[0], events[-1])] == [
+        ("message", "Fix the tests."), ("message", "I give up."),
+    ]  # fmt: skip
+    assert {one.tool for one in events if one.type == "call"} == {tool}
+    assert [orjson.loads(one.arguments) for one in events if one.type == "call"] == [arguments] * 10
+    assert {one.content for one in events if one.type == "result"} == {more.get("mcp_result")}
+
+
+def test_a_run_in_the_bodies_of_kiro_is_stopped_and_its_session_is_that_of_the_folder(api):
+    agent = HookedAgent(api, "kiro")
+    about = {"cwd": "/src"}
+    agent.send(about | {"hook_event_name": "userPromptSubmit", "prompt": "Fix the tests."})
+    call = {"tool_name": "fs_read", "tool_input": {"operations": [{"mode": "Line", "path": "/src/app.py"}]}}
+    result = {"tool_response": {"success": False, "result": ["2 failed"]}}
+    runs = 0
+    for _ in range(10):
+        if not is_denied("kiro", agent.send(about | call | {"hook_event_name": "preToolUse"})):
+            runs += 1
+            agent.send(about | call | result | {"hook_event_name": "postToolUse"})
+    assert runs == 3
+    agent.send(about | call | {"hook_event_name": "preToolUse", "cwd": "/elsewhere"})
+    assert Session.objects.count() == 2
+    results = Event.objects.filter(type="result").values_list("content", "is_error")
+    assert {*results} == {("2 failed", True)}
+
+
+def test_a_denial_by_exit_code_is_one_line_without_what_json_escapes(api):
+    agent = HookedAgent(api, "windsurf")
+    for _ in range(4):
+        answer = agent.before(tool_info={"command_line": 'echo "a\\b"\n', "cwd": "/src"})
+    assert answer["deny"]
+    assert not {'"', "\\", "\n"} & {*answer["deny"]}
 
 
 def test_bodies_of_copilot_in_camel_case_are_read_although_they_name_no_event(api):

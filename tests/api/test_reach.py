@@ -33,6 +33,8 @@ def reach(api, session):
         ("cursor", "can_block"),
         ("goose", "can_block"),
         ("openhands", "can_block"),
+        ("windsurf", "can_block"),
+        ("kiro", "can_block"),
     ],
 )
 def test_the_hooks_of_a_host_reach_as_far_as_its_stop(api, host, expected):

@@ -103,6 +103,11 @@ def openhands(answer, moment):
     return RUNS | {"runs": not is_denied, "model_reads": answer["reason"] if is_denied else ""}
 
 
+def by_exit_code(answer, moment):
+    is_denied = moment == "before" and "deny" in answer
+    return RUNS | {"runs": not is_denied, "model_reads": answer["deny"] if is_denied else ""}
+
+
 def document(*about: Any, **more: Any) -> dict[str, Any]:
     answer = render(*about, **more)
     assert isinstance(answer, dict)
@@ -119,8 +124,10 @@ HOSTS = {
     "cursor": cursor,
     "goose": goose,
     "openhands": openhands,
+    "windsurf": by_exit_code,
+    "kiro": by_exit_code,
 }
-SILENT = ("goose", "openhands")
+SILENT = ("goose", "openhands", "windsurf", "kiro")
 """Their models read nothing of a hook whose call runs, or has run."""
 
 

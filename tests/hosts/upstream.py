@@ -8,7 +8,7 @@ from threading import Thread
 from typing import Any
 
 Json = dict[str, Any]
-SHELLS = ("bash", "run_shell_command", "run_commands", "Execute")
+SHELLS = ("bash", "run_shell_command", "run_commands", "Execute", "exec")
 """What the hosts that ask for chat completions call their shell."""
 
 
@@ -25,8 +25,8 @@ class Script:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, script):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, script, port):
+        super().__init__(("127.0.0.1", port), Handler)
         self.script = script
 
 
@@ -192,8 +192,8 @@ class Handler(BaseHTTPRequestHandler):
             self._json(document)
 
 
-def serve(script):
-    """Start the server; returns it and its address."""
-    server = _Server(script)
+def serve(script, port=0):
+    """Start the server, on a free port unless one is given; returns it and its address."""
+    server = _Server(script, port)
     Thread(target=server.serve_forever, daemon=True).start()
     return server, f"http://127.0.0.1:{server.server_port}"

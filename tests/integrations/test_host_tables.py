@@ -37,7 +37,7 @@ def result(host, response):
 
 def moment(host, name):
     more = {"agent_id": "a-1", "last_assistant_message": "done"}
-    if name.lower().startswith(("userprompt", "beforeagent", "beforesubmit", "chat")):
+    if name.lower().startswith(("userprompt", "beforeagent", "beforesubmit", "chat", "pre_user")):
         more = {"prompt": "hello"}
     return hook(host, {"hook_event_name": name}, **more).moment
 
@@ -94,6 +94,19 @@ def test_fields_are_read_under_their_names(host, row):
     for body in row["match"]:
         assert said(host, row["says"], body) == "X", body
     assert [body for body in row["no_match"] if said(host, row["says"], body) == "X"] == []
+
+
+@pytest.mark.parametrize(("host", "row"), rows("within"))
+def test_fields_within_an_object_are_those_of_the_body(host, row):
+    for body in row["match"]:
+        assert said(host, "tool", body) == "X", body
+    assert [body for body in row["no_match"] if said(host, "tool", body) == "X"] == []
+
+
+@pytest.mark.parametrize(("host", "row"), rows("tool"))
+def test_events_of_one_kind_of_tool_name_it(host, row):
+    for name in row["events"]:
+        assert hook(host, {"hook_event_name": name}).events[0]["tool"] == row["tool"]
 
 
 @pytest.mark.parametrize(("host", "row"), rows("error"))

@@ -55,7 +55,7 @@ class Installed:
     def run(
         self, hook: str = "", session: str = "s-1", **environment: str
     ) -> subprocess.CompletedProcess[str]:
-        hook = hook or self.host.before
+        hook = hook or self.host.before[0]
         self.calls += 1
         about = {"hook_event_name": hook, "tool_use_id": f"call-{session}-{self.calls}"}
         body = self.host.sample(session) | about
@@ -66,7 +66,7 @@ class Installed:
         )  # fmt: skip
 
 
-ON_STDERR = ("copilot", "cursor", "goose", "openhands")
+ON_STDERR = ("copilot", "cursor", "goose", "openhands", "windsurf", "kiro")
 """Hosts that take no message for the person from a hook."""
 
 
@@ -144,6 +144,31 @@ def test_these_hosts_have_only_standard_error(proxy, name):
     proxy.mode = "refuse"
     first, second = host.run(), host.run()
     assert ("LoopGuard" in first.stderr, first.stdout, second.stderr) == (True, "", "")
+    # Where the exit code is read, only a failed hook shows what it says; anything but 2 lets the call run.
+    assert (first.returncode, second.returncode) == (1 if host.host.by_exit_code else 0, 0)
+
+
+@pytest.mark.parametrize(("name", "kinds"), [("windsurf", 4), ("kiro", 1)])
+def test_a_denial_by_exit_code_has_its_reason_on_standard_error(proxy, name, kinds):
+    host = Installed(name)
+    assert len(host.host.before) == kinds
+    for hook in host.host.before:
+        ended = [host.run(hook, f"s-{hook}") for _ in range(5)]
+        assert [(one.returncode, one.stdout) for one in ended] == [(0, "")] * 3 + [(2, "")] * 2
+        assert {bool(one.stderr) for one in ended[:3]} == {False}
+        assert ended[3].stderr.count("\n") == 1
+        assert "loopguard_check" in ended[3].stderr
+        after = host.host.other_hooks[0]
+        assert (host.run(after, f"s-{hook}").returncode, host.run(after, f"s-{hook}").stdout) == (0, "")
+
+
+@pytest.mark.parametrize("name", ["windsurf", "kiro"])
+def test_by_exit_code_a_hook_that_fails_closed_denies_without_an_answer(proxy, name):
+    host = Installed(name, "--fail-closed")
+    assert host.run().returncode == 0
+    proxy.mode = "refuse"
+    assert [host.run(hook).returncode for hook in host.host.before] == [2] * len(host.host.before)
+    assert host.run(host.host.other_hooks[0]).returncode == 1
 
 
 def test_without_a_person_claude_code_shows_it_when_the_session_ends(proxy):

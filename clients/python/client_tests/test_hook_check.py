@@ -389,7 +389,7 @@ def test_an_installed_hook_waits_for_the_decision_about_a_held_call(
 ):
     install(monkeypatch, name, server.url, server.key)
     host = HOSTS[name]
-    command = host.installed_commands(json.loads(host.settings_file().read_text()))[host.before]
+    command = host.installed_commands(json.loads(host.settings_file().read_text()))[host.before[0]]
     session = f"held-{name}-{choice}"
 
     def hook(number: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from loopguard_client import command_line, credentials
-from loopguard_client.hooks.hosts import HOSTS
+from loopguard_client.hooks.hosts import HOSTS, Host
 from loopguard_client.hooks.plugins import ALL_HOSTS
 from loopguard_client.hooks.settings_files import SettingsProblem, installation
 
@@ -32,6 +32,16 @@ OTHERS: dict[str, Any] = {
         "Notification": [],
     },
     "größe": 1,
+}
+
+
+LISTED: dict[str, Any] = OTHERS | {
+    "hooks": [
+        {"name": "mine", "trigger": "PreToolUse", "action": {"type": "command", "command": "./mine.sh"}},
+        {"trigger": "PreToolUse", "action": {"command": "curl http://elsewhere/api/v1/hooks/other"}, "x": 1},
+        {"trigger": "Stop", "action": {"type": "agent", "prompt": "Run /api/v1/hooks/kiro"}},
+        {"enabled": False},
+    ]
 }
 
 
@@ -108,7 +118,9 @@ def test_installing_into_nothing_and_removing_leaves_nothing(main, host, capsys)
     assert main(["hooks", "uninstall", host.name]) == 0
 
 
-@pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
+@pytest.mark.parametrize(
+    "host", [host for host in HOSTS.values() if not host.trigger_field], ids=lambda host: host.name
+)
 def test_other_settings_and_hooks_stay_as_they_were(main, host):
     before = written(host, OTHERS)
     assert main(["hooks", "install", host.name]) == 0
@@ -117,12 +129,42 @@ def test_other_settings_and_hooks_stay_as_they_were(main, host):
     assert list(changed["hooks"])[:3] == list(OTHERS["hooks"])
     for hook, groups in OTHERS["hooks"].items():
         assert changed["hooks"][hook][: len(groups)] == groups
-    assert set(host.installed_commands(changed)) == {host.before, *host.other_hooks}
+    assert set(host.installed_commands(changed)) == {*host.before, *host.other_hooks}
     assert backups(host)[0].read_text() == before
     assert main(["hooks", "uninstall", host.name]) == 0
     left = json.loads(host.settings_file().read_text())
     left.pop("version", None)
     assert left == OTHERS
+
+
+@pytest.mark.parametrize(
+    "host", [host for host in HOSTS.values() if host.trigger_field], ids=lambda host: host.name
+)
+def test_hooks_in_a_list_are_added_to_it_and_removed_from_it(main, host):
+    written(host, LISTED)
+    assert main(["hooks", "install", host.name]) == 0
+    changed = json.loads(host.settings_file().read_text())
+    assert set(host.installed_commands(changed)) == {*host.before, *host.other_hooks}
+    ours = [one for one in changed["hooks"] if host.is_ours(one)]
+    assert len(ours) == len(host.before) + len(host.other_hooks)
+    assert sorted(map(str, LISTED["hooks"])) == sorted(
+        str(one) for one in changed["hooks"] if one not in ours
+    )
+    host.settings_file().write_text(json.dumps(changed | {"mine": 2}))
+    assert main(["hooks", "uninstall", host.name]) == 0
+    left = json.loads(host.settings_file().read_text())
+    left.pop("version")
+    assert left == LISTED | {"mine": 2}
+
+
+@pytest.mark.parametrize("text", ['{"hooks": {}}', '{"hooks": ["x"]}', '{"hooks": 1}'])
+def test_a_list_of_another_form_is_not_changed(main, text, capsys):
+    host = HOSTS["kiro"]
+    written(host, {})
+    host.settings_file().write_text(text)
+    assert main(["hooks", "install", host.name]) == 1
+    assert "Nothing was changed" in capsys.readouterr().err
+    assert host.settings_file().read_text() == text
 
 
 def test_a_dry_run_shows_the_change_and_changes_nothing(main, host, capsys):
@@ -216,6 +258,7 @@ def test_windows_line_ends_are_kept(main):
 )
 @pytest.mark.parametrize("host", HOSTS.values(), ids=HOSTS)
 def test_uninstalling_restores_the_file_byte_for_byte(main, host, content):
+    content = content.replace(b'{"Notification": [ ]}', b"[ ]") if host.trigger_field else content
     written(host, {})
     host.settings_file().write_bytes(content)
     assert main(["hooks", "install", host.name]) == 0
@@ -269,11 +312,11 @@ def test_on_windows_a_command_is_one_that_each_of_its_shells_reads(host, monkeyp
     home = PureWindowsPath(r"C:\Users\Ana Maria")
     monkeypatch.setattr(credentials, "folder", lambda: home / ".loopguard")
     monkeypatch.setattr(os, "name", "nt")
-    command = host.command("http://127.0.0.1:8300", host.before, fail_closed=True)
+    command = host.command("http://127.0.0.1:8300", host.before[0], fail_closed=True)
     monkeypatch.undo()
-    wait = " wait" if host.waits else ""
+    words = (" wait" if host.waits else "") + (" exit" if host.by_exit_code else "")
     assert command == (
-        f'sh "C:/Users/Ana Maria/.loopguard/hook" "http://127.0.0.1:8300/api/v1/hooks/{host.name}"{wait} closed'
+        f'sh "C:/Users/Ana Maria/.loopguard/hook" "http://127.0.0.1:8300/api/v1/hooks/{host.name}"{words} closed'
     )
 
 
@@ -300,13 +343,13 @@ def test_folders_of_the_environment_are_used(variable, tmp_path, monkeypatch):
 def test_a_hook_without_a_server_lets_calls_run_unless_it_fails_closed(host, fail_closed):
     installation(host, URL, fail_closed=fail_closed).make()
     commands = host.installed_commands(json.loads(host.settings_file().read_text()))
-    for hook in (host.before, host.other_hooks[0]):
+    for hook in (*host.before, host.other_hooks[0]):
         command = commands[hook]
         done = subprocess.run(
             ["/bin/sh", "-c", command], input="{}", capture_output=True, text=True, timeout=60, check=False
         )
         assert done.stdout == ""
-        denies = fail_closed and hook == host.before
+        denies = fail_closed and hook in host.before
         assert (done.returncode, bool(done.stderr)) == ((2, True) if denies else (0, False))
 
 
@@ -330,6 +373,8 @@ def test_the_command_runs_as_a_module(home):
 @pytest.mark.parametrize("fail_closed", [False, True])
 def test_both_commands_write_the_same_bytes(host, content, fail_closed):
     options = ["--fail-closed"] if fail_closed else []
+    if content is not None and isinstance(host, Host) and host.trigger_field:
+        content = content.replace(b'{"Stop": []}', b"[]")
 
     def installed(main):
         host.settings_file().parent.mkdir(parents=True, exist_ok=True)

@@ -44,7 +44,7 @@ def run(host: str, hook: str, **more: Any) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("name", FILES)
 def test_the_hooks_of_the_plugin_are_those_of_the_installer(name):
     host = HOSTS[name]
-    assert set(commands(name)) == {"SessionStart", host.before, *host.other_hooks}
+    assert set(commands(name)) == {"SessionStart", *host.before, *host.other_hooks}
     handlers = host.handlers("http://127.0.0.1:9", fail_closed=False)
     for hook, groups in document(f"hooks/{FILES[name][0]}")["hooks"].items():
         (group,) = groups

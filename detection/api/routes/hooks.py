@@ -46,6 +46,8 @@ HostName = Literal[
     "cursor",
     "goose",
     "openhands",
+    "windsurf",
+    "kiro",
 ]
 
 

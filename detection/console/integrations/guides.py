@@ -250,6 +250,8 @@ _AGENTS: Final = (
     _host("cursor", "Cu", held=_DENIED_WHILE_HELD, stop=_DENIES),
     _host("goose", "Go", held=_HELD_BY_OPERATOR, stop=_DENIES),
     _host("openhands", "OH", held=_HELD_BY_OPERATOR, stop=_DENIES),
+    _host("windsurf", "Ws", held=_DENIED_WHILE_HELD, stop=_DENIES),
+    _host("kiro", "Kr", held=_DENIED_WHILE_HELD, stop=_DENIES),
 )
 _PYTHON: Final = (
     _adapter(

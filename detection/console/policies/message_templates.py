@@ -62,6 +62,8 @@ SHAPE_WORDS = {
     "cursor": "Cursor hook",
     "goose": "Goose hook",
     "openhands": "OpenHands hook",
+    "windsurf": "Windsurf hook",
+    "kiro": "Kiro hook",
 }
 
 

@@ -39,13 +39,13 @@ export function* check(host: Host, project: string): Generator<Finding> {
       : no(`${file} is not the plugin of this version for ${url || "a known server"}: ${again}`);
     return;
   }
-  const commands = installedCommands(host, parsedSettings(file, before));
-  const missing = [host.before, ...host.other_hooks].filter((hook) => !commands.has(hook));
+  const commands = installedCommands(host, parsedSettings(host, file, before));
+  const missing = [...host.before, ...host.other_hooks].filter((hook) => !commands.has(hook));
   yield missing.length > 0
     ? no(`${file} has no LoopGuard hook for ${missing.join(", ")}: ${again}`)
     : yes(`${file} has the ${commands.size} LoopGuard hooks.`);
   yield* disabled(host, project);
-  const command = commands.get(host.before);
+  const command = commands.get(host.before[0]!);
   if (command && key) yield* fire(host, command, again);
 }
 
@@ -88,7 +88,7 @@ function* fire(host: Host, command: string, again: string): Generator<Finding> {
   const session = `loopguard-check-${randomUUID().slice(0, 12)}`;
   const body = {
     session_id: session,
-    hook_event_name: host.before,
+    hook_event_name: host.before[0]!,
     cwd: "/",
     tool_name: "loopguard_check",
     tool_input: { check: session },
@@ -101,7 +101,7 @@ function* fire(host: Host, command: string, again: string): Generator<Finding> {
     timeout: PROGRAM_MILLISECONDS,
   });
   let told = "no answer";
-  let isAnswer = false;
+  let isAnswer = host.by_exit_code === true;
   try {
     const answer = JSON.parse(stdout) as Record<string, unknown>;
     told = typeof answer["systemMessage"] === "string" ? answer["systemMessage"] : told;

@@ -16,14 +16,15 @@ export interface Host {
   project_file: string;
   next_step?: string;
   script: string;
-  before: string;
+  before: string[];
   other_hooks: string[];
   handler: JsonObject;
   nested?: boolean;
   matcher?: string;
-  version?: number;
+  version?: number | string;
   is_own_file?: boolean;
   waits?: boolean;
+  by_exit_code?: boolean;
 }
 
 /** Return a file that the package has taken from the Python client. */
@@ -74,54 +75,83 @@ function shellWord(text: string): string {
 }
 
 function command(host: Host, url: string, hook: string, isFailClosed: boolean): string {
-  const isBefore = hook === host.before;
+  const isBefore = host.before.includes(hook);
   const isClosed = isBefore && isFailClosed;
-  const words = (hook === "SessionEnd" ? " end" : "") + (isBefore && host.waits ? " wait" : "");
+  const words =
+    (hook === "SessionEnd" ? " end" : "") +
+    (isBefore && host.waits ? " wait" : "") +
+    (host.by_exit_code ? " exit" : "");
   const file = shellWord(hookFile());
   const run = `sh ${file} ${shellWord(url + path(host))}${words}${isClosed ? " closed" : ""}`;
   if (process.platform === "win32") return run;
   return isClosed ? `${run} || exit 2` : `test ! -r ${file} || ${run}`;
 }
 
-const commandField = (host: Host): string =>
-  Object.entries(host.handler).find(([, value]) => value === "@COMMAND@")![0];
+function commandOf(handler: Json | undefined, template: JsonObject): Json | undefined {
+  if (!isObject(handler)) return undefined;
+  for (const [field, value] of Object.entries(template)) {
+    if (value === "@COMMAND@") return handler[field];
+    if (isObject(value)) return commandOf(handler[field], value);
+  }
+  return undefined;
+}
 
-const isOurHandler = (host: Host, handler: Json): boolean =>
-  isObject(handler) && isOurs(host, handler[commandField(host)]);
+const isOurHandler = (host: Host, handler: Json): boolean => isOurs(host, commandOf(handler, host.handler));
+
+/** Return the field of a handler that names its hook; undefined where handlers are below the name of their hook. */
+export const triggerField = (host: Host): string | undefined =>
+  Object.keys(host.handler).find((field) => host.handler[field] === "@HOOK@");
+
+function byHook(host: Host, hooks: Json | undefined): JsonObject {
+  if (!Array.isArray(hooks)) return isObject(hooks) ? { ...hooks } : {};
+  const found: Record<string, Json[]> = {};
+  for (const handler of hooks) (found[String((handler as JsonObject)[triggerField(host)!])] ??= []).push(handler);
+  return found;
+}
+
+const asWritten = (host: Host, hooks: JsonObject): Json => (triggerField(host) ? Object.values(hooks).flat() : hooks);
+
+const filled = (template: JsonObject, hook: string, values: JsonObject): JsonObject =>
+  Object.fromEntries(
+    Object.entries(template).map(([field, value]) => [
+      field,
+      isObject(value)
+        ? filled(value, hook, values)
+        : (values[String(value)] ?? String(value).replace("@HOOK@", hook)),
+    ]),
+  );
 
 /** Return settings with LoopGuard's hooks added and all others unchanged. */
 export function withHooks(host: Host, document: JsonObject, url: string, isFailClosed: boolean): JsonObject {
   const changed = withoutHooks(host, document);
-  const hooks = { ...(changed["hooks"] as JsonObject | undefined) };
-  for (const hook of [host.before, ...host.other_hooks]) {
-    const lasts = seconds + (hook === host.before && host.waits ? waitSeconds : 0);
+  const hooks = byHook(host, changed["hooks"]);
+  for (const hook of [...host.before, ...host.other_hooks]) {
+    const lasts = seconds + (host.before.includes(hook) && host.waits ? waitSeconds : 0);
     const values: JsonObject = {
       "@COMMAND@": command(host, url, hook, isFailClosed),
       "@SECONDS@": lasts,
       "@MILLISECONDS@": lasts * 1000,
     };
-    const handler = Object.fromEntries(
-      Object.entries(host.handler).map(([name, value]) => [name, values[String(value)] ?? value]),
-    );
+    const handler = filled(host.handler, hook, values);
     const matcher: JsonObject = host.matcher && hook.includes("Tool") ? { matcher: host.matcher } : {};
     const known = hooks[hook];
     hooks[hook] = [...(Array.isArray(known) ? known : []), host.nested ? { ...matcher, hooks: [handler] } : handler];
   }
-  changed["hooks"] = hooks;
+  changed["hooks"] = asWritten(host, hooks);
   return host.version === undefined ? changed : { version: host.version, ...changed };
 }
 
 /** Return settings without LoopGuard's hooks. Entries that become empty are removed. */
 export function withoutHooks(host: Host, document: JsonObject): JsonObject {
   const changed = { ...document };
-  const hooks = changed["hooks"];
-  if (!isObject(hooks)) return changed;
+  if (typeof changed["hooks"] !== "object") return changed;
+  const hooks = byHook(host, changed["hooks"]);
   const kept: JsonObject = {};
   for (const [hook, groups] of Object.entries(hooks)) {
     const left = Array.isArray(groups) ? groups.flatMap((group) => groupWithout(host, group)) : groups;
     if (Array.isArray(left) ? left.length > 0 || (groups as Json[]).length === 0 : left) kept[hook] = left;
   }
-  if (Object.keys(kept).length > 0 || Object.keys(hooks).length === 0) changed["hooks"] = kept;
+  if (Object.keys(kept).length > 0 || Object.keys(hooks).length === 0) changed["hooks"] = asWritten(host, kept);
   else delete changed["hooks"];
   return changed;
 }
@@ -137,12 +167,11 @@ function groupWithout(host: Host, group: Json): Json[] {
 /** Return the command of LoopGuard in each hook that has one. */
 export function installedCommands(host: Host, document: JsonObject): Map<string, string> {
   const found = new Map<string, string>();
-  const { hooks } = document;
-  for (const [hook, groups] of Object.entries(isObject(hooks) ? hooks : {})) {
+  for (const [hook, groups] of Object.entries(byHook(host, document["hooks"]))) {
     for (const group of Array.isArray(groups) ? groups : []) {
       const handlers = isObject(group) ? (group["hooks"] ?? [group]) : [];
       for (const handler of Array.isArray(handlers) ? handlers : []) {
-        if (isOurHandler(host, handler)) found.set(hook, String((handler as JsonObject)[commandField(host)]));
+        if (isOurHandler(host, handler)) found.set(hook, String(commandOf(handler, host.handler)));
       }
     }
   }

@@ -6,7 +6,7 @@ import { basename, dirname, join } from "node:path";
 import { isDeepStrictEqual } from "node:util";
 
 import { folder } from "../credentials";
-import { type Host, isOurs, plugin, settingsFile, withHooks, withoutHooks } from "./hosts";
+import { type Host, isOurs, plugin, settingsFile, triggerField, withHooks, withoutHooks } from "./hosts";
 import { BYTE_ORDER_MARK, hasComment, isObject, type JsonObject, parsed, replaced } from "./jsonc";
 
 /** A problem to report to the person. */
@@ -23,7 +23,7 @@ export interface Change {
 export function installation(host: Host, url: string, isFailClosed: boolean, project: string): Change {
   const { file, before } = read(host, project);
   if (host.form === "plugin") return { file, before, after: plugin(host, url, isFailClosed) };
-  const document = parsedSettings(file, before);
+  const document = parsedSettings(host, file, before);
   const changed = withHooks(host, document, url, isFailClosed);
   const isDone = isDeepStrictEqual(document, changed);
   return { file, before, after: isDone ? before : changedText(file, host, changed, before) };
@@ -39,7 +39,7 @@ export function removal(host: Host, project: string): Change {
   const earlier = kept(file, before);
   if (earlier) return { file, before, after: earlier.before ?? undefined };
   if (host.form === "plugin") return { file, before, after: isOurs(host, before) ? undefined : before };
-  const document = parsedSettings(file, before);
+  const document = parsedSettings(host, file, before);
   const changed = withoutHooks(host, document);
   if (isDeepStrictEqual(document, changed)) return { file, before, after: before };
   const isEmpty = host.is_own_file && Object.keys(changed).every((name) => name === "version");
@@ -112,7 +112,7 @@ export function read(host: Host, project: string): { file: string; before: strin
 }
 
 /** Return the settings in a text. */
-export function parsedSettings(file: string, text: string | undefined): JsonObject {
+export function parsedSettings(host: Host, file: string, text: string | undefined): JsonObject {
   if (text === undefined || !text.replace(BYTE_ORDER_MARK, "").trim()) return {};
   let document;
   try {
@@ -121,8 +121,11 @@ export function parsedSettings(file: string, text: string | undefined): JsonObje
     throw new Problem(`${file} is not JSON (${(error as Error).message}). Nothing was changed.`);
   }
   if (isObject(document)) {
-    const hooks = document["hooks"] ?? {};
-    const isKnown = isObject(hooks) && Object.values(hooks).every((one) => Array.isArray(one) || one === !!one);
+    const isList = triggerField(host) !== undefined;
+    const hooks = document["hooks"] ?? (isList ? [] : {});
+    const isKnown = isList
+      ? Array.isArray(hooks) && hooks.every(isObject)
+      : isObject(hooks) && Object.values(hooks).every((one) => Array.isArray(one) || one === !!one);
     if (isKnown) return document;
   }
   throw new Problem(`${file} does not have a known form of hooks. Nothing was changed.`);

@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shutil
-import signal
 import socket
 import stat
-import subprocess
 import tempfile
-import threading
 import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from loopguard_client import credentials, wire
 from loopguard_client.hooks import jsonc
+from loopguard_client.hooks.codex import listed_hooks
 from loopguard_client.hooks.hosts import CLOSED, Host, hook_script
 from loopguard_client.hooks.plugins import PluginHost
+from loopguard_client.hooks.programs import program_with_pipes
 from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings
 from loopguard_client.transport import NoAnswer, Transport
 
-PROGRAM_SECONDS: Final = 30.0
 _JAVASCRIPT: Final = ("node", "bun")
 _COUNT_REQUESTS: Final = """
 const send = globalThis.fetch;
@@ -105,7 +102,7 @@ def check(host: Host | PluginHost, project: Path | None = None) -> Iterator[Find
         yield Finding(False, str(problem))
         return
     commands = host.installed_commands(document)
-    missing = [hook for hook in (host.before, *host.other_hooks) if hook not in commands]
+    missing = [hook for hook in (*host.before, *host.other_hooks) if hook not in commands]
     if missing:
         yield Finding(
             False,
@@ -115,9 +112,9 @@ def check(host: Host | PluginHost, project: Path | None = None) -> Iterator[Find
         yield Finding(True, f"{file} has the {len(commands)} LoopGuard hooks.")
     yield from _disabled(host)
     yield from _switched_off(host, file)
-    if host.before not in commands or not key.is_ok:
+    if host.before[0] not in commands or not key.is_ok:
         return
-    yield from _fire(host, commands[host.before])
+    yield from _fire(host, commands[host.before[0]])
     if host.name == "codex":
         yield _codex_trust(host, file, commands)
 
@@ -207,16 +204,16 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
         )
         return
     credentials.late_file().unlink(missing_ok=True)  # ask now, even if an answer was late a moment ago
-    body = json.dumps(host.sample(wire.new_id("loopguard-check-")[:28]))
+    body = _sample(host)
     status, output = _run(command, body)
-    if status == 0 and _is_answer(output):
+    if _is_answer(host, status, output):
         yield Finding(True, f"A call sent through the hook reached {found[0]}.")
     else:
         yield Finding(False, f"A call sent through the hook got no answer: {_reason(host, found[0], body)}")
     with _nobody() as nowhere:
-        status, output = _run(command.replace(found[0], nowhere), body)
-    if status == 0 and not _is_answer(output):
-        yield Finding(True, "While the server is unreachable, the hook ends without an error and calls run.")
+        status, output = _run(command.replace(found[0], nowhere), _sample(host))
+    if status == (1 if host.by_exit_code else 0) and not _is_answer(host, status, output):
+        yield Finding(True, "While the server is unreachable, the hook denies nothing and calls run.")
     elif status == 2 and CLOSED in command:
         yield Finding(True, "While the server is unreachable, the hook denies: calls do not run.")
     else:
@@ -226,47 +223,24 @@ def _fire(host: Host, command: str) -> Iterator[Finding]:
         )
 
 
+def _sample(host: Host) -> str:
+    """Return the body of a call in a new session: what is wrong is told once in each."""
+    return json.dumps(host.sample(wire.new_id("loopguard-check-")[:28]))
+
+
 def _run(command: str, body: str) -> tuple[int, str]:
     try:
-        with _program(["/bin/sh", "-c", command], tempfile.gettempdir()) as process:
+        with program_with_pipes(["/bin/sh", "-c", command], tempfile.gettempdir()) as process:
             output, _ = process.communicate(body)
     except OSError as error:
         return -1, str(error)
     return process.returncode, output
 
 
-@contextlib.contextmanager
-def _program(command: list[str], folder: str | None = None) -> Iterator[subprocess.Popen[str]]:
-    """Run a program with pipes, and end it with everything that it started when the block or its time is over."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=folder,
-        start_new_session=True,
-    )
-
-    def end() -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-    # The end of the pipes ends every wait for them.
-    ends = threading.Timer(PROGRAM_SECONDS, end)
-    ends.daemon = True
-    ends.start()
-    try:
-        yield process
-    finally:
-        ends.cancel()
-        end()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.communicate(timeout=5.0)
-
-
-def _is_answer(output: str) -> bool:
+def _is_answer(host: Host, status: int, output: str) -> bool:
     """Return whether this is an answer of the server, and not what the hook tells the person."""
+    if status != 0 or host.by_exit_code:
+        return status == 0
     try:
         document = json.loads(output)
     except ValueError:
@@ -359,7 +333,7 @@ def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> 
         script = Path(folder) / "check.mjs"
         script.write_text(_COUNT_REQUESTS + _PLUGIN_CHECKS[host.script], encoding="utf-8")
         try:
-            with _program([program, str(script)], folder) as process:
+            with program_with_pipes([program, str(script)], folder) as process:
                 output, _ = process.communicate()
             said = json.loads(output)
             asked, is_run, result = said["asked"], said["isRun"], said["result"]
@@ -387,12 +361,7 @@ def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
         return Finding(
             False, f"`{host.program}` is not on the PATH, so it is unknown whether it trusts the hooks."
         )
-    requests: list[dict[str, Any]] = [
-        {"id": 1, "method": "initialize", "params": {"clientInfo": {"name": "loopguard", "version": "1"}}},
-        {"method": "initialized"},
-        {"id": 2, "method": "hooks/list", "params": {"cwds": [tempfile.gettempdir()]}},
-    ]
-    listed = _app_server(program, requests)
+    listed = listed_hooks(program)
     if listed is None:
         return Finding(False, f"`{host.program} app-server` does not say whether it trusts the hooks.")
     ours = [hook for hook in listed if hook.get("command") in commands.values()]
@@ -408,22 +377,3 @@ def _codex_trust(host: Host, file: Path, commands: dict[str, str]) -> Finding:
             f"The hooks for {', '.join(disabled)} are disabled in Codex: start `codex` and enter /hooks.",
         )
     return Finding(True, "Codex trusts the hooks.")
-
-
-def _app_server(program: str, requests: list[dict[str, Any]]) -> list[dict[str, Any]] | None:
-    """Return the hooks that Codex lists, or None if it does not answer."""
-    text = "".join(f"{json.dumps(request)}\n" for request in requests)
-    try:
-        with _program([program, "app-server"]) as process:
-            if process.stdin is None or process.stdout is None:
-                return None
-            process.stdin.write(text)
-            process.stdin.flush()
-            for line in process.stdout:
-                with contextlib.suppress(ValueError, KeyError, TypeError):
-                    message = json.loads(line)
-                    if message.get("id") == 2:
-                        return [hook for entry in message["result"]["data"] for hook in entry["hooks"]]
-    except OSError:
-        return None
-    return None

@@ -1,12 +1,13 @@
 # A hook of a coding agent. Written by `loopguard hooks install`; the settings of the agent run it:
 #
-#   sh hook ADDRESS [end] [wait] [closed]
+#   sh hook ADDRESS [end] [wait] [exit] [closed]
 #
 # It sends its input to LoopGuard and prints the answer, which is in the format of the agent. Nothing that fails here
-# keeps the agent from working: it exits with 0, and tells the person once per session.
+# keeps the agent from working: it exits with 0, or 1 with `exit`, and tells the person once per session.
 #
 # end      the session ends: what its person has to know goes to stderr, which some agents show only now
 # wait     wait until a held call is decided
+# exit     the agent reads the exit code: a denial is 2, with its reason on stderr
 # closed   exit with 2, which every agent takes for a denial, if LoopGuard does not answer
 #
 # Beside this file, or in LOOPGUARD_FOLDER, are `curl` with the key; `late`: until when no hook asks, because an answer
@@ -16,11 +17,12 @@ LATE_SECONDS=30
 umask 077
 here=${LOOPGUARD_FOLDER:-${0%/*}} address=$1 host=${1##*/} server=${1%%/api/v1/hooks/*}
 shift
-is_end='' waits='' is_closed=''
+is_end='' waits='' by_exit='' is_closed=''
 for word; do
   case $word in
     end) is_end=1 ;;
     wait) waits='?wait=45' ;;
+    exit) by_exit=1 ;;
     closed) is_closed=1 ;;
   esac
 done
@@ -40,7 +42,7 @@ request() {
 # Name the session by the characters that a name of a file may have.
 session() {
   name=other
-  for field in session_id sessionId conversation_id; do
+  for field in session_id sessionId conversation_id trajectory_id; do
     case $body in
       *"\"$field\""*) name=${body#*"\"$field\""} name=${name#*\"} name=${name%%\"*} && break ;;
     esac
@@ -75,6 +77,7 @@ unguarded() {
   mkdir -p "$here/told" 2>/dev/null && find "$here/told" -type f -mtime +1 -exec rm -f {} + 2>/dev/null
   (set -C; echo "$text" >"$told") 2>/dev/null || exit 0 # another hook has just told it
   at_end
+  [ -z "$by_exit" ] || { echo "$text" >&2; exit 1; }
   case $host:$CLAUDE_CODE_ENTRYPOINT in
     claude-code:sdk-*) ;; # shows nothing before the end
     copilot:* | cursor:* | goose:* | openhands:*) echo "$text" >&2 ;; # they take no `systemMessage`
@@ -111,8 +114,16 @@ esac
 case $answer in
   '{"wait_url":'*)
     wait_url=${answer#*:\"}
-    request -f -m 48 "${wait_url%%\"*}" || { echo 'An operator has been asked.' >&2; exit 2; }
+    answer=$(request -f -m 48 "${wait_url%%\"*}") || { echo 'An operator has been asked.' >&2; exit 2; }
     ;;
+esac
+case $by_exit$answer in
+  '1{"deny":"'*)
+    answer=${answer#*:\"}
+    echo "${answer%\"*}" >&2
+    exit 2
+    ;;
+  1*) ;;
   '{"systemMessage":"'*)
     [ "$is_end:$host" = 1:claude-code ] || { printf '%s' "$answer"; exit 0; }
     answer=${answer#*:\"}

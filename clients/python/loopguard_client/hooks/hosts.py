@@ -11,7 +11,7 @@ commands. Each has
 - `file` and `project_file`: the file in that folder, and in the folder of a project;
 - `script`: of a plugin, the file that follows `plugin.js` in it;
 - of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `matcher`, `version`, `is_own_file`,
-  `waits`, `shared_files`;
+  `waits`, `by_exit_code`, `shared_files`;
 - `plugin_lists`: files whose `disabledPlugins` may switch our plugin off, by its name or file; `@HOME@` is the folder
   of the host, and a path that begins with neither that nor `~` is in the folder of a project;
 - `next_step`: what a person has to do after the installation.
@@ -101,22 +101,25 @@ class Host:
         The settings file in its folder.
     project_file : str
         The settings file in the folder of a project; where there is one, that of this account alone.
-    before : str
-        The hook that may block a call.
+    before : sequence of str
+        The hooks that may block a call; several where each kind of tool has its own.
     other_hooks : sequence of str
         Further hooks.
     handler : mapping
-        What a hook is set to; `@COMMAND@`, `@SECONDS@` and `@MILLISECONDS@` stand for its command and its time.
+        What a hook is set to; `@COMMAND@`, `@SECONDS@` and `@MILLISECONDS@` stand for its command and its time. With
+        `@HOOK@`, the hook itself, the file has a list of handlers instead of one for each hook.
     nested : bool
         Whether handlers are in groups, `{"hooks": [handler]}`.
     matcher : str
         The pattern of tools in groups of hooks of tools; empty for none.
-    version : int or None
+    version : int, str or None
         The version that the file has to name.
     is_own_file : bool
         Whether the file has nothing but our hooks.
     waits : bool
         Whether its hook waits for an operator where a call is held; the others ask their own user.
+    by_exit_code : bool
+        Whether it reads the exit code and stderr of a hook, and not its output.
     shared_files : sequence of str
         Further settings files in the folder of a project.
     plugin_lists : sequence of str
@@ -131,14 +134,15 @@ class Host:
     home: Home
     file: str
     project_file: str
-    before: str
+    before: Sequence[str]
     other_hooks: Sequence[str]
-    handler: Mapping[str, str]
+    handler: Mapping[str, Any]
     nested: bool = False
     matcher: str = ""
-    version: int | None = None
+    version: int | str | None = None
     is_own_file: bool = False
     waits: bool = False
+    by_exit_code: bool = False
     shared_files: Sequence[str] = ()
     plugin_lists: Sequence[str] = ()
     next_step: str = ""
@@ -151,12 +155,14 @@ class Host:
         """Return the shell command of a hook.
 
         It prints the server's answer, which is in the host's format, and exits with 0 on any failure of its own; with
-        `fail_closed` the hook before a tool exits with 2, which means *deny* to every host. Where the hook waits, it
-        does so until a held call is decided, and denies the call if that fails.
+        `fail_closed` the hook before a tool exits with 2, which means *deny* to every host. Where the host reads the
+        exit code, a denial is 2, too, and a failure of which the person is told 1. Where the hook waits, it does so
+        until a held call is decided, and denies the call if that fails.
         """
-        is_before = hook == self.before
+        is_before = hook in self.before
         is_closed = is_before and fail_closed
         chosen = (" end" if hook == "SessionEnd" else "") + (" wait" if is_before and self.waits else "")
+        chosen += " exit" if self.by_exit_code else ""
         file = shell_word(str(credentials.hook_file()))
         run = f"sh {file} {shell_word(self.address(url))}{chosen}{CLOSED if is_closed else ''}"
         if os.name == "nt":  # a shell of which nobody knows the name
@@ -170,47 +176,72 @@ class Host:
 
     def is_ours(self, handler: Any) -> bool:
         """Return whether a handler in the settings is LoopGuard's."""
+        return f"/api/v1/hooks/{self.name}" in self._command_of(handler)
+
+    def _command_of(self, handler: Any, template: Any = None) -> str:
+        """Return the command of a handler; empty if it has none where ours have theirs."""
         if not isinstance(handler, Mapping):
-            return False
-        command = handler.get(self._command_field)
-        return isinstance(command, str) and f"/api/v1/hooks/{self.name}" in command
+            return ""
+        for field, value in (template or self.handler).items():
+            if value == "@COMMAND@":
+                return command if isinstance(command := handler.get(field), str) else ""
+            if isinstance(value, Mapping):
+                return self._command_of(handler.get(field), value)
+        return ""
 
     @property
-    def _command_field(self) -> str:
-        return next(field for field, value in self.handler.items() if value == "@COMMAND@")
+    def trigger_field(self) -> str:
+        """The field of a handler that names its hook; empty where handlers are below the name of their hook."""
+        return next((field for field, value in self.handler.items() if value == "@HOOK@"), "")
+
+    def _by_hook(self, hooks: Any) -> dict[str, Any]:
+        """Return what the settings have for each hook."""
+        if not isinstance(hooks, list):
+            return dict(hooks) if isinstance(hooks, Mapping) else {}
+        found: dict[str, Any] = {}
+        for handler in hooks:
+            found.setdefault(str(handler.get(self.trigger_field)), []).append(handler)
+        return found
+
+    def _as_written(self, hooks: Mapping[str, Any]) -> Any:
+        return (
+            [handler for handlers in hooks.values() for handler in handlers] if self.trigger_field else hooks
+        )
 
     def handlers(self, url: str, *, fail_closed: bool) -> dict[str, dict[str, Any]]:
         """Return the handler of each hook."""
         seconds = HOST_SECONDS + (WAIT_SECONDS if self.waits else 0)
-        before = self.command(url, self.before, fail_closed=fail_closed)
-        others = {hook: self._handler(self.command(url, hook)) for hook in self.other_hooks}
-        return {self.before: self._handler(before, seconds), **others}
-
-    def _handler(self, command: str, seconds: int = HOST_SECONDS) -> dict[str, Any]:
-        values = {"@COMMAND@": command, "@SECONDS@": seconds, "@MILLISECONDS@": seconds * 1000}
-        return {field: values.get(value, value) for field, value in self.handler.items()}
+        return {
+            hook: _filled(
+                self.handler,
+                hook,
+                self.command(url, hook, fail_closed=fail_closed),
+                seconds if hook in self.before else HOST_SECONDS,
+            )
+            for hook in (*self.before, *self.other_hooks)
+        }
 
     def with_hooks(
         self, document: Mapping[str, Any], url: str, *, fail_closed: bool = False
     ) -> dict[str, Any]:
         """Return settings with LoopGuard's hooks added and all others unchanged."""
         changed = self.without_hooks(document)
-        hooks = dict(changed.get("hooks") or {})
+        hooks = self._by_hook(changed.get("hooks"))
         for hook, handler in self.handlers(url, fail_closed=fail_closed).items():
             entry: dict[str, Any] = handler
             if self.nested:
                 pattern = {"matcher": self.matcher} if self.matcher and "Tool" in hook else {}
                 entry = {**pattern, "hooks": [handler]}
             hooks[hook] = [*(hooks.get(hook) or []), entry]
-        changed["hooks"] = hooks
+        changed["hooks"] = self._as_written(hooks)
         return changed if self.version is None else {"version": self.version, **changed}
 
     def without_hooks(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Return settings without LoopGuard's hooks. Entries that become empty are removed."""
         changed = dict(document)
-        hooks = changed.get("hooks")
-        if not isinstance(hooks, Mapping):
+        if not isinstance(changed.get("hooks"), (Mapping, list)):
             return changed
+        hooks = self._by_hook(changed["hooks"])
         kept: dict[str, Any] = {}
         for hook, groups in hooks.items():
             left = (
@@ -221,7 +252,7 @@ class Host:
             if left or groups == []:
                 kept[hook] = left
         if kept or not hooks:
-            changed["hooks"] = kept
+            changed["hooks"] = self._as_written(kept)
         else:
             del changed["hooks"]
         return changed
@@ -239,25 +270,35 @@ class Host:
     def installed_commands(self, document: Mapping[str, Any]) -> dict[str, str]:
         """Return the command of LoopGuard in each hook that has one."""
         found: dict[str, str] = {}
-        hooks = document.get("hooks")
-        for hook, groups in hooks.items() if isinstance(hooks, Mapping) else ():
+        for hook, groups in self._by_hook(document.get("hooks")).items():
             for group in groups if isinstance(groups, list) else ():
                 handlers: Sequence[Any] = group.get("hooks", [group]) if isinstance(group, Mapping) else ()
                 for handler in handlers if isinstance(handlers, list) else ():
                     if self.is_ours(handler):
-                        found[hook] = str(handler[self._command_field])
+                        found[hook] = self._command_of(handler)
         return found
 
     def sample(self, session: str) -> dict[str, Any]:
         """Return the body of a hook before a tool, as the host sends it."""
         return {
             "session_id": session,
-            "hook_event_name": self.before,
+            "hook_event_name": self.before[0],
             "cwd": "/",
             "tool_name": "loopguard_check",
             "tool_input": {"check": session},
             "tool_use_id": f"check-{session}",
         }
+
+
+def _filled(template: Mapping[str, Any], hook: str, command: str, seconds: int) -> dict[str, Any]:
+    """Return a handler with its values in their places."""
+    values = {"@COMMAND@": command, "@SECONDS@": seconds, "@MILLISECONDS@": seconds * 1000}
+    return {
+        field: _filled(value, hook, command, seconds)
+        if isinstance(value, Mapping)
+        else values.get(value, value.replace("@HOOK@", hook))
+        for field, value in template.items()
+    }
 
 
 HOSTS: Final[Mapping[str, Host]] = {fields["name"]: Host(**fields) for fields in hosts_of("settings")}

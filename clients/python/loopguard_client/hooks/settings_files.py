@@ -99,7 +99,7 @@ def installation(
     file, before = _read(host, project)
     if isinstance(host, PluginHost):
         return Change(file, before, host.plugin(url, fail_closed=fail_closed))
-    document = _parsed(file, before)
+    document = _parsed(host, file, before)
     changed = host.with_hooks(document, url, fail_closed=fail_closed)
     return Change(file, before, before if changed == document else _changed(file, host, changed, before))
 
@@ -122,7 +122,7 @@ def removal(host: Host | PluginHost, project: Path | None = None) -> Change:
         return Change(file, before, kept.before)
     if isinstance(host, PluginHost):
         return Change(file, before, None if host.is_ours(before) else before)
-    document = _parsed(file, before)
+    document = _parsed(host, file, before)
     changed = host.without_hooks(document)
     if changed == document:
         return Change(file, before, before)
@@ -184,7 +184,7 @@ def parsed_settings(host: Host, project: Path | None = None) -> dict[str, Any]:
     SettingsProblem
         The file is not plain JSON of the expected form.
     """
-    return _parsed(*_read(host, project))
+    return _parsed(host, *_read(host, project))
 
 
 def _read(host: Host | PluginHost, project: Path | None = None) -> tuple[Path, str | None]:
@@ -205,7 +205,7 @@ def _text(file: Path) -> str | None:
         return None
 
 
-def _parsed(file: Path, text: str | None) -> dict[str, Any]:
+def _parsed(host: Host, file: Path, text: str | None) -> dict[str, Any]:
     if text is None or not text.removeprefix(jsonc.BYTE_ORDER_MARK).strip():
         return {}
     try:
@@ -213,8 +213,14 @@ def _parsed(file: Path, text: str | None) -> dict[str, Any]:
     except ValueError as error:
         raise SettingsProblem(f"{file} is not JSON ({error}). Nothing was changed.") from None
     if isinstance(document, dict):
-        hooks = document.get("hooks", {})
-        if isinstance(hooks, dict) and all(isinstance(one, (list, bool)) for one in hooks.values()):
+        hooks = document.get("hooks", [] if host.trigger_field else {})
+        if host.trigger_field:
+            is_known = isinstance(hooks, list) and all(isinstance(one, dict) for one in hooks)
+        else:
+            is_known = isinstance(hooks, dict) and all(
+                isinstance(one, (list, bool)) for one in hooks.values()
+            )
+        if is_known:
             return document
     raise SettingsProblem(f"{file} does not have a known form of hooks. Nothing was changed.")
 
