@@ -114,5 +114,5 @@ class Place:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait(10)
-        texts = [file.read_text(errors="replace")[-3000:] for file in files]
+        texts = [file.read_text(errors="replace")[-30_000:] for file in files]
         return subprocess.CompletedProcess(command, status, *texts)

@@ -45,11 +45,18 @@ def codex(place, program, upstream):
         place.home / ".codex" / "config.toml",
         f'model = "gpt-5"\nmodel_provider = "fake"\n[model_providers.fake]\n{provider}',
     )
+    trusted = [] if place.by_run else ["--dangerously-bypass-hook-trust"]
     return place.start(
-        [program, "exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox",
-         "--dangerously-bypass-hook-trust", PROMPT],
+        [
+            program,
+            "exec",
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            *trusted,
+            PROMPT,
+        ],
         FAKE_KEY="x",
-    )  # fmt: skip
+    )
 
 
 def gemini_cli(place, program, upstream):
@@ -240,7 +247,9 @@ def test_a_stuck_run_ends_where_its_host_can_end_it(host, drive):
         assert f"/sessions/{session.external_id}" in ended.stderr
 
 
-@pytest.mark.parametrize("host", ["claude-code", "opencode", "kilo", "pi", "qwen-code"])
+@pytest.mark.parametrize(
+    "host", ["claude-code", "codex", "copilot", "droid", "opencode", "kilo", "pi", "qwen-code"]
+)
 def test_loopguard_run_gives_a_host_its_hooks_for_one_run(host, drive):
     place, ended = drive(host, Script(40, "./probe"), by_run=True)
     assert place.runs() == documented(host)[0], ended

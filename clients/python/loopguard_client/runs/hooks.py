@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from loopguard_client.credentials import Credentials, curl_file, hook_file, write_private
+from loopguard_client.hooks.codex import listed_hooks
 from loopguard_client.hooks.hosts import Host, hook_script
 from loopguard_client.hooks.plugins import ALL_HOSTS, PluginHost
 from loopguard_client.hooks.settings_files import SettingsProblem, parsed_settings, removal
@@ -39,8 +41,10 @@ class NoHooks(Exception):
     """The program gets no hooks for this run. The text says why, and begins with the host's name."""
 
 
-_ARGUMENTS: Final = {"claude-code": "--settings", "pi": "--extension"}
-"""The argument with further settings, as JSON, or with the file of an extension."""
+_ARGUMENTS: Final = {
+    "claude-code": "--settings", "droid": "--settings", "copilot": "--plugin-dir", "pi": "--extension",
+}  # fmt: skip
+"""The argument with further settings (JSON or a file), the folder of a plugin, or the file of an extension."""
 _FOLDERS: Final = {"opencode": "OPENCODE_CONFIG_DIR", "kilo": "KILO_CONFIG_DIR"}
 """The variable with a further folder of settings."""
 _SYSTEM_FILES: Final = {"qwen-code": ("QWEN_CODE_SYSTEM_SETTINGS_PATH", "qwen-code", "QwenCode")}
@@ -74,10 +78,11 @@ def hooks_for_run(
         file.write(f"header = {json.dumps(f'LoopGuard-Tags: {tags}')}\n")
     if isinstance(host, PluginHost):
         return _of_plugin(host, command, host.plugin(found.url, fail_closed=fail_closed))
+    settings = host.with_hooks({}, found.url, fail_closed=fail_closed)
     if host.name in _ARGUMENTS:
-        name = _free_argument(host, command)
-        settings = host.with_hooks({}, found.url, fail_closed=fail_closed)
-        return HooksForRun(host.title, [name, json.dumps(settings)])
+        return HooksForRun(host.title, [_ARGUMENTS[host.name], _argument(host, command, settings)])
+    if host.name == "codex":
+        return HooksForRun(host.title, _of_codex(host, command, settings["hooks"]))
     if host.name in _SYSTEM_FILES:
         variable, linux, macos = _SYSTEM_FILES[host.name]
         usual = f"/Library/Application Support/{macos}" if sys.platform == "darwin" else f"/etc/{linux}"
@@ -117,11 +122,44 @@ def _are_installed(host: Host | PluginHost) -> bool:
         return False
 
 
-def _free_argument(host: Host, command: Sequence[str]) -> str:
+def _argument(host: Host, command: Sequence[str], settings: Mapping[str, Any]) -> str:
+    """Return the argument with the hooks: as JSON, as a file, or as the folder of a plugin."""
     name = _ARGUMENTS[host.name]
+    if name == "--plugin-dir":  # may be given more than once
+        write_private(hook_file().with_name("plugin.json"), '{"name": "loopguard", "hooks": "hooks.json"}')
+        write_private(hook_file().with_name("hooks.json"), json.dumps(settings))
+        return str(hook_file().parent)
     if any(word.split("=")[0] == name for word in command):
         raise NoHooks(f"{host.title}: the command has its own {name}")
-    return name
+    if host.name == "claude-code":
+        return json.dumps(settings)
+    write_private(hook_file().with_name("settings.json"), json.dumps(settings))
+    return str(hook_file().with_name("settings.json"))
+
+
+def _of_codex(host: Host, command: Sequence[str], hooks: Mapping[str, Any]) -> Sequence[str]:
+    """Return settings with the hooks, and with the hashes under which Codex runs them; see `listed_hooks`.
+
+    Whoever starts a program with `loopguard run` wants its hooks. All others stay as trusted as they are.
+    """
+    arguments = [word for hook, groups in hooks.items() for word in ("-c", f"hooks.{hook}={_toml(groups)}")]
+    program = shutil.which(command[0])
+    listed = listed_hooks(program, arguments) if program is not None else None
+    trusted = {
+        one["key"]: {"trusted_hash": one["currentHash"]}
+        for one in listed or ()
+        if one.get("source") == "sessionFlags" and host.is_ours(one)
+    }
+    if len(trusted) < len(hooks):
+        raise NoHooks(f"{host.title}: `{host.program} app-server` does not list the hooks of one run")
+    return [*arguments, "-c", f"hooks.state={_toml(trusted)}"]
+
+
+def _toml(value: Any) -> str:
+    """Return a value in TOML, in one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(name)} = {_toml(one)}" for name, one in value.items()) + "}"
+    return f"[{', '.join(map(_toml, value))}]" if isinstance(value, list) else json.dumps(value)
 
 
 def _settings(file: Path, host: Host) -> dict[str, Any]:
