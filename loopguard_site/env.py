@@ -102,6 +102,8 @@ class Environment:
         Keys that sessions of the console may still be signed with.
     signal_url
         What a worker asks each minute while LoopGuard works; empty for nothing.
+    probe_address
+        Where a worker or beat answers probes and shows its metrics: address and port; None for nowhere.
     test_clock
         In the mode ``test``: a file with the time, in seconds since 1970, for everything that time is counted for;
         empty for the time of the machine.
@@ -132,6 +134,7 @@ class Environment:
     looping_seconds: int = 120
     earlier_secret_keys: tuple[str, ...] = field(default=(), repr=False)
     signal_url: str = field(default="", repr=False)
+    probe_address: tuple[str, int] | None = None
     test_clock: str = ""
 
 
@@ -222,6 +225,7 @@ def read(env: Mapping[str, str] = os.environ) -> Environment:
         guard_seconds=_guard_seconds(env.get("LOOPGUARD_GUARD_SECONDS", "") or "1.5"),
         drain_seconds=drain_seconds(env),
         looping_seconds=_looping_seconds(env.get("LOOPGUARD_LOOPING_SECONDS", "") or "120"),
+        probe_address=_probe_address(env.get("LOOPGUARD_PROBE_ADDRESS", "")),
         test_clock=_test_clock(env.get(TEST_CLOCK_VARIABLE, "").strip(), mode),
     )
 
@@ -243,6 +247,21 @@ def _test_clock(file: str, mode: str) -> str:
             f"{TEST_CLOCK_VARIABLE} must name a file with a number of seconds since 1970, not {file!r}."
         )
     return file
+
+
+def _probe_address(text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    parts = split_address(f"//{text}")
+    try:
+        host = str(ipaddress.ip_address(parts.hostname or "")) if parts is not None else ""
+    except ValueError:
+        host = ""
+    if parts is None or not host or not parts.port or parts.netloc != text or parts.username is not None:
+        raise EnvironmentProblem(
+            f"LOOPGUARD_PROBE_ADDRESS must be an IP address and a port such as 127.0.0.1:8302, not {text!r}."
+        )
+    return host, parts.port
 
 
 def _switch(env: Mapping[str, str], name: str) -> bool:

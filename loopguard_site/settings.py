@@ -30,7 +30,7 @@ if JUDGE is not None:
 
 SECRET_KEY = ENV.secret_key
 SECRET_KEY_FALLBACKS = [*ENV.earlier_secret_keys]
-SIGNAL_URL = ENV.signal_url
+SIGNAL_URL, PROBE_ADDRESS = ENV.signal_url, ENV.probe_address
 DEBUG = False
 ALLOWED_HOSTS = [*ENV.allowed_hosts]
 PUBLIC_URL, LIVE_URL = ENV.public_url, ENV.live_url

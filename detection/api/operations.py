@@ -10,12 +10,9 @@ from django.http import HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from detection.api import problems, prometheus
-from detection.models import KeyScope
 from detection.selectors.database_check import database_check
-from detection.services import keys
 from detection.services.accounts import second_factor
-
-_READERS = frozenset((KeyScope.METRICS, KeyScope.ADMIN))
+from detection.web.process_metrics import readers
 
 
 def healthz(request: HttpRequest) -> HttpResponse:
@@ -38,7 +35,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
     Open to clients on this machine, to signed-in staff (with the second factor that the installation requires) and to
     keys with the scope `metrics` or `admin`. A key does not see metrics of other projects.
     """
-    principal = _principal(request)
+    principal = readers.principal_of(request.META.get("HTTP_AUTHORIZATION", ""))
     if principal is None and not _is_local_or_staff(request):
         return problems.respond(
             request,
@@ -66,14 +63,6 @@ def _without_other_projects(text: bytes, project: str) -> bytes:
     own = f'project="{project}"'.encode()
     lines = text.splitlines(keepends=True)
     return b"".join(line for line in lines if b'project="' not in line or own in line)
-
-
-def _principal(request: HttpRequest) -> keys.Principal | None:
-    kind, _, token = request.META.get("HTTP_AUTHORIZATION", "").partition(" ")
-    if kind.lower() != "bearer" or not token.isascii():
-        return None
-    principal = keys.authenticate(token.strip())
-    return principal if principal is not None and _READERS.intersection(principal.scopes) else None
 
 
 def _is_local_or_staff(request: HttpRequest) -> bool:

@@ -1,7 +1,7 @@
-"""Metrics for Prometheus: counters of the processes of `web` on one port; everything else is queried when scraped.
+"""Metrics of `web` for Prometheus: counters of its processes on one port; everything else is queried when scraped.
 
 Several such processes count in files of the folder `PROMETHEUS_MULTIPROC_DIR`, which the Prometheus client reads by
-itself.
+itself; under `up`, so do `live`, workers and beat (`web.process_metrics`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from detection.selectors import alerts, dashboard, gateway_traffic, heartbeats, 
 from detection.services.ingestion.ingest import Accepted
 from detection.services.storage.disk_space import disk_monitor
 from detection.stream import publisher as stream
+from detection.web import process_metrics
 
 REGISTRY: Final = CollectorRegistry()
 _BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
@@ -345,8 +346,10 @@ def count_events(done: Accepted) -> None:
 def exposition() -> bytes:
     """Return all metrics in the text format of Prometheus."""
     _update_publish_failures()
-    if not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        return generate_latest(REGISTRY)
+    folder = os.environ.get("PROMETHEUS_MULTIPROC_DIR")
+    if not folder:
+        return generate_latest(REGISTRY) + process_metrics.exposition()
+    process_metrics.forget_ended_processes(folder)
     shared = CollectorRegistry()
     MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     shared.register(DatabaseCollector())

@@ -11,6 +11,7 @@ import time
 from asgiref.typing import ASGI3Application, ASGIReceiveCallable, ASGISendCallable, Scope
 
 from detection.consumers.denials import deny
+from detection.web.process_metrics import CONNECTIONS
 
 MAX_SOCKETS = 2_000
 ACCEPTS_PER_SECOND = 50.0
@@ -50,7 +51,8 @@ class Admission:
             return
         self._open += 1
         try:
-            await self._application(scope, receive, send)
+            with CONNECTIONS.labels("socket").track_inprogress():
+                await self._application(scope, receive, send)
         finally:
             self._open -= 1
 

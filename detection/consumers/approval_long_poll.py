@@ -50,6 +50,7 @@ from detection.stream.hints import approval_group
 from detection.web.access_watch import KeyAccess, access_watch
 from detection.web.ending import is_closing
 from detection.web.known_keys import MAX_UNTRUSTED, KnownKeys
+from detection.web.process_metrics import CONNECTIONS
 
 log = structlog.get_logger(__name__)
 PATH = re.compile(r"/api/v1/approvals/([a-z]{3}_[0-9a-z]{1,40})")
@@ -195,7 +196,8 @@ class ApprovalLongPoll:
         gone = asyncio.create_task(_until_disconnected(receive))
         work = asyncio.create_task(_response(request, found[1], self.waiters, self._keys, self._reads))
         try:
-            await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
+            with CONNECTIONS.labels("long_poll").track_inprogress():
+                await asyncio.wait((gone, work), return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
                 return
             await _send(send, request_id, 200, "application/json", work.result())

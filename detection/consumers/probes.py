@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import cast
+import ipaddress
+from typing import Final, cast
 
 import orjson
 from asgiref.typing import ASGIReceiveCallable, ASGISendCallable, HTTPScope, Scope
+from channels.db import database_sync_to_async
+from django.db import DatabaseError
+from prometheus_client import CONTENT_TYPE_LATEST
 
 from detection.selectors.database_check import database_check
+from detection.web import process_metrics
 from detection.web.ending import NOT_READY, is_ending
 
 _JSON, _PROBLEM = b"application/json", b"application/problem+json"
@@ -16,6 +21,8 @@ _HEALTHY = 200, _JSON, orjson.dumps({"status": "ok"})
 _READY = 200, _JSON, orjson.dumps({"status": "ready", "database": "ok"})
 _NOT_READY = 503, _JSON, orjson.dumps({"status": "not ready", "database": "unavailable"})
 _ENDING = 503, _JSON, NOT_READY
+_NO_KEY = 401, _JSON, orjson.dumps({"status": "a key with the scope metrics or admin is required"})
+_METRICS: Final = CONTENT_TYPE_LATEST.encode()
 _NOT_HERE = (
     404,
     _PROBLEM,
@@ -58,6 +65,32 @@ async def _answer(request: HTTPScope) -> tuple[int, bytes, bytes]:
         return _HEALTHY
     if request["path"] == "/readyz" and is_ending.is_set():
         return _ENDING
+    if request["path"] == "/metrics":
+        return await _metrics(request)
     if request["path"] == "/readyz":
         return _READY if await asyncio.to_thread(database_check.is_available) else _NOT_READY
     return _NOT_HERE
+
+
+async def _metrics(request: HTTPScope) -> tuple[int, bytes, bytes]:
+    """Return the metrics of this process, for this machine and for keys, as `web` does."""
+    headers = {name.lower(): value.decode("latin-1") for name, value in request["headers"]}
+    if not _is_local(request, headers):
+        find = database_sync_to_async(process_metrics.readers.principal_of)
+        try:
+            reader = await find(headers.get(b"authorization", ""))
+        except DatabaseError:
+            return _NOT_READY
+        if reader is None:
+            return _NO_KEY
+    return 200, _METRICS, process_metrics.exposition()
+
+
+def _is_local(request: HTTPScope, headers: dict[bytes, str]) -> bool:
+    client = request["client"]
+    if client is None or not headers.keys().isdisjoint((b"authorization", b"x-forwarded-for", b"forwarded")):
+        return False
+    try:
+        return ipaddress.ip_address(client[0]).is_loopback
+    except ValueError:
+        return False

@@ -19,6 +19,7 @@ from detection.gateway.protocols.sse import EventTooLarge
 from detection.gateway.relaying import relay
 from detection.gateway.routes import is_harmless, protocol_of
 from detection.services.gateway.grants import Grant
+from detection.web.process_metrics import CONNECTIONS
 
 log = structlog.get_logger(__name__)
 PREFIX: Final = "/gateway/"
@@ -47,7 +48,8 @@ class Gateway:
         work = asyncio.create_task(_serve(loop, client, request))
         gone = asyncio.create_task(client.until_gone())
         try:
-            await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
+            with CONNECTIONS.labels("gateway").track_inprogress():
+                await asyncio.wait((work, gone), return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (work, gone):
                 task.cancel()

@@ -1,6 +1,6 @@
 """Celery tasks and worker threads. Any task may run twice or not at all; the sweeper covers lost ones."""
 
-from detection.tasks import alerts, erasure, imports, sweeper, watchdog, what_if
+from detection.tasks import alerts, erasure, imports, probes, sweeper, watchdog, what_if
 from detection.tasks.evaluation import evaluate, housekeeping, sweep
 from detection.tasks.judge import close_approvals, consult_judge
 
@@ -12,6 +12,7 @@ __all__ = [
     "evaluate",
     "housekeeping",
     "imports",
+    "probes",
     "sweep",
     "sweeper",
     "watchdog",

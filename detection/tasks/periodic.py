@@ -8,6 +8,8 @@ from collections.abc import Callable
 import structlog
 from django.db import close_old_connections, connection
 
+from detection.web import process_metrics
+
 log = structlog.get_logger(__name__)
 _STOP_TIMEOUT_SECONDS = 8.0
 
@@ -50,7 +52,9 @@ class Periodic:
             try:
                 close_old_connections()
                 self._work()
+                process_metrics.PERIODIC_RUNS.labels(self._name, "done").inc()
             except Exception:
+                process_metrics.PERIODIC_RUNS.labels(self._name, "failed").inc()
                 # The next run tries again; a restarting database is the usual cause.
                 log.exception("periodic_failed", work=self._name)
             finally:

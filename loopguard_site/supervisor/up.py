@@ -188,7 +188,8 @@ class Supervisor:
             "LOOPGUARD_RUNTIME_FOLDER": str(self._runtime),
             "PYTHONUNBUFFERED": "1",
         }
-        given = {name: value for name, value in os.environ.items() if name != _OWNER_URL}
+        # Of several workers on one machine, only one could have the address; `web` shows the metrics of all of them.
+        given = {k: v for k, v in os.environ.items() if k not in (_OWNER_URL, "LOOPGUARD_PROBE_ADDRESS")}
         return defaults | given | ours
 
     def _start_servers(self) -> None:

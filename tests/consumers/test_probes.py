@@ -1,9 +1,11 @@
 import httpx
 import pytest
+from asgiref.sync import sync_to_async
 from django.db import connections
 
 from detection.selectors.database_check import database_check
 from loopguard_site.asgi import application
+from tests.support.projects import make_key, make_project
 
 
 def client():
@@ -41,3 +43,18 @@ async def test_plain_requests_are_referred_to_web(method, path):
     assert answer.status_code == 404
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.json()["code"] == "not_here"
+
+
+async def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_metrics_or_admin(transactional_db):
+    project = await sync_to_async(make_project)()
+    reader = await sync_to_async(make_key)(project, scopes=["metrics"])
+    other = await sync_to_async(make_key)(project, scopes=["read"])
+    elsewhere = {"X-Forwarded-For": "192.0.2.7"}
+    async with client() as http:
+        local = await http.get("/metrics")
+        assert local.status_code == 200
+        assert "# TYPE loopguard_live_connections gauge" in local.text
+        assert (await http.get("/metrics", headers=elsewhere)).status_code == 401
+        for token, status in ((reader, 200), (other, 401), ("lg_nonsense", 401)):
+            headers = elsewhere | {"Authorization": f"Bearer {token}"}
+            assert (await http.get("/metrics", headers=headers)).status_code == status
