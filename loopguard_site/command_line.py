@@ -12,6 +12,7 @@ from pathlib import Path
 
 from detection import __version__
 from loopguard_site import layout
+from loopguard_site.env import EnvironmentProblem, adopt_secrets
 from loopguard_site.supervisor.commands import up
 from loopguard_site.supervisor.data_folder import DataFolder
 
@@ -50,6 +51,10 @@ def main() -> None:
     if command == "help" and arguments and not arguments[0].startswith("-"):
         command, arguments = arguments[0], ["--help"]
         sys.argv[1:] = [command, *arguments]
+    try:
+        adopt_secrets(os.environ)
+    except EnvironmentProblem as error:
+        sys.exit(f"LoopGuard cannot start: {error}")
     if command in ("version", "--version"):
         print(f"LoopGuard {__version__}")
     elif command in ("help", "--help", "-h") and "--commands" not in arguments:

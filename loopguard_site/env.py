@@ -10,7 +10,7 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -44,6 +44,20 @@ MAX_GUARD_SECONDS = 20
 MAX_DRAIN_SECONDS = 60
 """Load balancers that look more rarely than that would need minutes for each process of a roll-out."""
 OWNER_VARIABLE = "LOOPGUARD_OWNER_DATABASE_URL"
+SECRETS = (
+    "DATABASE_URL",
+    OWNER_VARIABLE,
+    "REDIS_URL",
+    "LOOPGUARD_SECRET_KEY",
+    "LOOPGUARD_EARLIER_SECRET_KEYS",
+    "LOOPGUARD_SIGNAL_URL",
+    "LOOPGUARD_MAIL_URL",
+    "LOOPGUARD_JUDGE_KEY",
+    "LOOPGUARD_JUDGE_KEYS",
+    "LOOPGUARD_GATEWAY_CREDENTIALS",
+)
+"""Variables that may be files of `LOOPGUARD_SECRETS_FOLDER` instead."""
+_MAX_SECRET_BYTES = 64 * 1024
 DEFAULT_MIN_FREE = "5%, 500 MB"
 _LEAST_FREE_BYTES = 64 * 1024**2
 TEST_CLOCK_VARIABLE = "LOOPGUARD_TEST_CLOCK"
@@ -147,6 +161,37 @@ def unknown_variables(env: Mapping[str, str]) -> dict[str, str]:
     known = [line for line in lines if line and not line.startswith("#")]
     own = sorted(name for name in env if name.startswith(_PREFIX) and name not in known)
     return {name: next(iter(get_close_matches(name, known, n=1)), "") for name in own}
+
+
+def adopt_secrets(env: MutableMapping[str, str]) -> None:
+    """Set the variables that are files of `LOOPGUARD_SECRETS_FOLDER`, each with the name of a variable.
+
+    Files of other names are left alone: an orchestrator may put more there. Doing it again changes nothing.
+
+    Raises
+    ------
+    EnvironmentProblem
+        A file cannot be read, or the variable is set to something else as well.
+    """
+    folder = env.get("LOOPGUARD_SECRETS_FOLDER", "")
+    if not folder:
+        return
+    if not Path(folder).is_dir():
+        raise EnvironmentProblem(f"LOOPGUARD_SECRETS_FOLDER must name a folder, not {folder!r}.")
+    for name in SECRETS:
+        file = Path(folder, name)
+        try:
+            with file.open(encoding="utf-8") as opened:
+                value = opened.read(_MAX_SECRET_BYTES).strip()
+        except FileNotFoundError:
+            continue
+        except (OSError, UnicodeDecodeError):
+            raise EnvironmentProblem(f"{name} cannot be read from the file {str(file)!r}.") from None
+        if env.get(name, value) != value:
+            raise EnvironmentProblem(
+                f"{name} is set, and the file {str(file)!r} holds another value: remove one."
+            )
+        env[name] = value
 
 
 def read(env: Mapping[str, str] = os.environ) -> Environment:

@@ -15,6 +15,7 @@ from loopguard_site import env as environment
 from loopguard_site import heartbeat, judge_env, layout, mail_env
 
 try:
+    environment.adopt_secrets(os.environ)
     ENV = environment.read()
     # The override of the environment: TOOL_LOOP_MAX_REPEATS and so on.
     TOOL_LOOP_VALUES = policy.environment_override(os.environ)

@@ -15,8 +15,7 @@ NAME = re.compile(r"LOOPGUARD_[A-Z_]+|DATABASE_URL|REDIS_URL|XDG_DATA_HOME|NO_CO
 NOT_IN_CONTAINERS = {
     "LOOPGUARD_BOOTSTRAP": "set by the image",
     "LOOPGUARD_LOG": "set by the image",
-    "LOOPGUARD_DATABASE_FOLDER": "the database's disk is not visible to these containers",
-    "LOOPGUARD_MIN_FREE": "has no effect without LOOPGUARD_DATABASE_FOLDER",
+    "LOOPGUARD_SECRETS_FOLDER": "the secrets are in .env",
     "LOOPGUARD_DATA": "only for `up`",
     "LOOPGUARD_RUNTIME_FOLDER": "only for `up`",
     "LOOPGUARD_PG_BIN": "only for `up`",
@@ -36,6 +35,7 @@ FIXED_IN_CONTAINERS = {
     "DATABASE_URL",
     "REDIS_URL",
     "LOOPGUARD_IMPORT_FOLDER",
+    "LOOPGUARD_DATABASE_FOLDER",
     "LOOPGUARD_PROBE_ADDRESS",
 }
 

@@ -121,6 +121,61 @@ def test_a_process_says_at_its_start_that_its_clock_is_that_of_a_test(tmp_path):
     assert "LoopGuard cannot start: LOOPGUARD_TEST_CLOCK replaces the time of the server" in refused.stderr
 
 
+@pytest.fixture
+def secrets_folder(tmp_path):
+    """A folder of secrets as an orchestrator mounts it: with links, line ends, and files of others."""
+    data = tmp_path / "..data"
+    data.mkdir()
+    for name in ("LOOPGUARD_SECRET_KEY", "DATABASE_URL"):
+        (data / name).write_text(f"{SAFE[name]}\n")
+        (tmp_path / name).symlink_to(data / name)
+    (tmp_path / "LOOPGUARD_MODE").write_text("embedded")
+    (tmp_path / "other").write_bytes(b"\xff")
+    return tmp_path
+
+
+def test_secrets_are_read_from_the_files_of_a_folder(secrets_folder):
+    given = {"LOOPGUARD_SECRETS_FOLDER": str(secrets_folder), "LOOPGUARD_URL": SAFE["LOOPGUARD_URL"]}
+    for _ in range(2):  # a process that has read them starts another one
+        env.adopt_secrets(given)
+        found = env.read(given)
+        assert found.secret_key == SAFE["LOOPGUARD_SECRET_KEY"]
+        assert found.database["HOST"] == "127.0.0.1"
+        assert found.mode == "production"
+
+
+def test_a_secret_that_is_set_in_two_ways_or_cannot_be_read_ends_the_start_without_showing_it(
+    secrets_folder, tmp_path
+):
+    given = {"LOOPGUARD_SECRETS_FOLDER": str(secrets_folder), "DATABASE_URL": "postgresql://x:hidden@db/name"}
+    with pytest.raises(env.EnvironmentProblem, match=r"^DATABASE_URL is set, and the file ") as error:
+        env.adopt_secrets(given)
+    assert "hidden" not in str(error.value)
+    assert SAFE["DATABASE_URL"] not in str(error.value)
+    (secrets_folder / "REDIS_URL").write_bytes(b"\xff\xfe")
+    with pytest.raises(env.EnvironmentProblem, match=r"^REDIS_URL cannot be read from the file "):
+        env.adopt_secrets({"LOOPGUARD_SECRETS_FOLDER": str(secrets_folder)})
+    with pytest.raises(env.EnvironmentProblem, match=r"^LOOPGUARD_SECRETS_FOLDER must name a folder"):
+        env.adopt_secrets({"LOOPGUARD_SECRETS_FOLDER": str(tmp_path / "none")})
+
+
+@pytest.mark.parametrize("problem", [False, True])
+def test_a_process_starts_with_the_secrets_of_a_folder(secrets_folder, problem):
+    if problem:
+        (secrets_folder / "..data" / "LOOPGUARD_SECRET_KEY").write_text("short")
+    given = {"LOOPGUARD_SECRETS_FOLDER": str(secrets_folder), "LOOPGUARD_URL": SAFE["LOOPGUARD_URL"]}
+    kept = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    command = [sys.executable, "-m", "loopguard_site", "diffsettings", "--output", "unified"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=kept | given, capture_output=True, text=True, timeout=60, check=False
+    )
+    if problem:
+        assert done.returncode
+        assert "LoopGuard cannot start: LOOPGUARD_SECRET_KEY must be set to at least 32" in done.stderr
+    else:
+        assert f"+ SECRET_KEY = {SAFE['LOOPGUARD_SECRET_KEY']!r}" in done.stdout, done.stderr
+
+
 def test_the_text_of_a_start_names_the_test_clock(tmp_path):
     known = {"LOOPGUARD_URL": "http://127.0.0.1:8300"}
     assert "TEST" not in welcome(known, tmp_path, {}, FirstStop())

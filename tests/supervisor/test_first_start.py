@@ -129,5 +129,11 @@ def test_login_and_key_of_a_failed_first_start_are_shown_and_replaceable_until_s
     assert "Nobody has signed in yet" in run.log.read_text()
     assert "up --new-secrets" in run.log.read_text()
     assert "Nobody has signed in yet" in manage(run, "prepare")
+    said = manage(run, "prepare", "--no-secrets")
+    assert "`manage.py new-secrets`" in said
+    assert "lg_" not in said
+    said = manage(run, "new-secrets")
+    assert "API key lg_" in said
+    login = said.splitlines()[0].removeprefix("Sign in as ").split(" with ")
     assert "Sign out" in sign_in({**ready, "username": login[0], "password": login[1]})
     assert manage(run, "prepare") == ""

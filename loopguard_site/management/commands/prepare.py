@@ -35,6 +35,7 @@ from detection.services.maintenance.trial import trial
 from detection.services.sessions.other_server import forget_its_transactions
 from detection.services.storage import database_rights
 from loopguard_site.env import OWNER_VARIABLE, unknown_variables
+from loopguard_site.management.commands.new_secrets import show
 from loopguard_site.supervisor.data_folder import write_private
 
 log = structlog.get_logger(__name__)
@@ -52,6 +53,11 @@ class Command(BaseCommand):
         """Declare the arguments."""
         parser.add_argument(
             "--new-secrets", action="store_true", help="create a new password and an additional API key"
+        )
+        parser.add_argument(
+            "--no-secrets",
+            action="store_true",
+            help="create neither a login nor a key, where the output is kept as a log",
         )
         parser.add_argument("--demo", action="store_true", help="also create a key for the demo player")
         parser.add_argument(
@@ -83,7 +89,9 @@ class Command(BaseCommand):
             self._collect_static_files()
         except OSError as error:
             raise CommandError(f"The static files cannot be written: {error}.") from error
-        made = new_secrets() if options["new_secrets"] else first_start()
+        made = None
+        if not options["no_secrets"]:
+            made = new_secrets() if options["new_secrets"] else first_start()
         if not options["result"]:
             self._show(made)
             return
@@ -100,15 +108,10 @@ class Command(BaseCommand):
     def _show(self, made: FirstStart | None) -> None:
         """Print login and key, or how to create them if nobody has used the present ones."""
         if made:
-            self.stdout.write(f"Sign in as {made.username} with {made.password}")
-            self.stdout.write(f"API key {made.api_key}")
-            self.stdout.write(
-                "Password and key are shown only once. `prepare --new-secrets` creates new ones."
-            )
+            show(self, made)
         elif username := unclaimed_login():
             self.stdout.write(
-                f"Nobody has signed in yet. If the password of {username} was not seen, `prepare --new-secrets` "
-                "creates a new one, and an API key."
+                f"Nobody has signed in yet. `manage.py new-secrets` creates a password of {username} and an API key."
             )
 
     def _check_servers(self) -> None:
