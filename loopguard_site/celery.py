@@ -14,6 +14,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "loopguard_site.settings")
 app = Celery("loopguard")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.autodiscover_tasks(["detection"])
+app.conf.beat_scheduler = "detection.tasks.schedule:ElectedScheduler"
 app.conf.beat_schedule = {
     "signal": {"task": "detection.signal", "schedule": schedule(60.0), "options": {"expires": 60}},
     "sweep": {"task": "detection.sweep", "schedule": schedule(5.0), "options": {"expires": 5}},

@@ -19,8 +19,9 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from detection import jobs
-from detection.selectors import alerts, dashboard, gateway_traffic, heartbeats, metric_totals
+from detection.selectors import alerts, dashboard, gateway_traffic, metric_totals
 from detection.services.ingestion.ingest import Accepted
+from detection.services.maintenance import beat_process
 from detection.services.storage.disk_space import disk_monitor
 from detection.stream import publisher as stream
 from detection.web import process_metrics
@@ -158,9 +159,9 @@ class DatabaseCollector(Collector):
             by_status.add_metric((status,), number)
         beats = GaugeMetricFamily(
             "loopguard_beat_processes",
-            "Running processes of beat. One is right: without, nothing is scheduled, and with more, all of it several"
-            " times.",
-            value=len(heartbeats.running_beats()),
+            "Running processes of beat. One of them schedules, and another takes over when it ends; without, nothing is"
+            " scheduled.",
+            value=len(beat_process.running()),
         )
         return [
             beats,

@@ -137,7 +137,7 @@ class ApprovalWaiters:
                     await self._join(public_id)
                 while True:
                     message = await layer.receive(channel)
-                    self._wake(message["id"])
+                    self._wake(message.get("id", ""))
             except (OSError, TimeoutError, RedisError) as error:
                 log.info("approval_broker_unreachable", error=str(error)[:200])
             finally:

@@ -158,7 +158,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
         if message["type"] == "echo":
             self._echo.set()
             return
-        for hint in message["hints"]:
+        for hint in message.get("hints", ()):  # a later version may send others
             is_other = self._session and hint["topic"] == "session" and hint["id"] not in ("", self._session)
             if hint["topic"] in self._topics and not is_other:
                 self._queue.add_hint(hint)

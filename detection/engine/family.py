@@ -8,14 +8,15 @@ however many calls the family makes.
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import orjson
 
 from detection.engine.bounded import MAX_RESULTS, RecentHashes, drop_oldest, hash_of
 
-# Counts the forms of what is stored; rows of other versions are not read.
+# Counts the forms of what is stored; rows of other versions are not read. As in `snapshot`, fields may be added at the
+# end without another version.
 VERSION = 2
 MAX_MEMBERS = 200
 """Further sessions of the family are judged individually."""
@@ -313,6 +314,9 @@ class FamilyState:
         )
 
 
+_STRETCH_LENGTH: Final = len(fields(Stretch))
+
+
 def load(name: str, data: bytes) -> FamilyState:
     """Return a family from bytes; without bytes, or with those of another version, it begins anew."""
     if not data:
@@ -325,10 +329,10 @@ def load(name: str, data: bytes) -> FamilyState:
         usage=body["u"],
         repeats={key: _unpacked(row) for key, row in body["r"].items()},
         errors={tool: _unpacked(row) for tool, row in body["e"].items()},
-        handoffs=[Stretch(*row) for row in body["h"]],
+        handoffs=[Stretch(*row[:_STRETCH_LENGTH]) for row in body["h"]],
         seen=RecentHashes(b64decode(body["s"])),
         noticed=body["n"],
-        tree=AgentTree(*body["t"]),
+        tree=AgentTree(*body["t"][: len(AgentTree.__slots__)]),
     )
 
 

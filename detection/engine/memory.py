@@ -53,14 +53,17 @@ _NO_WARNING = (-(10**9), "")
 
 
 class Kept:
-    """Base of the dataclasses of a state that are stored as their fields, in order, up to the last that is set."""
+    """Base of the dataclasses of a state that are stored as their fields, in order, up to the last that is set.
+
+    A later version may have added fields at the end, which this one omits.
+    """
 
     __slots__ = ()
 
     @classmethod
     def of_row(cls, row: list[Any]) -> Self:
         """Return the object that was stored as this row."""
-        return cls(*row)
+        return cls(*row[: len(cls.__slots__)])
 
 
 @dataclass(slots=True)

@@ -18,7 +18,9 @@ from detection.engine.bounded import RecentHashes
 from detection.engine.detectors import DETECTORS
 from detection.engine.memory import Kept, KeptReaction, LadderProgress, Record, RunState, State
 
-# Counts the forms of the state; a state of another version is rebuilt from its events.
+# Counts the forms of the state; a state of another version is rebuilt from its events. It stays as it is when fields
+# with a default are added at the end of what is stored: this version reads what the next one writes, and the other way
+# round, while both run. docs/releasing.md says how any other change is made.
 VERSION = 15
 
 MAX_BYTES = 32 * 1024
@@ -32,6 +34,9 @@ _SHAPES: dict[type, tuple[Callable[[object], Any], list[Any]]] = {}
 # Records and loops are stored as their fields, in order, and so is whatever is `Kept`.
 _RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
 _LOOP_FIELDS = attrgetter(*(one.name for one in fields(LadderProgress)))
+_RECORD_LENGTH, _LOOP_LENGTH = len(fields(Record)), len(fields(LadderProgress))
+_REACTION = [one.name for one in fields(Record)].index("reaction")
+_RUN_LENGTH = 13
 
 
 class SnapshotVersionError(ValueError):
@@ -142,7 +147,7 @@ def _pack_run(run: RunState) -> list[Any]:
 
 
 def _run(packed: list[Any]) -> RunState:
-    (ordinal, results, new_results, detections, epoch, *rest) = packed
+    (ordinal, results, new_results, detections, epoch, *rest) = packed[:_RUN_LENGTH]
     seen, detectors, loops, allowances, warned, latest_round, limits, records = rest
     for kind, own_type in _KEPT_TYPES:
         if kind in detectors:
@@ -154,7 +159,9 @@ def _run(packed: list[Any]) -> RunState:
         new_results=new_results,
         detections=detections,
         epoch=epoch,
-        loops={name: LadderProgress(row[0], tuple(row[1]), *row[2:]) for name, row in loops.items()},
+        loops={
+            name: LadderProgress(row[0], tuple(row[1]), *row[2:_LOOP_LENGTH]) for name, row in loops.items()
+        },
         allowances=allowances,
         seen=_unpack(seen),
         detectors=detectors,
@@ -166,8 +173,9 @@ def _run(packed: list[Any]) -> RunState:
 
 def _records(rows: list[list[Any]]) -> list[Record]:
     for row in rows:
-        if row[-1] is not None:
-            row[-1] = KeptReaction.of_row(row[-1])
+        if row[_REACTION] is not None:
+            row[_REACTION] = KeptReaction.of_row(row[_REACTION])
+        del row[_RECORD_LENGTH:]
     return list(starmap(Record, rows))
 
 

@@ -17,7 +17,7 @@ class PartHeartbeat(models.Model):
 
 
 class BeatProcess(models.Model):
-    """A process of beat, of which one may run. Its rows are written by the processes and removed when they are old."""
+    """A process of beat, of which one sends tasks. The processes write its rows, and remove old ones."""
 
     id = models.CharField(max_length=32, primary_key=True, help_text="Random; new at each start.")
     by = models.CharField(max_length=300, help_text="Host and process.")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from dataclasses import dataclass, field, fields
+from typing import Any, Final, TypedDict
 
 import orjson
 from django.db import models
@@ -93,8 +93,14 @@ class StoredVerdict:
 
     @classmethod
     def load(cls, text: str) -> StoredVerdict:
-        """Return the verdict of a JSON that `dump` has written."""
-        return cls(**orjson.loads(text))
+        """Return the verdict of a JSON that `dump` has written, here or in a later version with more fields."""
+        document = orjson.loads(text)
+        if not _KNOWN.issuperset(document):
+            document = {name: value for name, value in document.items() if name in _KNOWN}
+        return cls(**document)
+
+
+_KNOWN: Final = frozenset(one.name for one in fields(StoredVerdict))
 
 
 class VerdictField(models.JSONField):

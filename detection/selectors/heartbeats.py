@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final
-
-from django.db import connection
 
 from detection.models import PartHeartbeat
 
@@ -22,24 +19,6 @@ class Heartbeat:
     at: datetime | None
     by: str
     is_late: bool
-
-
-_FRESH: Final = "20 seconds"
-"""Four times the period in which a process of beat notes that it runs."""
-_RUNNING_BEATS = """
-WITH fresh AS (SELECT by, at, started_at FROM detection_beatprocess WHERE at > now() - %s::interval)
-SELECT by FROM fresh WHERE at >= (SELECT max(started_at) FROM fresh) ORDER BY started_at
-"""
-
-
-def running_beats() -> tuple[str, ...]:
-    """Return host and number of each process of beat that runs; one query.
-
-    A process that was replaced has not shown itself since the other one began, and does not count.
-    """
-    with connection.cursor() as cursor:
-        cursor.execute(_RUNNING_BEATS, [_FRESH])
-        return tuple(by for (by,) in cursor.fetchall())
 
 
 def heartbeats(now: datetime) -> tuple[Heartbeat, ...]:

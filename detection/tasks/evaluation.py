@@ -14,8 +14,8 @@ from detection.tasks.evaluation_queue import evaluation_queue
 
 
 @shared_task(name=jobs.EVALUATE)
-def evaluate(project_id: int, session_ids: list[int]) -> None:
-    """Queue sessions of a project for the threads of this worker."""
+def evaluate(project_id: int, session_ids: list[int], *_later: object) -> None:
+    """Queue sessions of a project for the threads of this worker; a later version may send more arguments."""
     evaluation_queue.add(project_id, session_ids)
 
 

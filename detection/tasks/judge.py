@@ -24,8 +24,8 @@ MAX_CONSULTATIONS = 4
 
 
 @shared_task(name=jobs.JUDGE)
-def consult_judge(approval_id: str) -> None:
-    """Consult the judge about an approval; a second delivery has no effect."""
+def consult_judge(approval_id: str, *_later: object) -> None:
+    """Consult the judge about an approval; a second delivery has no effect, and a later version may send more."""
     judge_consultation.consult_judge(approval_id)
 
 

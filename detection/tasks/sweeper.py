@@ -11,7 +11,7 @@ from celery.signals import beat_init, worker_init, worker_shutting_down
 from detection.services.alerting import postponing
 from detection.services.approvals import decisions
 from detection.services.containments import containments, settling
-from detection.services.maintenance.heartbeats import heartbeats, note_beat
+from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.policies import overrides
 from detection.services.retention import retention
 from detection.services.sessions import evaluation, stalled
@@ -71,7 +71,6 @@ def _start_in_worker(**_: object) -> None:
 @beat_init.connect(dispatch_uid="detection.sweeper")
 def _start_in_beat(**_: object) -> None:
     _start(Sweeper(lock=AdvisoryLock.SWEEP_OUTSIDE_WORKERS))
-    Periodic("beat", PERIOD_SECONDS, note_beat).start()
 
 
 def _start(sweeper: Sweeper) -> None:

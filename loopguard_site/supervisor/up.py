@@ -363,8 +363,7 @@ def _processes(host: str, port: int, runtime: Path) -> tuple[list[Process], list
     celery = ["celery", "--quiet", "--skip-checks", "-A", "loopguard_site"]
     worker = ["worker", "-P", "threads", "-c", os.environ.get("LOOPGUARD_WORKER_THREADS", "4"), "-l", "INFO"]
     worker += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-    # The schedule needs no file: every entry runs again soon after a start.
-    beat = ["beat", "-S", "celery.beat:Scheduler", "-l", "WARNING", "--pidfile="]
+    beat = ["beat", "-l", "WARNING", "--pidfile="]
     workers = [
         Process(
             name, [*module, *celery, *worker, "-n", f"{name}@%h"], heartbeat=runtime / f"{name}.heartbeat"

@@ -29,6 +29,7 @@ ENDLESS = {
     "tests/reliability/frozen_database.py": "daemon threads; `close` wakes them",
     "tests/reliability/test_deadlines.py": "requests of a client with a timeout",
     "tests/reliability/test_failover.py": "requests of a client with a timeout",
+    "tests/reliability/test_upgrade.py": "a command with a timeout",
     "tests/reliability/test_roll_out.py": "requests of a client with a timeout",
     "tests/support/load.py": "requests of a client with a timeout",
     "tests/support/asgi_server.py": "a daemon thread that serves until its test ends",

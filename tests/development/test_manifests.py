@@ -104,8 +104,7 @@ def test_the_manifests_start_what_the_containers_of_compose_start():
     for name, pod in pods().items():
         (container,) = pod["containers"]
         assert container.get("command") == services[name].get("command"), name
-    assert started["beat"]["spec"]["replicas"] == 1
-    assert started["beat"]["spec"]["strategy"] == {"type": "Recreate"}
+    assert started["beat"]["spec"]["replicas"] == 2
 
 
 def test_secrets_are_files_and_only_the_preparation_has_those_of_the_owner():

@@ -89,7 +89,7 @@ def test_every_metric_of_a_rule_and_of_a_panel_exists_in_a_running_installation(
         installation.kill(worker)
         installation.start_beat()
         assert wait_until(lambda: answers(f"http://{probe}/readyz")), installation.logs()
-        assert wait_until(lambda: 'work="beat"' in read(f"http://{probe}"), 30), installation.logs()
+        assert wait_until(lambda: swept in read(f"http://{probe}"), 30), installation.logs()
     finally:
         installation.stop()
     used = {name for _, expression in EXPRESSIONS for name in NAME.findall(expression)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import resource
 import signal
@@ -49,7 +50,12 @@ def wait_until(check: Callable[[], bool], seconds: float = PATIENCE_SECONDS) -> 
 
 
 class Installation:
-    """Web and worker processes; end it with `stop`. `environment` is what they get besides, or instead."""
+    """Web and worker processes; end it with `stop`.
+
+    `environment` is what they get besides, or instead; another `root` has their code.
+    """
+
+    root = ROOT
 
     def __init__(self, redis_url: str, folder: Path, **environment: str) -> None:
         self._environment = {
@@ -75,7 +81,7 @@ class Installation:
         with (self._folder / f"{name}.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", *command],
-                cwd=ROOT,
+                cwd=self.root,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -121,6 +127,17 @@ class Installation:
         except httpx.TransportError:
             return False
 
+    def prepare(self) -> str:
+        """Set up the database or migrate it; return the first key of a new one."""
+        result = self._folder / "prepared.json"
+        done = subprocess.run(
+            [sys.executable, "manage.py", "prepare", "--result", str(result)],
+            cwd=self.root, env={**self._environment, "LOOPGUARD_BOOTSTRAP": "0", "LOOPGUARD_DATA": str(self._folder)},
+            check=False, timeout=180, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return str(json.loads(result.read_text()).get("api_key", ""))
+
     def start_worker(self) -> subprocess.Popen[bytes]:
         quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "INFO"]
         return self._launch(
@@ -128,8 +145,7 @@ class Installation:
         )
 
     def start_beat(self) -> subprocess.Popen[bytes]:
-        options = ["-S", "celery.beat:Scheduler", "--pidfile="]
-        return self._launch("beat", "celery", "-A", "loopguard_site", "beat", *options)
+        return self._launch("beat", "celery", "-A", "loopguard_site", "beat", "--pidfile=", "-l", "INFO")
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         with contextlib.suppress(ProcessLookupError):

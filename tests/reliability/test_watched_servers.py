@@ -1,8 +1,10 @@
 """What System and `prepare` say of servers and processes that are not as they should be."""
 
+import json
 import os
 import re
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -18,7 +20,8 @@ from django.db import connection
 from django.test import Client
 
 from detection.api import prometheus
-from detection.selectors import heartbeats, servers
+from detection.selectors import servers
+from detection.services.maintenance import beat_process
 from detection.services.maintenance.first_start import first_start
 from loopguard_site.layout import ROOT
 from loopguard_site.supervisor.valkey import EmbeddedValkey
@@ -54,26 +57,45 @@ def broker(settings):
     valkey.stop()
 
 
-def test_two_beats_are_named_and_one_that_was_replaced_is_not(operator, tmp_path):
+def senders(broker) -> set[str]:
+    """Return the processes that have sent the tasks which wait in the broker."""
+    prefix = settings.CELERY_BROKER_TRANSPORT_OPTIONS["global_keyprefix"]
+    queue = f"{prefix}{settings.CELERY_TASK_DEFAULT_QUEUE}"
+    tasks = broker.lrange(queue, 0, -1)
+    return {re.sub("^gen|@.*$", "", json.loads(task)["headers"]["origin"]) for task in tasks}
+
+
+@pytest.mark.promise("REL-44")
+def test_of_two_beats_one_sends_the_tasks_and_the_other_takes_over(operator, broker, tmp_path):
     installation = Installation(settings.CELERY_BROKER_URL, tmp_path)
     try:
         first = installation.start_beat()
-        assert wait_until(lambda: len(heartbeats.running_beats()) == 1), installation.logs()
-        assert "processes of beat run" not in system(operator)
+        assert wait_until(lambda: len(beat_process.running()) == 1), installation.logs()
         second = installation.start_beat()
-        assert wait_until(lambda: len(heartbeats.running_beats()) == 2), installation.logs()
-        shown = system(operator)
-        assert "Schedule Several 2 processes of beat run" in shown
-        for process in (first, second):
-            assert re.search(rf"/{process.pid}[,)]", shown)
+        assert wait_until(lambda: len(beat_process.running()) == 2), installation.logs()
+        assert [name.rpartition("/")[2] for name in beat_process.running()] == [
+            str(first.pid),
+            str(second.pid),
+        ]
         assert b"\nloopguard_beat_processes 2.0\n" in prometheus.exposition()
+        broker.flushall()
+        assert wait_until(lambda: senders(broker) != set()), installation.logs()
+        assert senders(broker) == {str(first.pid)}
 
-        # They end, and another one takes over: at no time are there two.
+        # A process that is frozen shows itself no longer, and one that is dead neither.
+        first.send_signal(signal.SIGSTOP)
+        assert wait_until(lambda: str(second.pid) in senders(broker)), installation.logs()
+        first.kill()
+        first.wait(10)
+        broker.flushall()
+        assert wait_until(lambda: senders(broker) != set()), installation.logs()
+        assert senders(broker) == {str(second.pid)}
+
+        # Without any other, the next one sends at once.
         installation.stop()
         third = installation.start_beat()
-        assert wait_until(lambda: str(third.pid) in " ".join(heartbeats.running_beats())), installation.logs()
-        assert [name.endswith(f"/{third.pid}") for name in heartbeats.running_beats()] == [True]
-        assert "processes of beat run" not in system(operator)
+        assert wait_until(lambda: str(third.pid) in senders(broker)), installation.logs()
+        assert [name.rpartition("/")[2] for name in beat_process.running()] == [str(third.pid)]
     finally:
         installation.stop()
 

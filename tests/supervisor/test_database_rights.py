@@ -68,25 +68,44 @@ def test_the_lesser_role_only_adds_to_the_audit(installed):
     assert "only triggers" not in installed.run.log.read_text()
 
 
+UNRELEASED = (
+    "CommandError: The data was made by an unreleased version of LoopGuard: start that version, or this one on "
+    "a new data folder (LOOPGUARD_DATA) or an empty database.\n"
+)
+LATER = "CommandError: The data belongs to a later version of LoopGuard, and nothing was changed: start that version.\n"
+
+
 @pytest.mark.promise("REL-30")
-def test_data_of_an_unreleased_version_is_rejected_in_one_sentence_and_stays_as_it_is(installed):
+@pytest.mark.parametrize(
+    ("change", "undo", "said"),
+    [
+        (
+            "UPDATE django_migrations SET name = '0070_calls_blocked' WHERE (app, name) = ('detection', '0001_tables')",
+            "UPDATE django_migrations SET name = '0001_tables' WHERE name = '0070_calls_blocked'",
+            UNRELEASED,
+        ),
+        (
+            "INSERT INTO django_migrations (app, name, applied) VALUES ('detection', '9999_later', now())",
+            "DELETE FROM django_migrations WHERE name = '9999_later'",
+            LATER,
+        ),
+    ],
+    ids=["unreleased", "later"],
+)
+def test_data_of_another_version_is_rejected_in_one_sentence_and_stays_as_it_is(
+    installed, change, undo, said
+):
     state = "SELECT count(*), max(name), (SELECT count(*) FROM detection_auditentry) FROM django_migrations"
     with psycopg.connect(installed.owner, autocommit=True) as connection:
-        connection.execute(
-            "INSERT INTO django_migrations (app, name, applied) VALUES ('detection', '0070_calls_blocked', now())"
-        )
+        connection.execute(change)
         before = rows(installed.owner, state)
         try:
             refused = installed.run_command("prepare", "--new-secrets")
         finally:
-            connection.execute("DELETE FROM django_migrations WHERE name = '0070_calls_blocked'")
-        assert refused.returncode == 1
-        assert refused.stderr == (
-            "CommandError: The data was made by an unreleased version of LoopGuard: start that version, or this one on "
-            "a new data folder (LOOPGUARD_DATA) or an empty database.\n"
-        )
-        assert before[0][0] - 1 == rows(installed.owner, state)[0][0]
-        assert before[0][2] == rows(installed.owner, state)[0][2]
+            after = rows(installed.owner, state)
+            connection.execute(undo)
+        assert (refused.returncode, refused.stderr) == (1, said)
+        assert before == after
     installed.manage("prepare")
 
 

@@ -20,6 +20,7 @@ from tests.support.plain_http import PLAIN
 AGENTS = 4
 SECONDS = 20
 PAUSE_SECONDS = 0.1
+CALLS_PER_SESSION = 200
 
 
 @dataclass
@@ -50,11 +51,12 @@ class Agent:
                 return
 
     def _send(self, number: int, call_id: str) -> bool:
+        session = f"{self.name}-{number // CALLS_PER_SESSION}"  # below the limit of calls of a session
         call = {"call_id": call_id, "tool": "look", "arguments": {"n": number}}
         path, body = (
-            ("guard", {"session": self.name, "calls": [call]})
+            ("guard", {"session": session, "calls": [call]})
             if number % 2 == 0
-            else ("events", {"events": [call | {"id": call_id, "type": "call", "session": self.name}]})
+            else ("events", {"events": [call | {"id": call_id, "type": "call", "session": session}]})
         )
         try:
             # A connection each, as that of a load balancer: the next one may go to another process.

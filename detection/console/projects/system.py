@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Sequence
 from typing import Any
 
 import django
@@ -127,20 +126,10 @@ def _workers(has_work: bool) -> list[dict[str, Any]]:
     for beat in heartbeats.heartbeats(now):
         name, help_ = _WORK[beat.part]
         may_be_quiet = beat.part == "worker" and not has_work
-        if beat.part == "beat" and len(beats := heartbeats.running_beats()) > 1:
-            parts.append(_several(name, beats))
-            continue
         state = "ok" if may_be_quiet or not beat.is_late else "slow" if beat.at is None else "bad"
         worked = "not active yet" if beat.at is None else "last active"
         parts.append(_part(name, state, worked, help_) | {"at": beat.at})
     return parts
-
-
-def _several(name: str, beats: Sequence[str]) -> dict[str, str]:
-    words = f"{len(beats)} processes of beat run ({', '.join(beats)}). End all but one."
-    return _part(name, "bad", words, "With several, every periodic task runs several times.") | {
-        "word": "Several"
-    }
 
 
 def _audit(weakness: str) -> dict[str, str]:

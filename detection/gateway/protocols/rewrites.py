@@ -13,6 +13,7 @@ import orjson
 
 from detection.gateway.protocols.answers import Message
 
+_NAMES: Final = ("anchor", "occurrence", "before", "calls", "results", "notes", "copies")
 _SPACE: Final = re.compile(r"[ \t\n\r]*")
 _DECODER: Final = json.JSONDecoder()
 _RESULT_IDS: Final = {"tool": "tool_call_id", "tool_result": "tool_use_id"}
@@ -53,13 +54,12 @@ class Rewrite:
 
     def dump(self) -> str:
         """Return it as JSON text."""
-        names = ("anchor", "occurrence", "before", "calls", "results", "notes", "copies")
-        return orjson.dumps({name: getattr(self, name) for name in names}).decode()
+        return orjson.dumps({name: getattr(self, name) for name in _NAMES}).decode()
 
     @classmethod
     def load(cls, text: str) -> Rewrite:
-        """Parse the output of `dump`."""
-        return cls(**orjson.loads(text))
+        """Parse the output of `dump`, of this version or of a later one that has more fields."""
+        return cls(**{name: value for name, value in orjson.loads(text).items() if name in _NAMES})
 
     def merged(self, known: Sequence[Message]) -> list[Message]:
         """Return all calls of the answer in order: those that the client knows and the others."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import socket
 import threading
 import time
 from typing import Literal
 
-from django.db import connection
 from django.utils import timezone
 
 from detection.models import PartHeartbeat
@@ -41,7 +39,7 @@ class Heartbeats:
             if now - self._noted_at.get(part, -STEP_SECONDS) < STEP_SECONDS and not any(did.values()):
                 return
             self._noted_at[part] = now
-        beat = PartHeartbeat(part=part, at=timezone.now(), by=_name_of_process())
+        beat = PartHeartbeat(part=part, at=timezone.now(), by=name_of_process())
         PartHeartbeat.objects.bulk_create(
             [beat], update_conflicts=True, unique_fields=["part"], update_fields=["at", "by"]
         )
@@ -53,20 +51,7 @@ class Heartbeats:
 
 heartbeats = Heartbeats()
 
-_BEAT_ID = secrets.token_hex(16)
-_KEPT = "1 hour"
-_NOTE_BEAT = """
-INSERT INTO detection_beatprocess (id, by, started_at, at) VALUES (%s, %s, now(), now())
-ON CONFLICT (id) DO UPDATE SET at = now()
-"""
 
-
-def note_beat() -> None:
-    """Note that this process of beat runs, by the clock of the database, and forget those that have ended."""
-    with connection.cursor() as cursor:
-        cursor.execute(_NOTE_BEAT, [_BEAT_ID, _name_of_process()])
-        cursor.execute("DELETE FROM detection_beatprocess WHERE at < now() - %s::interval", [_KEPT])
-
-
-def _name_of_process() -> str:
+def name_of_process() -> str:
+    """Return host and number of this process."""
     return f"{socket.gethostname()}/{os.getpid()}"

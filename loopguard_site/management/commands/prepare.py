@@ -6,9 +6,11 @@ import fcntl
 import hashlib
 import json
 import os
+import random
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError, connections
 from django.db.migrations.loader import MigrationLoader
-from psycopg.errors import DiskFull, InsufficientPrivilege
+from psycopg.errors import DeadlockDetected, DiskFull, InsufficientPrivilege, LockNotAvailable
 
 from detection.selectors.audit import audit_weakness
 from detection.selectors.servers import broker_server, database_server
@@ -41,6 +43,10 @@ from loopguard_site.supervisor.data_folder import write_private
 log = structlog.get_logger(__name__)
 OWNER = "owner"
 LOCK_SECONDS = 120.0
+TABLE_LOCK_MILLISECONDS = 500
+"""Requests queue behind a change that waits for its lock; those of the guard have 1.5 seconds."""
+CHANGE_SECONDS = 120.0
+"""The longest statement of a process, an import, has a minute."""
 
 
 class Command(BaseCommand):
@@ -131,8 +137,7 @@ class Command(BaseCommand):
         role = settings.DATABASES[DEFAULT_DB_ALIAS]
         try:
             _reject_unreleased(owner)
-            call_command("migrate", interactive=False, verbosity=0, database=owner)
-            database_rights.forbid_truncate(owner)
+            _between_requests(owner, lambda: _migrate(owner))
             if forget_its_transactions(owner):
                 log.warning("transactions_of_another_server_forgotten")
             if owner == OWNER:
@@ -187,19 +192,50 @@ def _owner() -> str:
     return OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
 
 
+def _migrate(owner: str) -> None:
+    call_command("migrate", interactive=False, verbosity=0, database=owner)
+    database_rights.forbid_truncate(owner)
+
+
+def _between_requests(owner: str, change: Callable[[], None]) -> None:
+    """Change tables while processes use them: a change that gets no lock at once lets those behind it pass, and waits.
+
+    Raises
+    ------
+    OperationalError
+        No lock was to be had in `CHANGE_SECONDS`.
+    """
+    deadline = time.monotonic() + CHANGE_SECONDS
+    with connections[owner].cursor() as cursor:
+        cursor.execute(f"SET lock_timeout = {TABLE_LOCK_MILLISECONDS}")
+        while True:
+            try:
+                change()
+                break
+            except OperationalError as error:
+                is_in_use = isinstance(error.__cause__, LockNotAvailable | DeadlockDetected)
+                if not is_in_use or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.1, 0.5))  # noqa: S311 (spreads attempts, keeps no secret)
+        cursor.execute("SET lock_timeout = DEFAULT")
+
+
 def _reject_unreleased(owner: str) -> None:
     """Reject tables that came about by other steps than those of this version, before anything is changed.
 
     Raises
     ------
     CommandError
-        The database is of an unreleased version.
+        The database is of a later version, or of an unreleased one.
     """
     loader = MigrationLoader(connections[owner])
-    if any(
-        app == "detection" and (app, name) not in loader.disk_migrations
-        for app, name in loader.applied_migrations
-    ):
+    own = {key for key in loader.disk_migrations if key[0] == "detection"}
+    applied = {key for key in loader.applied_migrations if key[0] == "detection"}
+    if applied > own:
+        raise CommandError(
+            "The data belongs to a later version of LoopGuard, and nothing was changed: start that version."
+        )
+    if applied - own:
         raise CommandError(
             "The data was made by an unreleased version of LoopGuard: start that version, or this one on a new data "
             "folder (LOOPGUARD_DATA) or an empty database."

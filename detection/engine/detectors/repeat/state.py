@@ -126,7 +126,7 @@ class Streak(Kept):
     @classmethod
     def of_row(cls, row: list[Any]) -> Streak:
         """Return the streak that was stored as this row."""
-        kept: Any = cls(*row)
+        kept: Any = cls(*row[: len(cls.__slots__)])
         kept.likeness = kept.likeness and Likeness.of_row(kept.likeness)
         kept.direction = kept.direction and Direction.of_row(kept.direction)
         streak: Streak = kept
@@ -154,7 +154,7 @@ class RepeatState(Kept):
     @classmethod
     def of_row(cls, row: list[Any]) -> RepeatState:
         """Return the state that was stored as this row."""
-        streak, totals, pairs = row
+        streak, totals, pairs = row[: len(cls.__slots__)]
         return cls(None if streak is None else Streak.of_row(streak), totals, pairs)
 
 
