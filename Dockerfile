@@ -29,7 +29,7 @@ RUN python manage.py prepare --static
 # A volume that is mounted here begins with this owner.
 RUN install --directory --owner loopguard --mode 0700 /imports
 USER loopguard
-EXPOSE 8300 8301
+EXPOSE 8300 8301 8302
 CMD ["granian", "--interface", "rsgi", "--host", "0.0.0.0", "--port", "8300", "--http", "1", "--no-ws", \
      "--backpressure", "8192", "--http1-header-read-timeout", "10000", "--http1-buffer-size", "65536", \
      "--workers-kill-timeout", "80", "--respawn-failed-workers", \

@@ -7,6 +7,8 @@ itself; under `up`, so do `live`, workers and beat (`web.process_metrics`).
 from __future__ import annotations
 
 import os
+import struct
+import time
 from collections import Counter as Counts
 from collections.abc import Iterator
 from itertools import accumulate
@@ -27,6 +29,8 @@ from detection.stream import publisher as stream
 from detection.web import process_metrics
 
 REGISTRY: Final = CollectorRegistry()
+_READS: Final = 3
+_READ_PAUSE_SECONDS: Final = 0.05
 _BUCKETS: Final = (0.002, 0.005, 0.01, 0.02, 0.04, 0.08, 0.15, 0.3, 0.6, 1.2, 2.5, 5.0, 10.0)
 
 REQUESTS = Counter(
@@ -355,6 +359,11 @@ def exposition() -> bytes:
     MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     shared.register(DatabaseCollector())
     shared.register(DiskCollector())
+    for _ in range(_READS):
+        try:
+            return generate_latest(shared)
+        except struct.error:  # another process is making its file, which is empty for a moment
+            time.sleep(_READ_PAUSE_SECONDS)
     return generate_latest(shared)
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from django.db import DatabaseError
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
-from prometheus_client.multiprocess import mark_process_dead
 
 from detection.models import KeyScope
 from detection.services import keys
@@ -102,11 +102,24 @@ def exposition() -> bytes:
 
 
 def forget_ended_processes(folder: str) -> None:
-    """Remove what processes that have ended say about the present from the folder that all count in."""
-    for pid in {int(file.stem.rpartition("_")[2]) for file in Path(folder).glob("gauge_live*.db")}:
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            mark_process_dead(pid, folder)  # type: ignore[no-untyped-call]
-        except PermissionError:
-            pass  # it runs, as another account
+    """Remove what processes that have ended say about the present from the folder that all count in.
+
+    Also the empty file of one that ended while it made it, which could not be read.
+    """
+    for file in Path(folder).glob("*.db"):
+        is_of_present = file.name.startswith("gauge_live")
+        with suppress(FileNotFoundError):
+            if (is_of_present or not file.stat().st_size) and not _is_running(
+                int(file.stem.rpartition("_")[2])
+            ):
+                file.unlink()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # as another account
+    return True
