@@ -63,6 +63,7 @@ def rejected(answer):
     return int(answer.headers["retry-after"])
 
 
+@pytest.mark.promise("REL-45")
 def test_above_the_limit_reports_are_rejected_until_the_next_minute(reporter, project, clock):
     set_limit(project, 10, "reject")
     assert report(reporter, 6).status_code == 202
@@ -97,6 +98,7 @@ def test_a_flood_of_one_project_does_not_touch_another(reporter, project, other_
     assert ReportedHour.objects.get(project=project).rejected == 3
 
 
+@pytest.mark.promise("REL-45")
 def test_the_guard_is_never_rejected_and_blocks_a_loop_while_the_project_has_a_spike(
     with_scopes, reporter, project
 ):
@@ -148,6 +150,7 @@ def test_what_the_client_sends_before_it_asks_passes(reporter, project):
     rejected(report(reporter))
 
 
+@pytest.mark.promise("REL-45")
 def test_a_sample_keeps_whole_sessions(reporter, project):
     set_limit(project, 5, "sample")
     report(reporter, 5)
@@ -176,6 +179,7 @@ def test_a_single_event_outside_of_the_sample_is_answered_so(reporter, project):
     assert answer.json()["rejected"][0]["code"] == "sampled"
 
 
+@pytest.mark.promise("REL-45")
 def test_by_default_everything_is_stored_and_said(reporter, project, api):
     assert (project.spike_action, project.spike_limit) == ("observe", 0)
     ReportedHour.objects.create(
@@ -257,12 +261,12 @@ def test_rejected_requests_are_on_the_page_in_the_metrics_and_among_the_attempts
     client.force_login(make_member(project, Role.VIEWER))
     for place in ("ingest", "now"):
         page = client.get(f"/p/{project.slug}/{place}").content.decode()
-        assert "More than 5 events a minute are reported" in page
+        assert "The project reports more events than its limit" in page
         assert "rejected, and their senders try again" in page
     assert "1 request<" in client.get(f"/p/{project.slug}/ingest").content.decode()
     other = Client()
     other.force_login(make_member(other_project, Role.VIEWER))
-    assert "events a minute are reported" not in other.get(f"/p/{other_project.slug}/now").content.decode()
+    assert "more events than its limit" not in other.get(f"/p/{other_project.slug}/now").content.decode()
     metrics = api.get(f"{ROOT}/metrics").text
     assert 'loopguard_spike_requests_total{action="reject",project="support"}' in metrics
 

@@ -39,6 +39,7 @@ def send(url, token, session, number):
     ).status_code
 
 
+@pytest.mark.promise("REL-45")
 def test_a_flood_is_held_back_and_neither_guarded_agents_nor_another_project_notice(web, project, token):
     other = Project.objects.create(slug="rivals", name="Rivals", spike_action="reject", spike_limit=LIMIT)
     Project.objects.filter(pk=project.pk).update(spike_action="reject", spike_limit=LIMIT)
