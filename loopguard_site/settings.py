@@ -73,7 +73,7 @@ MIDDLEWARE = [
     "detection.web.request_input.RequestInputMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "loopguard_site.page_middleware.SessionMiddleware",
-    "django.middleware.common.CommonMiddleware",
+    "loopguard_site.probe_middleware.CommonMiddleware",
     "detection.console.answered_forms.AnsweredFormMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "loopguard_site.page_middleware.AuthenticationMiddleware",

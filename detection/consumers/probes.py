@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 from typing import Final, cast
 
 import orjson
@@ -74,23 +73,14 @@ async def _answer(request: HTTPScope) -> tuple[int, bytes, bytes]:
 
 async def _metrics(request: HTTPScope) -> tuple[int, bytes, bytes]:
     """Return the metrics of this process, for this machine and for keys, as `web` does."""
-    headers = {name.lower(): value.decode("latin-1") for name, value in request["headers"]}
-    if not _is_local(request, headers):
+    headers = {name.decode("latin-1").lower(): value.decode("latin-1") for name, value in request["headers"]}
+    address = request["client"][0] if request["client"] else ""
+    if not process_metrics.is_of_this_machine(address, headers):
         find = database_sync_to_async(process_metrics.readers.principal_of)
         try:
-            reader = await find(headers.get(b"authorization", ""))
+            reader = await find(headers.get("authorization", ""))
         except DatabaseError:
             return _NOT_READY
         if reader is None:
             return _NO_KEY
     return 200, _METRICS, process_metrics.exposition()
-
-
-def _is_local(request: HTTPScope, headers: dict[bytes, str]) -> bool:
-    client = request["client"]
-    if client is None or not headers.keys().isdisjoint((b"authorization", b"x-forwarded-for", b"forwarded")):
-        return False
-    try:
-        return ipaddress.ip_address(client[0]).is_loopback
-    except ValueError:
-        return False

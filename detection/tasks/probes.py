@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
@@ -98,7 +97,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _metrics(self) -> _Answer:
         try:
-            is_reader = self._is_local() or self._has_key()
+            given = {name.lower(): value for name, value in self.headers.items()}
+            is_reader = process_metrics.is_of_this_machine(self.client_address[0], given) or (
+                process_metrics.readers.principal_of(given.get("authorization", "")) is not None
+            )
         except DatabaseError:
             return 503, _JSON, b'{"status":"unavailable","database":"unavailable"}'
         finally:
@@ -106,14 +108,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not is_reader:
             return 401, _JSON, b'{"status":"a key with the scope metrics or admin is required"}'
         return 200, CONTENT_TYPE_LATEST, process_metrics.exposition()
-
-    def _is_local(self) -> bool:
-        if any(name in self.headers for name in ("Authorization", "X-Forwarded-For", "Forwarded")):
-            return False
-        return ipaddress.ip_address(self.client_address[0]).is_loopback
-
-    def _has_key(self) -> bool:
-        return process_metrics.readers.principal_of(self.headers.get("Authorization", "")) is not None
 
 
 def serve(address: tuple[str, int]) -> _Server | None:

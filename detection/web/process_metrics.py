@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from django.db import DatabaseError
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
@@ -94,6 +97,25 @@ class Readers:
 
 
 readers = Readers()
+
+
+def is_of_this_machine(address: str, headers: Mapping[str, str]) -> bool:
+    """Return whether a request without a key comes from this machine, and says so: a name may lead a browser here.
+
+    Parameters
+    ----------
+    address
+        Of the client.
+    headers
+        By their names in lower case.
+    """
+    if not headers.keys().isdisjoint(("authorization", "x-forwarded-for", "forwarded")):
+        return False
+    try:
+        host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+        return ip_address(address).is_loopback and (host == "localhost" or ip_address(host).is_loopback)
+    except ValueError:
+        return False
 
 
 def exposition() -> bytes:

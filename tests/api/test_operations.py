@@ -68,6 +68,19 @@ def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_metrics_or_adm
     assert missing <= {"loopguard_storage_free_bytes", "loopguard_storage_full"}  # where the disk is known
 
 
+def test_probes_and_readers_with_a_key_may_name_any_host_and_nobody_else(wsgi_client, with_scopes, db):
+    pod = "http://10.1.2.3:8300"
+    reader = with_scopes("metrics")
+    for path in ("healthz", "readyz", "metrics"):
+        assert wsgi_client.get(f"{pod}/{path}", headers=reader.headers).status_code == 200
+    assert wsgi_client.get(f"{pod}/api/v1/sessions", headers=reader.headers).status_code == 400
+    assert wsgi_client.get(f"{pod}/sign-in").status_code == 400
+    # A browser on this machine may be led here by a name of somebody else.
+    wsgi_client._transport.remote_addr = "127.0.0.1"
+    assert wsgi_client.get("http://rebound.example/metrics").status_code == 400
+    assert wsgi_client.get(f"{ROOT}/metrics").status_code == 200
+
+
 def test_a_key_sees_nothing_of_another_project(api, as_other, wsgi_client):
     api.loop("s-1")
     as_other.loop("s-1")

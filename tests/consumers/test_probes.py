@@ -51,7 +51,8 @@ async def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_metrics_
     other = await sync_to_async(make_key)(project, scopes=["read"])
     elsewhere = {"X-Forwarded-For": "192.0.2.7"}
     async with client() as http:
-        local = await http.get("/metrics")
+        assert (await http.get("/metrics")).status_code == 401  # this machine by another name
+        local = await http.get("/metrics", headers={"Host": "localhost:8301"})
         assert local.status_code == 200
         assert "# TYPE loopguard_live_connections gauge" in local.text
         assert (await http.get("/metrics", headers=elsewhere)).status_code == 401

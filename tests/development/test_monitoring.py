@@ -150,9 +150,17 @@ def test_each_rule_says_how_urgent_it_is_and_what_is_wrong():
 
 
 @with_promtool
-def test_promtool_accepts_rules_and_configuration():
-    scrape = DEPLOY / "prometheus" / "scrape.yml"
-    for command in (["rules", str(RULES)], ["config", "--syntax-only", str(scrape)]):
+def test_promtool_accepts_rules_and_configuration(tmp_path):
+    commands = [["rules", str(RULES)]]
+    for file in sorted((DEPLOY / "prometheus").glob("scrape*.yml")):
+        configuration = yaml.safe_load(file.read_text())
+        for job in configuration["scrape_configs"]:
+            # Debian's Prometheus is built without the discovery of pods.
+            assert job.pop("kubernetes_sd_configs", [{"role": "pod"}])[0]["role"] == "pod"
+        (tmp_path / file.name).write_text(yaml.safe_dump(configuration))
+        commands.append(["config", "--syntax-only", str(tmp_path / file.name)])
+    assert len(commands) == 3
+    for command in commands:
         done = subprocess.run(
             [PROMTOOL, "check", *command], capture_output=True, text=True, timeout=60, check=False
         )

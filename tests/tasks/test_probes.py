@@ -61,6 +61,7 @@ def test_it_is_healthy_while_it_answers_and_ready_while_the_database_does(url):
 
 def test_metrics_are_for_this_machine_and_for_keys_with_the_scope_metrics_or_admin(url):
     assert "process_resident_memory_bytes" in get(f"{url}/metrics").text
+    assert get(f"{url}/metrics", Host="rebound.example").status_code == 401
     assert get(f"{url}/metrics", **ELSEWHERE).status_code == 401
     assert get(f"{url}/metrics", **ELSEWHERE, **with_key("read")).status_code == 401
     assert get(f"{url}/metrics", Authorization="Bearer lg_nonsense").status_code == 401
