@@ -13,7 +13,7 @@ _PROBES: Final = frozenset(("/healthz", "/readyz"))
 class CommonMiddleware(common.CommonMiddleware):
     """Django's, which checks the host, except for probes, and for metrics that are read with a key.
 
-    Without a key metrics are for this machine, whose browsers may be led here by a name of somebody else.
+    Without a key metrics are for this machine, whose browsers may be led here by a foreign name.
     """
 
     def process_request(self, request: HttpRequest) -> HttpResponsePermanentRedirect | None:

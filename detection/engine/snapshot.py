@@ -36,7 +36,7 @@ _RECORD_FIELDS = attrgetter(*(one.name for one in fields(Record)))
 _LOOP_FIELDS = attrgetter(*(one.name for one in fields(LadderProgress)))
 _RECORD_LENGTH, _LOOP_LENGTH = len(fields(Record)), len(fields(LadderProgress))
 _REACTION = [one.name for one in fields(Record)].index("reaction")
-_RUN_LENGTH = 13
+_RUN_LENGTH = 13  # the values that `_pack_run` writes
 
 
 class SnapshotVersionError(ValueError):

@@ -11,6 +11,7 @@ from django.test import Client
 from django.utils import timezone
 
 from detection.console.policies.change_here import parts_of
+from detection.engine.policy import ExplainedSetting
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import AuditEntry, Override, Role, Session, ToolOverride, WhatIf
 from detection.services.audit import SYSTEM
@@ -266,7 +267,7 @@ def test_the_call_of_a_session_shows_what_decided_and_changes_it_there(world):
 
 
 def test_of_the_settings_that_decided_the_limit_that_was_reached_and_the_reaction_stand_out():
-    then = {
+    then: dict[str, ExplainedSetting] = {
         name: {"value": value, "source": "preset:standard"}
         for name, value in {
             "outcome_max_results": 6,

@@ -80,7 +80,7 @@ class Waiting:
 
     @property
     def raise_label(self) -> str:
-        """What the number of a raise means, for people who hear the page."""
+        """The label of the number of a raise, for screen readers."""
         tool = self.approval.tool
         return (
             f"{self.unit.capitalize()} to grant {tool}" if self.is_budget else f"Raise the limit of {tool} by"
