@@ -1,5 +1,12 @@
 """Entry point of ``web``: the front, which serves API, pages and admin."""
 
+import signal
+import threading
+
+if threading.current_thread() is threading.main_thread():
+    # The process inherits a handler that does nothing here. Until Granian sets another one, there is nothing to finish.
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
 from loopguard_site.wsgi import application as wsgi  # isort: skip - sets Django up, which the front needs
 
 import os

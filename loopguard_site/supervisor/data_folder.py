@@ -18,6 +18,8 @@ from . import children
 from .errors import AlreadyRunning, SupervisorError
 
 _LEFTOVER_TIMEOUT_SECONDS = 15.0
+_KILL_TIMEOUT_SECONDS = 10.0
+"""Memory of many processes takes a moment to return, and their ports are in use meanwhile."""
 _MARK = "_LOOPGUARD_SUPERVISED"
 """In the environment of every child: the data folder whose supervisor started it."""
 
@@ -128,7 +130,10 @@ class DataFolder:
 
         They are known by their environment, as process ids may have been used again since. Linux only.
         """
-        for number, seconds in ((signal.SIGTERM, _LEFTOVER_TIMEOUT_SECONDS), (signal.SIGKILL, 1.0)):
+        for number, seconds in (
+            (signal.SIGTERM, _LEFTOVER_TIMEOUT_SECONDS),
+            (signal.SIGKILL, _KILL_TIMEOUT_SECONDS),
+        ):
             left = children.with_environment(_MARK, str(self.path))
             for pid in left:
                 children.send(pid, number)

@@ -68,3 +68,16 @@ def test_what_serves_without_a_main_process_ends_with_the_supervisor(run):
     up.wait(10)
     for pid in serving:
         assert children.wait_until_gone(pid, PATIENCE_SECONDS)
+
+
+def test_a_supervisor_that_dies_while_web_is_replaced_starts_again_on_its_port(run):
+    """What begins to serve when both are gone has not read the signal to end yet, and must not keep the port."""
+    up, ready = run.start()
+    for _ in range(2):
+        children.send(main := web_main(run), signal.SIGKILL)
+        wait_for(lambda main=main: web_main(run) not in (0, main))
+        wait_for(lambda: psutil.Process(web_main(run)).children())  # it imports the code
+        children.send(up.pid, signal.SIGKILL)
+        up.wait(10)
+        up, again = run.start("--port", ready["url"].rpartition(":")[2])
+        assert again["url"] == ready["url"]
