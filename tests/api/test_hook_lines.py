@@ -51,8 +51,22 @@ def shell(tmp_path, key):
 def test_the_line_of_a_host_is_answered(host, shell, live_server):
     done = shell(hook_line(host, live_server.url), json.dumps(BODY))
     assert (done.returncode, done.stderr) == (0, "")
-    assert isinstance(json.loads(done.stdout), dict)
+    if host.by_exit_code:
+        assert done.stdout == ""
+    else:
+        assert isinstance(json.loads(done.stdout), dict)
     assert Event.objects.get().tool == "Bash"
+
+
+@pytest.mark.parametrize(
+    "host", [host for host in HOSTS.values() if host.by_exit_code], ids=lambda host: host.name
+)
+def test_a_host_that_reads_the_exit_code_gets_the_reason_as_its_error(host, shell, live_server):
+    done = [shell(hook_line(host, live_server.url), json.dumps(BODY)) for _ in range(5)]
+    assert [one.returncode for one in done] == [0, 0, 0, 2, 2]
+    assert [one.stderr for one in done[:3]] == ["", "", ""]
+    assert "'Bash' was called with identical arguments 4 times" in done[3].stderr
+    assert {one.stdout for one in done} == {""}
 
 
 @pytest.mark.parametrize("body", [json.dumps(BODY), "no json", "{}"])
@@ -74,8 +88,9 @@ def test_an_unknown_key_ends_well(shell, live_server, tmp_path):
 @pytest.mark.parametrize("host", [host for host in HOSTS.values() if host.hooks], ids=lambda host: host.name)
 def test_the_settings_contain_the_line_for_every_moment(host):
     hooks = hook_settings(host, "http://x")["hooks"]
-    assert tuple(hooks) == host.hooks
-    for name, entry in hooks.items():
+    by_name = {entry["trigger"]: entry for entry in hooks} if isinstance(hooks, list) else hooks
+    assert tuple(by_name) == host.hooks
+    for name, entry in by_name.items():
         line = hook_line(host, "http://x", waits=name == host.hooks[0])
         assert json.dumps(line) in json.dumps(entry)
 

@@ -92,6 +92,8 @@ class HookedAgent:
         self.api, self.host, self.calls = api, host, 0
 
     def send(self, body):
+        if self.host == "windsurf" and "cwd" in body:
+            body["tool_info"] = body["tool_info"] | {"cwd": body.pop("cwd")}
         answer = self.api.post(f"/hooks/{self.host}", body)
         assert answer.status_code == 200, answer.text
         return answer.json()
