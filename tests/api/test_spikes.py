@@ -376,3 +376,15 @@ def test_the_memory_is_bounded(db):
         kept.count(principal_of(number), 1)
         assert len(kept._projects) <= 10
     assert service.MAX_PROJECTS == 10_000
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_counts_of_a_deleted_project_do_not_take_those_of_others_with_them(project, other_project):
+    here, gone = Spikes(), other_project.pk
+    other_project.delete()
+    for pk in (gone, project.pk, gone + 1_000_000):
+        here.count(principal_of(pk), 7)
+    here.flush()
+    here.count(principal_of(project.pk), 2)
+    here.flush()
+    assert [*ReportedHour.objects.values_list("project_id", "events")] == [(project.pk, 9)]

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from detection.console.policies.change_here import parts_of
+from detection.console.policies.decided_settings import reached_limit
 from detection.engine.policy import ExplainedSetting
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import AuditEntry, Override, Role, Session, ToolOverride, WhatIf
@@ -266,7 +266,7 @@ def test_the_call_of_a_session_shows_what_decided_and_changes_it_there(world):
     assert "Verify" in text(saved)
 
 
-def test_of_the_settings_that_decided_the_limit_that_was_reached_and_the_reaction_stand_out():
+def test_of_the_settings_that_decided_the_limit_that_was_reached_stands_out():
     then: dict[str, ExplainedSetting] = {
         name: {"value": value, "source": "preset:standard"}
         for name, value in {
@@ -276,9 +276,21 @@ def test_of_the_settings_that_decided_the_limit_that_was_reached_and_the_reactio
             "outcome_ladder": "graduated",
         }.items()
     }
-    reaction = {"outcome_ladder": "what happened then"}
-    assert parts_of("outcome", 4, then) == {"outcome_max_errors": "reached", **reaction}
-    assert parts_of("outcome", 6, then) == {"outcome_max_results": "reached", **reaction}
+    assert reached_limit("outcome", 4, then) == "outcome_max_errors"
+    assert reached_limit("outcome", 6, then) == "outcome_max_results"
     then["outcome_max_similar"]["value"] = 6
-    assert parts_of("outcome", 6, then) == reaction, "which of the two it was is not known"
-    assert parts_of("outcome", 9, then) == reaction, "the limit was raised for this run"
+    assert reached_limit("outcome", 6, then) == "", "which of the two it was is not known"
+    assert reached_limit("outcome", 9, then) == "", "the limit was raised for this run"
+
+
+def test_who_comes_to_try_a_value_is_led_to_the_replay_and_not_to_saving(world):
+    primary = re.compile(r'class="btn primary" name="action" value="(\w+)"')
+    assert primary.findall(world.client.get(url(world)).content.decode()) == ["save"]
+    page = world.client.get(url(world, tries="1"))
+    assert primary.findall(page.content.decode()) == ["details"]
+    assert "Nothing is saved before you press Save." in page.content.decode()
+    again = send(world, "try", page, value="9")
+    assert primary.findall(again.content.decode()) == ["details"]
+    answer = send(world, "details", page, value="9")
+    assert WhatIf.objects.get().public_id in answer["Location"]
+    assert not Override.objects.filter(values__max_repeats=9).exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from django.contrib import messages
@@ -220,10 +221,12 @@ def create_destination(request: ProjectRequest) -> tuple[AlertDestination, str]:
 
 def _usual_name(kind: str, address: str) -> str:
     """Return what a destination is called that nobody named: the host of a webhook, or the service."""
-    scheme, _, rest = address.partition("://")
-    if kind != DestinationKind.WEBHOOK:
-        return scheme.capitalize()
-    return rest.partition("/")[0].rpartition("@")[2][:80]
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        return ""  # the address is rejected
+    host = parts.netloc.rpartition("@")[2]  # without a password
+    return (host if kind == DestinationKind.WEBHOOK else parts.scheme.capitalize())[:80]
 
 
 def _create_destination(request: ProjectRequest, _: str) -> HttpResponse | None:

@@ -25,7 +25,6 @@ from detection.console.approvals.decisions import (
 from detection.console.formatting import visible
 from detection.console.loops import incident_text
 from detection.console.sessions.differences import Difference, between
-from detection.engine.detectors import detector_for
 from detection.models import Approval, Choice, Role
 from detection.models.approvals import CONTAINMENT
 from detection.selectors import approvals as selector
@@ -79,7 +78,7 @@ class GroupCard:
     @property
     def is_rememberable(self) -> bool:
         """Whether the answer may be remembered."""
-        return not any(kind == CONTAINMENT or detector_for(kind).is_run_limit for kind in self.held.kinds)
+        return not self.is_contained and not any(is_budget(kind) for kind in self.held.kinds)
 
     @property
     def varying(self) -> list[tuple[str, str, tuple[Difference, ...]]]:
@@ -136,7 +135,7 @@ def waiting_of_group(held: HeldGroup, seconds_left: float) -> Waiting:
         unit_of_raise(first),
         max(1, min(first.limit, decisions.MAX_RAISE)),
         held.arguments,
-        first.kind != CONTAINMENT and not detector_for(first.kind).is_run_limit,
+        first.kind != CONTAINMENT and not is_budget(first.kind),
     )
 
 

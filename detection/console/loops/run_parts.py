@@ -13,7 +13,8 @@ from detection.console.approvals import decisions
 from detection.console.loops import incident_text
 from detection.console.loops.incident_text import EvidenceLine
 from detection.console.policies import change_here, exceptions
-from detection.console.policies.change_here import CallNames, DecidedSetting
+from detection.console.policies.change_here import CallNames
+from detection.console.policies.decided_settings import DecidedSetting, decided_settings, reached_limit
 from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.identity import smallest_rotation
@@ -175,9 +176,9 @@ def _decided(incident: Incident, names: Sequence[str]) -> list[DecidedSetting]:
     now = policies.effective(
         incident.project, call.agent, call.backend, call.model, call.tool, incident.session
     )
-    parts = change_here.parts_of(incident.kind, incident.limit, incident.policy)
-    then = {name: incident.policy[name] for name in (*parts, *names) if name in incident.policy}
-    return change_here.decided_settings(slug, then, now, call, _address(incident), parts)
+    reached = reached_limit(incident.kind, incident.limit, incident.policy)
+    then = {name: incident.policy[name] for name in (reached, *names) if name in incident.policy}
+    return decided_settings(slug, then, now, call, _address(incident), reached)
 
 
 def _address(incident: Incident) -> str:

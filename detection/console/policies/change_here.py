@@ -25,10 +25,8 @@ from detection.console.access import ProjectRequest, actor_of, in_project, missi
 from detection.console.policies.policy_pages import EXPIRIES, expiry_of
 from detection.console.policies.replay_words import ReplayWords, words_of_quick
 from detection.console.policies.setting_changes import REACTIONS
-from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS, LADDERS, Field
 from detection.engine.policy import (
-    ExplainedSetting,
     KeptSetting,
     Policy,
     PolicyError,
@@ -121,26 +119,6 @@ class Effect:
     is_changed: bool = True
     replay: ReplayWords | None = None
     replay_problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DecidedSetting:
-    """A setting that decided about a call, with its value of now where that differs.
-
-    Attributes
-    ----------
-    part
-        What it decided, if it was the limit that was reached or the reaction.
-    """
-
-    name: str
-    label: str
-    value: str
-    source: str
-    now: str
-    change_url: str
-    verify_url: str
-    part: str = ""
 
 
 def _value_form(field: Field, text: str) -> forms.Form:
@@ -370,51 +348,6 @@ def verify_url(slug: str, setting: str, call: CallNames, since: datetime | None 
     names = {name: value for name, value in call._asdict().items() if value}
     query = {"setting": setting, **names, **({"since": since.isoformat()} if since else {})}
     return f"{reverse('console:verify_setting', args=[slug])}?{urlencode(query)}"
-
-
-def decided_settings(
-    slug: str,
-    then: Mapping[str, ExplainedSetting],
-    now: Policy,
-    call: CallNames,
-    came_from: str,
-    parts: Mapping[str, str],
-) -> list[DecidedSetting]:
-    """Return the settings that decided about a call, first the limit that was reached and the reaction to it.
-
-    Parameters
-    ----------
-    then
-        The settings as the verdict or the incident keeps them.
-    now
-        The policy of the same call today.
-    came_from
-        The page that shows them.
-    parts
-        See `parts_of`.
-    """
-    return [
-        DecidedSetting(
-            name,
-            FIELDS[name].label,
-            value := formatting.setting_value(then[name].get("value"), name),
-            source := str(then[name].get("source", "")),
-            "" if (today := formatting.setting_value(now.values[name], name)) == value else today,
-            change_url(slug, name, now.sources[name] or source, came_from, call),
-            verify_url(slug, name, call),
-            parts.get(name, ""),
-        )
-        for name in dict.fromkeys((*parts, *then))
-        if name in FIELDS and name in then
-    ]
-
-
-def parts_of(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> dict[str, str]:
-    """Return what settings of a detector decided, by their names: its reaction, and the only one with this limit."""
-    detector = detector_for(kind)
-    limits = (detector.limit_setting, *detector.same_calls_limits, *detector.further_limits)
-    reached = [name for name in limits if then.get(name, {}).get("value") == limit]
-    return {**({reached[0]: "reached"} if len(reached) == 1 else {}), detector.ladder: "what happened then"}
 
 
 @never_cache

@@ -19,7 +19,9 @@ from detection import clock
 from detection.console import formatting, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.loops import incident_text
-from detection.console.policies import change_here, setting_changes
+from detection.console.policies import setting_changes
+from detection.console.policies.change_here import CallNames
+from detection.console.policies.decided_settings import DecidedSetting, decided_settings, reached_limit
 from detection.console.policies.policy_pages import reaction_values
 from detection.console.sessions import differences, session_family, session_navigator, trace
 from detection.console.sessions.session_navigator import MAX_DETAILED_CALLS, Navigator
@@ -343,21 +345,21 @@ def _has_same_result(before: CallRow | None, shown: CallRow) -> bool:
     return len(results) == 2 and results[0] is not None and results[0] == results[1]
 
 
-def _decided(session: Session, shown: CallRow) -> list[change_here.DecidedSetting]:
+def _decided(session: Session, shown: CallRow) -> list[DecidedSetting]:
     """Return the settings that decided about a call, with what applies now."""
     if shown.verdict is None or not shown.verdict.policy:
         return []
     names = shown.agent or session.agent, shown.backend or session.backend, shown.model or session.model
     slug, name = session.project.slug, session.external_id
-    return change_here.decided_settings(
+    return decided_settings(
         slug,
         shown.verdict.policy,
         policies.effective(session.project, *names, shown.tool, session),
-        change_here.CallNames(*names, shown.tool, name),
+        CallNames(*names, shown.tool, name),
         permalinks.call_page_url(slug, name, shown.seq),
-        change_here.parts_of(finding["kind"], finding["limit"], shown.verdict.policy)
+        reached_limit(finding["kind"], finding["limit"], shown.verdict.policy)
         if (finding := shown.verdict.finding)
-        else {},
+        else "",
     )
 
 

@@ -136,7 +136,7 @@ class Spikes:
         Raises
         ------
         DatabaseError
-            They are kept for the next time, except for those of a project that was deleted.
+            They are kept for the next time.
         """
         with self._lock:
             taken = {}
@@ -145,19 +145,23 @@ class Spikes:
                     taken[project_id] = known.minute, known.fresh
                     known.known += known.fresh.minute_events
                     known.fresh = _Counts()
-        left = list(taken.items())
+        left, size = list(taken.items()), _MAX_STATEMENTS
         while left:
-            some = left[:_MAX_STATEMENTS]
+            some = left[:size]
             try:
                 rows = send(*(_statement(project_id, *counts) for project_id, counts in some))
             except IntegrityError:
-                raise  # a project was deleted meanwhile: keeping its counts would let every later write fail
+                # A project was deleted meanwhile. Its counts are dropped: with them, every later write would fail.
+                if size == 1:
+                    del left[0]
+                size = 1
+                continue
             except DatabaseError:
                 self._keep(left)
                 raise
             for (project_id, (minute, _)), ((stored_minute, events),) in zip(some, rows, strict=True):
                 self._learn(project_id, minute, stored_minute, events)
-            del left[:_MAX_STATEMENTS]
+            del left[:size]
         for project_id in taken:
             self._know_usual(project_id)
 
