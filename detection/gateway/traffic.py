@@ -39,7 +39,7 @@ class TrafficCounter:
 
     def counts(self, backend: Backend, model: str = "", answered: str = "") -> TrafficCounts:
         """Return the counts of the current minute, to add to."""
-        key = TrafficKey(backend.public_id, int(time.time()) // 60, model, answered)
+        key = TrafficKey(backend.project_id, backend.public_id, int(time.time()) // 60, model, answered)
         if not self._is_flushing:
             self._is_flushing = True
             self._run_later(self._flush())

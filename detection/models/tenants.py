@@ -2,13 +2,13 @@
 
 In the database every key between such rows begins with `project_id` (`detection.sql.postgresql.schema`). For Django the
 key is `id`, which a sequence makes unique, so here is what makes Django's own statements name the project: joins,
-looking up related rows, saving, deleting and reading a row again. Queries of our own name it with
+looking up related rows, saving, deleting and reading a row again, and subqueries. Queries of our own name it with
 `filter(project_id=…)`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, Generic, TypeVar
 
@@ -21,6 +21,7 @@ from django.db.models.fields.related_descriptors import (
 )
 from django.db.models.fields.related_lookups import RelatedExact, RelatedIn
 from django.db.models.lookups import Exact, In
+from django.db.models.sql.where import AND, WhereNode
 
 _Set = TypeVar("_Set")
 _Get = TypeVar("_Get")
@@ -51,6 +52,15 @@ class TenantModel(models.Model):
 
     def _do_update(self, base_qs: Any, *arguments: Any) -> Any:
         return super()._do_update(_rows_of(self, base_qs), *arguments)
+
+
+def projects_of(rows: models.QuerySet[Any]) -> list[int]:
+    """Return the projects of some rows, so that what follows, such as a lock, can name one after the other.
+
+    The query itself is of all projects, which for tables on several nodes means: of all nodes. So it is nothing for a
+    request that an agent waits for.
+    """
+    return [*rows.order_by("project_id").values_list("project_id", flat=True).distinct()]
 
 
 def _rows_of(instance: TenantModel, rows: Any = None) -> models.QuerySet[Any]:
@@ -108,7 +118,7 @@ class _TenantRelation(models.ForeignKey[_Set, _Get]):
         own = _project(self.model, related_alias)
         # In the subquery of an exclusion, the other table is outside.
         other = ResolvedOuterRef("project_id") if alias is None else _project(self.related_model, alias)
-        return Exact(own, other)
+        return _ProjectExact(own, other)
 
 
 class TenantForeignKey(_TenantRelation[_Set, _Get], Generic[_Set, _Get]):
@@ -138,6 +148,47 @@ def _project(model: Any, alias: str) -> Any:
     return model._meta.get_field("project").get_col(alias)
 
 
+@ProjectKey.register_lookup
+class _ProjectExact(RelatedExact):
+    """The project of a row; in a subquery its value, if a surrounding query names that for the other row.
+
+    A database that keeps projects on different nodes finds the node of each table by a value, or by a join with a table
+    of the same query.
+    """
+
+    def as_sql(self, compiler: Any, connection: Any) -> Any:
+        value = _known(self.rhs, getattr(connection, "compiled_queries", ())[:-1])
+        if value is not None:
+            return compiler.compile(Exact(self.lhs, value))
+        return super().as_sql(compiler, connection)
+
+
+def _known(project: Any, surrounding: Sequence[Any]) -> int | None:
+    """Return the value of a column `project_id` that surrounding queries name, the outermost first."""
+    if not isinstance(project, Col):
+        return None
+    named: dict[str, int] = {}
+    for place, query in enumerate(surrounding):
+        named |= _named(query.where, surrounding[:place])
+    return named.get(project.alias)
+
+
+def _named(where: Any, surrounding: Sequence[Any]) -> dict[str, int]:
+    """Return the projects that conditions name by value, by the alias of the table."""
+    named: dict[str, int] = {}
+    for one in where.children if where.connector == AND and not where.negated else ():
+        value = None
+        if isinstance(one, WhereNode):
+            named |= _named(one, surrounding)
+        elif isinstance(one, _NamesProject) and isinstance(one.lhs, Col):
+            value = one.value(surrounding)
+        elif isinstance(one, Exact) and isinstance(one.lhs, Col) and isinstance(one.lhs.target, ProjectKey):
+            value = one.rhs if isinstance(one.rhs, int) else _known(one.rhs, surrounding)
+        if value is not None:
+            named[one.lhs.alias] = value
+    return named
+
+
 class _NamesProject:
     """A look-up by related rows that names their projects, too."""
 
@@ -150,12 +201,28 @@ class _NamesProject:
         self._projects = {one.project_id for one in given} if of_tenant else set()
         super().__init__(lhs, rhs)  # type: ignore[call-arg]
 
+    @property
+    def _other(self) -> Any:
+        """The project of the other row, if that is one of the statement."""
+        rhs: Any = getattr(self, "rhs", None)
+        is_row = isinstance(rhs, Col) and issubclass(rhs.target.model, TenantModel)
+        return _project(rhs.target.model, rhs.alias) if is_row else None
+
+    def value(self, surrounding: Sequence[Any]) -> int | None:
+        """Return the project, if there is one and it is known."""
+        return next(iter(self._projects)) if len(self._projects) == 1 else _known(self._other, surrounding)
+
     def as_sql(self, compiler: Any, connection: Any) -> Any:
         text, parameters = super().as_sql(compiler, connection)  # type: ignore[misc]
-        if not self._projects or not isinstance(self.lhs, Col):
+        if not isinstance(self.lhs, Col):
             return text, parameters
-        named = In(_project(self.lhs.target.model, self.lhs.alias), [*self._projects])
-        more, values = compiler.compile(named)
+        own, other = _project(self.lhs.target.model, self.lhs.alias), self._other
+        if self._projects:
+            more, values = compiler.compile(In(own, [*self._projects]))
+        elif other is not None:
+            more, values = compiler.compile(_ProjectExact(own, other))
+        else:
+            return text, parameters
         return f"({more} AND {text})", (*values, *parameters)
 
 

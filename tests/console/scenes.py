@@ -237,7 +237,7 @@ def add_gateway(world: World, **text: str) -> None:
                 )
                 for place in range(number):
                     one.count_added(2.0 + (place * ago) % 9 + 30 * (place == 7))
-                counts[TrafficKey(row.public_id, minute - ago, name)] = one
+                counts[TrafficKey(row.project_id, row.public_id, minute - ago, name)] = one
     store_traffic(counts)
 
 

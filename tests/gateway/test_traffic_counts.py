@@ -40,7 +40,7 @@ def minute_of(moment):
 
 
 def key(backend, ago=timedelta(0), model="gpt-5", answered=""):
-    return TrafficKey(backend.public_id, minute_of(timezone.now() - ago), model, answered)
+    return TrafficKey(backend.project_id, backend.public_id, minute_of(timezone.now() - ago), model, answered)
 
 
 def counts(*added, **more):
@@ -126,7 +126,13 @@ def test_the_api_groups_traffic(backend, project):
     foreign = make_backend(make_project())
     at = datetime(2026, 5, 6, 7, 8, tzinfo=UTC)
     for row, number in ((backend, 2), (other, 1), (foreign, 9)):
-        store_traffic({TrafficKey(row.public_id, minute_of(at), "gpt-5"): counts(*[1] * number, timeouts=1)})
+        store_traffic(
+            {
+                TrafficKey(row.project_id, row.public_id, minute_of(at), "gpt-5"): counts(
+                    *[1] * number, timeouts=1
+                )
+            }
+        )
     api = Client(headers={"Authorization": f"Bearer {make_key(project)}"})
     span = "from=2026-05-06T07:00:00Z&to=2026-05-06T08:00:00Z"
 

@@ -141,6 +141,24 @@ def _attempt_into(job: DeliveryJob, outcomes: SimpleQueue[tuple[DeliveryJob, Del
     outcomes.put((job, attempt(job)))
 
 
+_READY = """
+d.is_enabled AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)
+AND EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id AND m.destination_id = d.id
+    AND m.due_at <= %(now)s AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))
+AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id AND m.destination_id = d.id
+    AND m.state = 'sending' AND m.claimed_until > %(now)s)
+"""
+_FIND_READY = (
+    f"SELECT d.project_id, d.id FROM detection_alertdestination d WHERE {_READY}"  # noqa: S608 - constants
+    " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s"
+)
+# Senders lock the destination's row, so that no two of them send to it at the same time.
+_LOCK_READY = (
+    f"SELECT d.id FROM detection_alertdestination d WHERE {_READY}"  # noqa: S608 - constants
+    " AND d.project_id = %(project)s AND d.id = %(id)s FOR NO KEY UPDATE SKIP LOCKED"
+)
+
+
 def claim_due(limit: int) -> list[DeliveryJob]:
     """Claim the oldest due notification of each destination that is ready.
 
@@ -149,22 +167,13 @@ def claim_due(limit: int) -> list[DeliveryJob]:
     if limit <= 0:
         return []
     with transaction.atomic(), connection.cursor() as cursor:
-        # Senders lock the destination's row, so that no two of them send to it at the same time.
-        cursor.execute(
-            "SELECT d.project_id, d.id FROM detection_alertdestination d WHERE d.is_enabled"
-            " AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)"
-            " AND EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id"
-            " AND m.destination_id = d.id AND m.due_at <= %(now)s"
-            "   AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))"
-            " AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id"
-            " AND m.destination_id = d.id AND m.state = 'sending'"
-            "   AND m.claimed_until > %(now)s)"
-            " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED",
-            {"now": timezone.now(), "limit": limit},
-        )
+        now = timezone.now()
+        cursor.execute(_FIND_READY, {"now": now, "limit": limit})
         jobs = []
         for project_id, destination_id in cursor.fetchall():
-            notification = _oldest_due(project_id, destination_id)
+            cursor.execute(_LOCK_READY, {"now": now, "project": project_id, "id": destination_id})
+            is_locked = cursor.fetchone() is not None
+            notification = _oldest_due(project_id, destination_id) if is_locked else None
             if notification is not None:
                 try:
                     with transaction.atomic():

@@ -22,6 +22,7 @@ from detection.models import (
 )
 from detection.models.alert_facts import AlertFacts
 from detection.models.incidents import IncidentStatus
+from detection.models.tenants import projects_of
 from detection.services.alerting import event_facts, outbox, postponing, routing
 from detection.services.alerting.routing import EnabledRoute
 
@@ -48,15 +49,11 @@ def remind() -> int:
     int
         Number of incidents. Costs a few queries per route with a repeat interval, and one without such routes.
     """
-    projects = set(
-        AlertRoute.objects.filter(is_enabled=True, repeat_interval_hours__gt=0).values_list(
-            "project_id", flat=True
-        )
-    )
+    projects = projects_of(AlertRoute.objects.filter(is_enabled=True, repeat_interval_hours__gt=0))
     if not projects or not routing.acquire_routing_lock():
         return 0
     now, events = timezone.now(), dict[int, AlertEvent]()
-    for project_id in sorted(projects):
+    for project_id in projects:
         silences = routing.active_silences(project_id, now)
         for enabled in routing.enabled_routes(project_id):
             if enabled.route.repeat_interval_hours:
@@ -118,15 +115,15 @@ def catch_up() -> int:
         Number of events. Costs one query on a small index while no silence has just ended.
     """
     now = timezone.now()
-    ended = AlertSilence.objects.select_for_update(skip_locked=True, of=("self",)).filter(
-        ends_at__lte=now, caught_up_at=None
-    )
+    ended = AlertSilence.objects.filter(ends_at__lte=now, caught_up_at=None)
     late: list[AlertEvent] = []
-    for silence in ended.select_related("loop").order_by("ends_at")[:MAX_AT_ONCE]:
-        late += _late_events(silence)
-        postponing.note_end(silence)
-        silence.caught_up_at = now
-        silence.save(update_fields=["caught_up_at"])
+    for project_id in projects_of(ended):
+        rows = ended.filter(project_id=project_id).select_for_update(skip_locked=True, of=("self",))
+        for silence in rows.select_related("loop").order_by("ends_at")[:MAX_AT_ONCE]:
+            late += _late_events(silence)
+            postponing.note_end(silence)
+            silence.caught_up_at = now
+            silence.save(update_fields=["caught_up_at"])
     AlertEvent.objects.bulk_create(late)
     return len(late)
 

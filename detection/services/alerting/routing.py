@@ -6,6 +6,7 @@ Each event is routed once: into exactly one notification per destination, or int
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, time, timedelta
@@ -64,11 +65,14 @@ def route_pending() -> int:
     with transaction.atomic():
         if not acquire_routing_lock():
             return 0
-        waiting = list(
-            AlertEvent.objects.select_for_update(of=("self",))
-            .filter(state=OutboxState.PENDING)
-            .order_by("id")[:BATCH_EVENTS]
-        )
+        pending = AlertEvent.objects.filter(state=OutboxState.PENDING)
+        oldest: dict[int, list[int]] = defaultdict(list)
+        for project_id, pk in pending.order_by("id").values_list("project_id", "pk")[:BATCH_EVENTS]:
+            oldest[project_id].append(pk)
+        waiting: list[AlertEvent] = []
+        for project_id, ids in oldest.items():
+            rows = pending.filter(project_id=project_id, pk__in=ids).order_by("id")
+            waiting += rows.select_for_update(of=("self",))
         routes: dict[int, list[EnabledRoute]] = {}
         tags: dict[int, ProjectTags] = {}
         for event in waiting:

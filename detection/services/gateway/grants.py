@@ -27,6 +27,7 @@ MAX_CACHED: Final = 2_000
 class Backend:
     """A backend as the gateway uses it; see `detection.models.GatewayBackend`."""
 
+    project_id: int
     public_id: str
     name: str
     kind: str
@@ -100,6 +101,7 @@ def looks_like_token(token: str) -> bool:
 
 def _backend(row: GatewayBackend) -> Backend:
     return Backend(
+        row.project_id,
         row.public_id,
         row.name,
         row.kind,

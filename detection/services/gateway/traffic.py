@@ -87,12 +87,15 @@ class TrafficKey:
 
     Attributes
     ----------
+    project_id
+        That of the backend.
     minute
         Number of the minute since 1970.
     model, answered
         The model as the agent asked for it, and as the model server names it; empty where unknown.
     """
 
+    project_id: int
     backend: str
     minute: int
     model: str = ""
@@ -124,17 +127,18 @@ _Place = tuple[int, int, int, datetime, str]
 def store_traffic(counts: Mapping[TrafficKey, TrafficCounts]) -> None:
     """Add counts to the rows of their minutes and hours; counts of deleted backends are dropped.
 
-    Four queries, and one for each further project.
+    Four queries for each project.
     """
-    names = {key.backend for key in counts}
-    rows = GatewayBackend.objects.filter(public_id__in=names).only("pk", "public_id", "project_id", "name")
+    for project_id in sorted({key.project_id for key in counts}):
+        _store(project_id, {key: one for key, one in counts.items() if key.project_id == project_id})
+
+
+def _store(project_id: int, counts: Mapping[TrafficKey, TrafficCounts]) -> None:
+    rows = GatewayBackend.objects.filter(project_id=project_id, public_id__in={one.backend for one in counts})
     # No row of a backend may appear while it is being deleted.
-    backends = {
-        row.public_id: row for row in rows.order_by("pk").select_for_update(no_key=True, of=("self",))
-    }
-    prices = {
-        project_id: load_prices(project_id) for project_id in {row.project_id for row in backends.values()}
-    }
+    locked = rows.order_by("pk").select_for_update(no_key=True, of=("self",))
+    backends = {row.public_id: row for row in locked.only("pk", "public_id", "project_id", "name")}
+    prices = load_prices(project_id)
     models = _known_models([*backends.values()], [key.minute for key in counts])
     totals: dict[_Place, TrafficCounts] = defaultdict(TrafficCounts)
     for key, one in counts.items():
@@ -142,9 +146,7 @@ def store_traffic(counts: Mapping[TrafficKey, TrafficCounts]) -> None:
         if backend is None:
             continue
         tokens = (one.input_tokens, one.cached_tokens, one.cache_write_tokens, one.output_tokens)
-        price = prices[backend.project_id].find(
-            backend.name, [name for name in (key.model, key.answered) if name]
-        )
+        price = prices.find(backend.name, [name for name in (key.model, key.answered) if name])
         one.cost_usd = price.cost(*tokens) if price else 0.0
         one.unpriced_tokens = 0 if price else one.input_tokens + one.output_tokens
         minute = EPOCH + timedelta(minutes=key.minute)

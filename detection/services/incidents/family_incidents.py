@@ -9,8 +9,10 @@ from __future__ import annotations
 from datetime import datetime
 
 from django.db import transaction
+from django.db.models import QuerySet
 
 from detection.models import Incident, IncidentActivity
+from detection.models.tenants import projects_of
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.tracking import lifecycle
@@ -22,10 +24,13 @@ _BATCH = 1000
 
 def end_quiet(before: datetime, at: datetime) -> int:
     """End the incidents of families that were not found since `before`; return how many."""
+    quiet = Incident.objects.filter(is_of_family=True, ended_at=None, last_seen_at__lt=before)
+    return sum(_end(quiet.filter(project_id=one), at) for one in projects_of(quiet))
+
+
+def _end(quiet: QuerySet[Incident], at: datetime) -> int:
     with transaction.atomic():
-        rows = Incident.objects.select_for_update(skip_locked=True, of=("self",)).filter(
-            is_of_family=True, ended_at=None, last_seen_at__lt=before
-        )
+        rows = quiet.select_for_update(skip_locked=True, of=("self",))
         ended = [*rows.order_by("pk")[:_BATCH]]
         activity = []
         for incident in ended:

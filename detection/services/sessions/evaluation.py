@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import structlog
 from django.db import DatabaseError, OperationalError, connection
+from django.utils import timezone
 
 from detection import jobs
 from detection.models import SessionKey
@@ -130,15 +131,16 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
     with try_lock(lock) as is_locked:
         if not is_locked:
             return 0
+        now = timezone.now()
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT project_id, id FROM (SELECT project_id, id, pending_since, row_number() OVER"
                 " (PARTITION BY project_id ORDER BY pending_since) AS turn"
                 " FROM detection_session WHERE evaluated_seq < last_seq"
-                # A time in the future was noted before the clock went back.
-                " AND (pending_since < now() - make_interval(secs => %s) OR pending_since > now())) AS waiting"
+                # A time far in the future was noted before the clock went back, or by a clock that is wrong.
+                " AND (pending_since < %s OR pending_since > %s)) AS waiting"
                 " ORDER BY turn, pending_since LIMIT %s",
-                [SWEEP_AFTER.total_seconds(), SWEEP_SESSIONS],
+                [now - SWEEP_AFTER, now + SWEEP_AFTER, SWEEP_SESSIONS],
             )
             waiting = [SessionKey(*row) for row in cursor.fetchall()]
         for key in waiting:

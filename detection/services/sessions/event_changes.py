@@ -203,7 +203,7 @@ class EventChanges:
             "INSERT INTO detection_quarantinedevent AS q (project_id, session_id, seq, type, tool, error, traceback)"
             " SELECT %s, %s, * FROM unnest(%s::int[], %s::text[], %s::text[], %s::text[], %s::text[])"
             " ON CONFLICT (project_id, session_id, seq) DO UPDATE"
-            " SET error = excluded.error, traceback = excluded.traceback, at = now()",
+            " SET error = excluded.error, traceback = excluded.traceback, at = excluded.at",
             [
                 *self._key,
                 [event.seq for event in events],

@@ -12,9 +12,11 @@ from typing import Any, NamedTuple
 
 import orjson
 from django.db import connection, models
+from django.utils import timezone
 
 from detection.models import Project, Session, SessionKey
 from detection.services.keys import Principal
+from detection.services.sessions.recent_ids import recent_ids
 from detection.sql.pipeline import Rows, Statement, Writes, send
 
 
@@ -59,9 +61,7 @@ _CREATE = (
     " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
     " meter_kind, meter_count, meter_limit, strip, policy_values, stopped_by, stop_reason)"
     " SELECT %s, name, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', ''"
-    " FROM unnest(%s::text[]) AS name WHERE NOT EXISTS"
-    " (SELECT FROM detection_session s WHERE s.project_id = %s AND s.external_id = name)"
-    " ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING"
+    " FROM unnest(%s::text[]) AS name ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING"
 )
 
 
@@ -126,8 +126,8 @@ def by_known_rows(known: KnownRows) -> Statement:
 
 
 def create(principal: Principal, names: list[str]) -> Statement:
-    """Return the statement that creates those sessions of these names that do not exist."""
-    return Statement(_CREATE, (principal.project_id, principal.is_demo, names, principal.project_id))
+    """Return the statement that creates those sessions of these names that do not exist, though each takes a number."""
+    return Statement(_CREATE, (principal.project_id, principal.is_demo, names))
 
 
 def sessions_of(rows: Rows) -> list[Session]:
@@ -150,18 +150,25 @@ def project_version(rows: Rows) -> str:
 def lock_or_create(principal: Principal, names: Iterable[str]) -> dict[str, Session]:
     """Lock the sessions of these names, or create them, in one order, so that batches cannot deadlock.
 
-    Several sessions are created before any is locked: a transaction that waits for the creation of a session holds no
-    other one, which would allow a deadlock.
+    Several sessions are created before any is locked, as far as this process does not know them: a transaction that
+    waits for the creation of a session holds no other one, which would allow a deadlock.
     """
-    ordered = sorted(set(names))
+    project_id, ordered = principal.project_id, sorted(set(names))
     lock = Statement(
         f"{_SELECT} s.project_id = %s AND s.external_id = ANY(%s) ORDER BY s.external_id {_LOCK}",
-        (principal.project_id, ordered),
+        (project_id, ordered),
     )
-    found = sessions_of(send(lock)[0]) if len(ordered) == 1 else []
-    while len(found) < len(ordered):  # a session can be removed between both statements
-        found = sessions_of(send(create(principal, ordered), lock)[1])
-    return {session.external_id: session for session in found}
+    unknown = [name for name in ordered if recent_ids.get(project_id, name) is None]
+    missing = unknown if len(ordered) > 1 else []
+    while True:  # a session can be removed between both statements
+        *_, rows = send(create(principal, missing), lock) if missing else send(lock)
+        found = {session.external_id: session for session in sessions_of(rows)}
+        if len(found) == len(ordered):
+            break
+        missing = [name for name in ordered if name not in found]
+    for name in unknown:
+        recent_ids.put(project_id, name, found[name].pk)
+    return found
 
 
 COUNTED = (
@@ -178,7 +185,7 @@ OTHERS = (
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
-_RETURNED = "RETURNING pg_current_xact_id()::xid::text"
+_RETURNED = "RETURNING s.xmin::text"
 _SET_COUNTED = f"SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN}"
 _SAVE_COUNTED = f"UPDATE detection_session s {_SET_COUNTED} WHERE {_KEY} {_RETURNED}"
 _SAVE_KNOWN = (
@@ -216,8 +223,7 @@ def _parameter(value: Any) -> Any:
 def add_save(writes: Writes, session: Session, before: SavedValues, values: SavedValues) -> None:
     """Add the write of a locked session's row, from `saved_values`; moves the change cursor of the live pages.
 
-    It must be the last write: it returns the id of the transaction, which is the version of the rows that this one
-    writes.
+    It must be the last write: it returns the version of the row, which is that of all rows that the transaction writes.
     """
     if values.others == before.others:
         writes.add(_SAVE_COUNTED, [*values.counted, *session.key])
@@ -255,12 +261,13 @@ def save_received(project_id: int, sessions: Iterable[Session]) -> None:
             " model = v.model,"
             " parent_external_id = v.parent, integration = v.integration, api_key = v.api_key, last_event_at = now(),"
             " changed_xid = pg_current_xact_id()::text::bigint,"
-            " pending_since = CASE WHEN s.evaluated_seq < v.last_seq THEN coalesce(s.pending_since, now())"
-            " ELSE s.pending_since END"
+            " pending_since = CASE WHEN s.evaluated_seq < v.last_seq"
+            " THEN coalesce(s.pending_since, %s::timestamptz) ELSE s.pending_since END"
             " FROM unnest(%s::bigint[], %s::int[], %s::text[], %s::text[], %s::text[], %s::text[], %s::text[],"
             " %s::text[]) AS v (id, last_seq, agent, backend, model, parent, integration, api_key)"
             " WHERE s.project_id = %s AND s.id = v.id",
             [
+                timezone.now(),
                 [row.pk for row in rows],
                 [row.last_seq for row in rows],
                 [row.agent for row in rows],

@@ -36,7 +36,7 @@ _QUARANTINED = "SELECT seq FROM detection_quarantinedevent WHERE project_id = %s
 _CREATE = (
     "INSERT INTO detection_trackerstate (project_id, session_id, version, snapshot) VALUES (%s, %s, %s, %s)"
     " ON CONFLICT (project_id, session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot,"
-    " updated_at = now()"
+    " updated_at = excluded.updated_at"
 )
 _WRITE = (
     "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now()"

@@ -15,6 +15,7 @@ import psycopg
 import psycopg_pool
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.features import DatabaseFeatures
+from django.db.backends.postgresql.operations import DatabaseOperations
 from psycopg import abc, errors, pq
 from psycopg.adapt import Transformer
 from psycopg.types.array import ListDumper
@@ -172,17 +173,30 @@ class TenantFeatures(DatabaseFeatures):
         return not hasattr(model, "project_id") and super().allows_group_by_selected_pks_on_model(model)
 
 
+class TenantOperations(DatabaseOperations):
+    """Those of PostgreSQL with compilers of our own."""
+
+    compiler_module = "detection.sql.postgresql.compiler"
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's wrapper, with such connections and a bounded wait for one of the pool.
 
     Attributes
     ----------
+    compiled_queries : list of Query
+        The queries whose text is being made, the outermost first.
     deferred : DeferredLock or None
         What comes before the next statement; see `detection.sql.pipeline.deferred_transaction`.
     """
 
     features_class = TenantFeatures
+    ops_class = TenantOperations
     deferred: Any = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.compiled_queries: list[Any] = []
 
     def schema_editor(self, *arguments: Any, **options: Any) -> Any:
         """Return an editor that lets the keys of tenants' tables begin with the project."""
