@@ -92,6 +92,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="check",
         help="fail tests that send statements without a project that are not listed; or write the list anew",
     )
+    parser.addoption(
+        "--distributed",
+        action="store_true",
+        help="distribute the tables of the test database, which exists on the nodes of Citus; with --reuse-db",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -277,6 +282,7 @@ if _needs_django():
     django.setup()
     gc.disable()
 
+    from django.core.management import call_command
     from django.test import TransactionTestCase
 
     from tests.support.emptying import empty_tables
@@ -287,10 +293,13 @@ if _needs_django():
 
 
 @pytest.fixture(scope="session")
-def django_db_setup(django_db_setup):
+def django_db_setup(request, django_db_setup, django_db_blocker):
     """The test database, which nothing uses any more when it is dropped."""
     from tests.support import emptying, pooling
 
+    if request.config.getoption("--distributed"):
+        with django_db_blocker.unblock():
+            call_command("distribute", "--yes")
     yield
     pooling.close()
     emptying.end_connections()

@@ -16,7 +16,7 @@ import psycopg_pool
 from django.db.backends.postgresql import base
 from django.db.backends.postgresql.features import DatabaseFeatures
 from django.db.backends.postgresql.operations import DatabaseOperations
-from psycopg import abc, errors, pq
+from psycopg import abc, errors, generators, pq
 from psycopg.adapt import Transformer
 from psycopg.types.array import ListDumper
 
@@ -63,6 +63,13 @@ class TextListDumper(ListDumper):
         return f'{{"{text}"}}'.encode()
 
 
+_FIRST: Final = (
+    b"SELECT current_setting('loopguard.closed', true), current_setting('citus.version', true) IS NOT NULL"
+)
+CLOSED: Final = "loopguard.closed"
+"""A setting of the database: while it is `on`, LoopGuard does not use the database, as if it were away."""
+
+
 class DeadlineConnection(psycopg.Connection[Any]):
     """A connection that is closed when the deadline of its thread passes while it waits for the server.
 
@@ -90,7 +97,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
         """Connect; of several hosts, the one that was connected to last is tried first."""
         hosts = str(kwargs.get("host") or "").split(",")
         if len(hosts) == 1 or kwargs.get("hostaddr") or kwargs.get("load_balance_hosts"):
-            return super().connect(conninfo, **kwargs)
+            return super().connect(conninfo, **kwargs)._begun()
         ports = str(kwargs.get("port") or "").split(",")
         places = [*zip(hosts, ports * len(hosts) if len(ports) == 1 else ports, strict=True)]
         listed = str(places)
@@ -104,8 +111,32 @@ class DeadlineConnection(psycopg.Connection[Any]):
                 failure = error
                 continue
             _latest_places[listed] = place
-            return connection
+            return connection._begun()
         raise failure
+
+    def _begun(self) -> Self:
+        """Ask what the connection is of.
+
+        Raises
+        ------
+        psycopg.OperationalError
+            If the database is closed.
+        """
+        is_closed, has_nodes = self._ask(_FIRST)
+        if is_closed == b"on":
+            self.pgconn.finish()
+            raise psycopg.OperationalError("the database is closed until `distribute` has run to its end")
+        if has_nodes == b"t":
+            # Which node a statement is for depends on its parameters.
+            self._ask(b"SELECT set_config('plan_cache_mode', 'auto', false)")
+        return self
+
+    def _ask(self, text: bytes) -> tuple[bytes | None, ...]:
+        self.pgconn.send_query(text)
+        (answer,) = self.wait(generators.execute(self.pgconn))
+        if answer.status != pq.ExecStatus.TUPLES_OK:
+            raise errors.error_from_result(answer)
+        return tuple(answer.get_value(0, column) for column in range(answer.nfields))
 
     def close_if_of_no_use(self, error: psycopg.Error) -> None:
         """Close the connection after an error which means that it is of no use, and the idle ones of its pool.
