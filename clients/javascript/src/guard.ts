@@ -6,7 +6,7 @@ import { findCredentials } from "./credentials.js";
 import { now } from "./fallback.js";
 import type { ModelResponse, ResponseCalls } from "./responses.js";
 import { type CheckOptions, type Event, Session, type SessionOptions } from "./session.js";
-import { CircuitBreaker, type Status } from "./status.js";
+import { CircuitBreaker, Pause, type Status } from "./status.js";
 import { NoAnswer, type Response, Transport, throwForStatus } from "./transport.js";
 import * as wire from "./wire.js";
 
@@ -66,6 +66,7 @@ export class Guard {
   holdSeconds: number;
   maxDelaySeconds: number;
   readonly breaker: CircuitBreaker;
+  private readonly pauseOfReports = new Pause();
   private readonly tags: readonly string[];
   private readonly failClosed: readonly RegExp[];
   private readonly options: GuardOptions;
@@ -232,6 +233,18 @@ export class Guard {
     return reason;
   }
 
+  /** Count a report that failed; too many of them do not keep the client from asking for verdicts. */
+  private noteFailedReport(error: unknown): void {
+    if (!(error instanceof NoAnswer && error.isTooMany)) {
+      this.noteFailure(error);
+      return;
+    }
+    this.breaker.abandoned();
+    if (this.pauseOfReports.begin(error.retryAfterSeconds)) {
+      this.log(`LoopGuard gives verdicts, and takes reports later: ${error.message}`);
+    }
+  }
+
   /** Count calls without a verdict of the server. */
   noteUnguarded(number: number): void {
     this.unguarded += number;
@@ -284,7 +297,8 @@ export class Guard {
   wake(): void {
     if (this.isClosed || this.timer) return;
     if (this.degraded) this.bound();
-    const seconds = Math.max(FLUSH_SECONDS, this.breaker.secondsUntilNextTry());
+    const waits = [this.breaker.secondsUntilNextTry(), this.pauseOfReports.seconds];
+    const seconds = Math.max(FLUSH_SECONDS, ...waits);
     this.timer = setTimeout(() => void this.sendWaiting(), seconds * 1000);
     this.timer.unref();
   }
@@ -302,7 +316,7 @@ export class Guard {
         }
       }
     } catch (error) {
-      this.noteFailure(error);
+      this.noteFailedReport(error);
     } finally {
       this.isSending = false;
       if (this.waitingEvents() > 0) this.wake();
@@ -359,7 +373,7 @@ export class Guard {
         }
       }
     } catch (error) {
-      this.noteFailure(error);
+      this.noteFailedReport(error);
       return false;
     }
     return true;

@@ -21,6 +21,26 @@ export interface Status {
 }
 
 /**
+ * How long the reports of calls and results wait, because the server takes no more for now (429). It still gives
+ * verdicts, so that this does not concern the breaker.
+ */
+export class Pause {
+  private until = -LONGEST_PAUSE_SECONDS;
+
+  /** How long reports are pointless; 0 if they may be sent. */
+  get seconds(): number {
+    return Math.max(this.until - now(), 0);
+  }
+
+  /** Wait for as long as the server demands, within the pauses of the breaker; return whether that is news. */
+  begin(seconds: number): boolean {
+    const isNew = now() - this.until > LONGEST_PAUSE_SECONDS;
+    this.until = now() + Math.min(Math.max(seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS);
+    return isNew;
+  }
+}
+
+/**
  * Stops requests to a server that does not answer, so that calls are not delayed each time. After three failures in a
  * row it opens for a second, then for twice as long each time, up to thirty seconds. When that time is over, one
  * request tries the server; its success closes the breaker.

@@ -32,6 +32,8 @@ export class NoAnswer extends Error {
   isPermanent = false;
   /** The server works, and will never accept this request. */
   isRejected = false;
+  /** The server takes no more such requests for now. */
+  isTooMany = false;
 }
 
 /** Throw `NoAnswer` unless a request succeeded. */
@@ -42,6 +44,7 @@ export function throwForStatus(url: string, response: Response): void {
   const text = `${url} answered ${status} ${String(document["code"] ?? "")}: ${detail}`;
   const error = new NoAnswer(text.replace(/[: ]+$/, ""));
   error.isPermanent = (status >= 300 && status < 400) || [401, 403, 404, 405].includes(status);
+  error.isTooMany = status === 429;
   error.isRejected = [400, 409, 413, 415, 422].includes(status);
   error.retryAfterSeconds = error.isRejected || error.isPermanent ? 0 : response.retryAfterSeconds;
   throw error;

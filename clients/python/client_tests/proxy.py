@@ -32,6 +32,8 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(503, b"{}", {"Retry-After": "1"})
         elif mode == "no-events" and self.path.endswith("/events"):
             self.answer(403, b'{"code": "forbidden", "detail": "The key lacks a scope."}', {})
+        elif mode == "late-events" and self.path.endswith("/events"):
+            self.answer(429, b'{"code": "spike", "detail": "Too many events."}', {"Retry-After": "1"})
         elif mode == "no-read" and self.command == "GET":
             self.answer(403, b'{"code": "missing_scope", "detail": "The key needs the `read` scope."}', {})
         elif mode != "refuse":
@@ -83,7 +85,8 @@ class Proxy:
     mode : str
         ``pass``; ``refuse``: close the connection; ``silent``: never answer; ``trickle``: answer with a head that
         never ends; ``lose``: pass the request on and lose its answer; ``fail``: 500 with HTML; ``busy``: 503 with
-        Retry-After; ``no-events``: 403 for /events; ``no-read``: 403 for everything that is only read.
+        Retry-After; ``no-events`` and ``late-events``: 403 and 429 for /events; ``no-read``: 403 for everything
+        that is only read.
     seen : list
         Method and path of every request.
     """

@@ -22,7 +22,7 @@ from loopguard_client import wire
 from loopguard_client.calls import CallBlocked, HardStop, RunStopped
 from loopguard_client.credentials import Credentials
 from loopguard_client.session import Request, Session, current_session
-from loopguard_client.status import CircuitBreaker, Status, logger
+from loopguard_client.status import CircuitBreaker, Pause, Status, logger
 from loopguard_client.transport import NoAnswer, Rejected, Response, Transport
 
 P = ParamSpec("P")
@@ -117,6 +117,7 @@ class Guard:
         """Start anew in a child process, which has no threads and no connections of its parent."""
         self._lock = threading.Lock()
         self.breaker = CircuitBreaker(self._status_changed)
+        self._pause_of_reports = Pause()
         self._transport.reset()
         self._live.clear()
         for session in self._sessions.values():
@@ -389,7 +390,7 @@ class Guard:
         elif response.status in (400, 409, 413, 415, 422):
             error = Rejected(text)
         else:
-            error = NoAnswer(text)
+            error = _TooMany(text) if response.status == 429 else NoAnswer(text)
             error.retry_after_seconds = response.retry_after_seconds
         raise error
 
@@ -405,6 +406,14 @@ class Guard:
             retry_after_seconds=error.retry_after_seconds,
             is_permanent=isinstance(error, _Misconfigured),
         )
+
+    def _note_failed_report(self, error: NoAnswer) -> None:
+        """Count a report that failed; too many of them do not keep the client from asking for verdicts."""
+        if not isinstance(error, _TooMany):
+            self.note_failure(error)
+            return
+        self.breaker.abandoned()
+        self._pause_of_reports.begin(str(error), error.retry_after_seconds)
 
     def note_unguarded(self, number: int) -> None:
         """Count calls without a verdict of the server."""
@@ -467,12 +476,12 @@ class Guard:
         self._bound()
         for session in self._with_events():
             while events := session.waiting(BATCH_EVENTS):
-                if not self.breaker.permits():
+                if self._pause_of_reports.seconds or not self.breaker.permits():
                     return True
                 try:
                     self._send(session, events, SEND_SECONDS)
                 except NoAnswer as error:
-                    self.note_failure(error)
+                    self._note_failed_report(error)
                     return True
                 self.breaker.succeeded()
         return False
@@ -538,7 +547,7 @@ class Guard:
                 try:
                     self._send(session, events, left, here=True)
                 except NoAnswer as error:
-                    self.note_failure(error)
+                    self._note_failed_report(error)
                     return False
         return True
 
@@ -547,6 +556,10 @@ class Guard:
         self._is_closed = True
         self._wake.set()
         return self.flush(seconds)
+
+
+class _TooMany(NoAnswer):
+    """The server takes no more such requests for now."""
 
 
 class _Misconfigured(NoAnswer):
@@ -573,7 +586,8 @@ def _send_forever(reference: weakref.ref[Guard], wake: threading.Event) -> None:
             return
         was_woken = wake.is_set()
         wake.clear()
-        pause = max(FLUSH_SECONDS, guard.breaker.seconds_until_next_try()) if was_woken else 0.0
+        waits = (guard.breaker.seconds_until_next_try(), guard._pause_of_reports.seconds)
+        pause = max(FLUSH_SECONDS, *waits) if was_woken else 0.0
         del guard
         if pause:
             time.sleep(pause)

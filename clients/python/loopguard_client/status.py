@@ -41,6 +41,28 @@ class Status:
     dropped_events: int = 0
 
 
+class Pause:
+    """How long the reports of calls and results wait, because the server takes no more for now (429).
+
+    It still gives verdicts, so that this does not concern `CircuitBreaker`.
+    """
+
+    def __init__(self) -> None:
+        self._until = 0.0
+
+    @property
+    def seconds(self) -> float:
+        """How long reports are pointless; 0 if they may be sent."""
+        return max(self._until - time.monotonic(), 0.0)
+
+    def begin(self, reason: str, seconds: float) -> None:
+        """Wait for as long as the server demands, within the pauses of the breaker."""
+        is_new = time.monotonic() - self._until > LONGEST_PAUSE_SECONDS
+        self._until = time.monotonic() + min(max(seconds, FIRST_PAUSE_SECONDS), LONGEST_PAUSE_SECONDS)
+        if is_new:
+            logger.warning("LoopGuard gives verdicts, and takes reports later: %s", reason)
+
+
 class CircuitBreaker:
     """Stops requests to a server that does not answer, so that calls are not delayed each time.
 
