@@ -1,7 +1,7 @@
 // Makes the package of what tsc has compiled: without white space, with ES modules that pass on what the compiled
-// modules export (both module systems share one guard and its errors), and with the command in one file. The tables and
-// programs of hooks are those of the Python client; the package takes copies along.
-import { chmodSync, copyFileSync, mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+// modules export (both module systems share one guard and its errors), and with the command in one file. That has the
+// tables and scripts of hooks in it, which are those of the Python client.
+import { chmodSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 
 import { buildSync, transformSync } from "esbuild";
 
@@ -18,16 +18,14 @@ for (const entry of entries) {
 }
 
 rmSync("dist/hooks", { recursive: true });
-rmSync("dist/command.d.ts");
-buildSync({
-  entryPoints: ["src/command.ts"], outfile: "dist/command.js", bundle: true, platform: "node", minify: true, target,
-});
+for (const name of ["command", "credentials"]) rmSync(`dist/${name}.d.ts`);
+const tables = JSON.parse(readFileSync(`${HOOKS}/hosts.json`, "utf8"));
+const scripts = new Set(Object.values(tables.hosts).flatMap(({ script }) => script ?? []));
+const texts = ["hook.sh", "plugin.js", ...scripts].map((name) => [name, readFileSync(`${HOOKS}/${name}`, "utf8")]);
+const define = { TABLES: JSON.stringify({ ...tables, texts: Object.fromEntries(texts) }) };
+const command = { entryPoints: ["src/command.ts"], outfile: "dist/command.js", platform: "node" };
+buildSync({ ...command, bundle: true, minify: true, target, define });
 chmodSync("dist/command.js", 0o755);
-mkdirSync("dist/hooks");
-const { hosts, ...tables } = JSON.parse(readFileSync(`${HOOKS}/hosts.json`, "utf8"));
-writeFileSync("dist/hooks/hosts.json", JSON.stringify({ ...tables, hosts }));
-const scripts = new Set(Object.values(hosts).flatMap(({ script }) => script ?? []));
-for (const name of ["hook.sh", "plugin.js", ...scripts]) copyFileSync(`${HOOKS}/${name}`, `dist/hooks/${name}`);
 
 const names = new Set([...PUBLIC, ...entries.map(({ require }) => require.slice("./dist/".length, -".js".length))]);
 const isPublic = (file) => names.has(file.slice(0, -".d.ts".length));

@@ -28,10 +28,11 @@ Shape = Literal[
     "openhands",
     "windsurf",
     "kiro",
+    "openclaw",
 ]
 SHAPES: Final[tuple[Shape, ...]] = (
     "text", "openai", "anthropic", "gemini", "mcp", "claude_code", "codex", "gemini_cli", "copilot", "opencode",
-    "qwen_code", "cursor", "goose", "openhands", "windsurf", "kiro",
+    "qwen_code", "cursor", "goose", "openhands", "windsurf", "kiro", "openclaw",
 )  # fmt: skip
 Moment = Literal["before", "after"]
 Action = Literal["run", "run_with_message", "replace", "ask", "wait", "end"]
@@ -54,13 +55,15 @@ ACTIONS: Final[Mapping[Shape, tuple[Action, ...]]] = {
     "openhands": ("run", "run", "replace", "wait", "replace"),
     "windsurf": ("run", "run", "replace", "wait", "replace"),
     "kiro": ("run", "run", "replace", "wait", "replace"),
+    "openclaw": ("run", "run_with_message", "replace", "ask", "end"),
 }
 """What an integration does with each decision, in the order of `DECISIONS`.
 
 `run` the call; `run_with_message`: run it, and the model reads the message with its result; `replace`: do not run it,
 the message is its result; `ask` the user of the coding agent; `wait` for the decision of an operator, then as decided;
 `end` the run. MCP, Codex, Copilot CLI, Qwen Code, Cursor, Goose, OpenHands, Windsurf and Kiro cannot end a run from
-outside: there every further call is replaced. The models of the last four read nothing of a hook whose call runs.
+outside: there every further call is replaced. The models of the last four of these read nothing of a hook whose call
+runs.
 """
 
 WARNED_WITH_RESULT: Final[frozenset[Shape]] = frozenset(("codex", "gemini_cli", "cursor"))
@@ -249,6 +252,11 @@ def _opencode(action: Action, text: str, notice: str) -> dict[str, object]:
     return {**answer, "stop": True, "notice": notice} if action == "end" else {**answer, "stop": False}
 
 
+def _openclaw(action: Action, text: str, notice: str) -> dict[str, object]:
+    """Return the form of OpenCode, with whether its own user is to be asked."""
+    return {**_opencode(action, text, notice), "ask": action == "ask"}
+
+
 def _cursor_before(action: Action, text: str, _: str) -> dict[str, object]:
     if action in ("run", "run_with_message"):
         return {}
@@ -293,5 +301,6 @@ _HOOKS: Final[Mapping[Shape, tuple[_Form, _Form]]] = {
     "openhands": (_openhands_before, _nothing),
     "windsurf": (_exit_before, _nothing),
     "kiro": (_exit_before, _nothing),
+    "openclaw": (_openclaw, _openclaw),
 }
 """Per coding agent, the forms before and after a tool."""

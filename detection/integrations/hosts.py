@@ -93,6 +93,7 @@ HOSTS: Final[Mapping[str, Host]] = {
         Host("kilo", "Kilo", "opencode"),  # takes the plugins of OpenCode
         Host("cline", "Cline", "opencode"),  # our plugins for both say what that of OpenCode says
         Host("pi", "pi", "opencode"),
+        Host("openclaw", "OpenClaw", "openclaw"),
     )
 }
 

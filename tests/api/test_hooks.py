@@ -63,12 +63,15 @@ BEFORE["kiro"] = {
     "hook_event_name": "PreToolUse", "session_id": "ki1", "cwd": "/src",
     "tool_name": "execute_bash", "tool_input": {"command": "make test"},
 }  # fmt: skip
+BEFORE["openclaw"] = {
+    "hook_event_name": "before_tool_call", "sessionID": "8b31", "toolName": "exec", "params": {"command": "make test"},
+}  # fmt: skip
 BEFORE["qwen-code"] = BEFORE["claude-code"] | {"tool_name": "run_shell_command"}
-AFTER_NAMES = {"gemini-cli": "AfterTool", "windsurf": "post_run_command"} | dict.fromkeys(
-    PLUGINS, "tool.execute.after"
-)
-WITH_IDS = ("claude-code", "codex", "qwen-code", "cursor", *PLUGINS)
-ASKING = ("claude-code", "copilot", "qwen-code", "droid")
+AFTER_NAMES = {
+    "gemini-cli": "AfterTool", "windsurf": "post_run_command", "openclaw": "after_tool_call",
+} | dict.fromkeys(PLUGINS, "tool.execute.after")  # fmt: skip
+WITH_IDS = ("claude-code", "codex", "qwen-code", "cursor", "openclaw", *PLUGINS)
+ASKING = ("claude-code", "copilot", "qwen-code", "droid", "openclaw")
 SILENT = ("goose", "openhands", "windsurf", "kiro")
 """Their models read nothing of a hook whose call runs."""
 
@@ -76,13 +79,13 @@ SILENT = ("goose", "openhands", "windsurf", "kiro")
 def session_of(host):
     return next(
         BEFORE[host][name]
-        for name in ("session_id", "conversation_id", "trajectory_id")
+        for name in ("session_id", "sessionID", "conversation_id", "trajectory_id")
         if name in BEFORE[host]
     )
 
 
 def tool_of(host):
-    return BEFORE[host].get("tool_name", "run_command")
+    return BEFORE[host].get("tool_name") or BEFORE[host].get("toolName", "run_command")
 
 
 class HookedAgent:
@@ -110,8 +113,8 @@ class HookedAgent:
 
 
 def is_denied(host, answer):
-    if host in PLUGINS:
-        return not answer["run"]
+    if host in (*PLUGINS, "openclaw"):
+        return not answer["run"] and not answer.get("ask")
     if host == "cursor":
         return answer.get("permission") == "deny"
     if host in ("windsurf", "kiro"):
@@ -364,6 +367,14 @@ OF_CALL: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any], dict[st
         BEFORE["goose"] | {"tool_call_id": "#"},
         BEFORE["goose"] | {"event": "PostToolUse", "tool_call_id": "#"},
         {"event": "SessionEnd", "session_id": "20261128_1"},
+    ),
+    "openclaw": (
+        {"hook_event_name": "before_agent_reply", "sessionID": "8b31", "prompt": "Fix the tests.", "prompt_id": "af82"},
+        BEFORE["openclaw"] | {"toolCallId": "#"},
+        BEFORE["openclaw"] | {
+            "hook_event_name": "after_tool_call", "toolCallId": "#", "output": {"content": "2 failed", "is_error": True},
+        },
+        {"hook_event_name": "SessionEnd", "sessionID": "8b31"},
     ),
     "openhands": (
         BEFORE["openhands"] | {"event_type": "UserPromptSubmit", "tool_name": None, "message": "Fix the tests."},

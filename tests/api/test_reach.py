@@ -35,6 +35,7 @@ def reach(api, session):
         ("openhands", "can_block"),
         ("windsurf", "can_block"),
         ("kiro", "can_block"),
+        ("openclaw", "can_stop"),
     ],
 )
 def test_the_hooks_of_a_host_reach_as_far_as_its_stop(api, host, expected):

@@ -39,6 +39,7 @@ def test_every_guide_says_what_it_prevents_and_how_to_check_it(name, reader):
     guide = GUIDES[name]
     assert all(sentence in page for sentence in (*guide.prevents, guide.check, guide.summary))
     assert ("Trust the hooks" in page) == (name == "codex")
+    assert ("Enable the plugin" in page) == (name == "openclaw")
     assert "Nothing received yet" in page
 
 

@@ -86,6 +86,10 @@ def opencode(answer, moment):
     return RUNS | {"runs": runs, "model_reads": answer["message"], "ends": answer["stop"]}
 
 
+def openclaw(answer, moment):
+    return opencode(answer, moment) | {"asks": moment == "before" and answer["ask"]}
+
+
 def cursor(answer, moment):
     if moment == "after":
         return RUNS | {"model_reads": answer.get("additional_context", "")}
@@ -126,6 +130,7 @@ HOSTS = {
     "openhands": openhands,
     "windsurf": by_exit_code,
     "kiro": by_exit_code,
+    "openclaw": openclaw,
 }
 SILENT = ("goose", "openhands", "windsurf", "kiro")
 """Their models read nothing of a hook whose call runs, or has run."""

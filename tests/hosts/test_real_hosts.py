@@ -8,6 +8,7 @@ import hashlib
 import itertools
 import os
 import shutil
+import uuid
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,41 @@ def cline(place, program, upstream):
     return place.start([program, "--auto-approve", "true", PROMPT])
 
 
+def openclaw(place, program, upstream):
+    place.install("openclaw")
+    model = {
+        "id": "gpt-5", "name": "gpt-5", "reasoning": False, "input": ["text"], "contextWindow": 100_000, "maxTokens": 4_000,
+        "cost": dict.fromkeys(("input", "output", "cacheRead", "cacheWrite"), 0),
+    }  # fmt: skip
+    provider = {"baseUrl": f"{upstream}/v1", "apiKey": "x", "api": "openai-completions", "models": [model]}
+    entry = {"enabled": True, "hooks": {"allowConversationAccess": True}}
+    settings = {
+        "models": {"mode": "merge", "providers": {"fake": provider}},
+        "agents": {
+            "defaults": {
+                "model": {"primary": "fake/gpt-5"},
+                "workspace": str(place.work),
+                "skipBootstrap": True,
+            }
+        },
+        "plugins": {"entries": {"loopguard": entry}},
+    }
+    place.write(place.home / ".openclaw" / "openclaw.json", settings)
+    return place.start(
+        [
+            program,
+            "agent",
+            "--local",
+            "--agent",
+            "main",
+            "--session-id",
+            str(uuid.uuid4()),
+            "--message",
+            PROMPT,
+        ]
+    )
+
+
 def qwen_code(place, program, upstream):
     place.set_hooks(
         "qwen-code",
@@ -153,12 +189,13 @@ PROGRAMS = {
     "kilo": ("kilo", kilo),
     "cline": ("cline", cline),
     "pi": ("pi", pi),
+    "openclaw": ("openclaw", openclaw),
     "qwen-code": ("qwen", qwen_code),
     "droid": ("droid", droid),
 }
-ENDED = ("claude-code", "opencode", "kilo", "pi")
+ENDED = ("claude-code", "opencode", "kilo", "pi", "openclaw")
 """Hosts that show whose stop has ended the run. Gemini CLI and Cline have ended it before: see the cycle."""
-TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi")
+TOLD = ("claude-code", "gemini-cli", "opencode", "kilo", "pi", "openclaw")
 """Hosts that show a person without a screen what a hook says; Codex CLI shows it on its screen only."""
 
 
@@ -226,6 +263,7 @@ def proxy(live_server):
         ("kilo", True),
         ("cline", True),
         ("pi", True),
+        ("openclaw", True),
     ],
 )
 def test_exactly_three_of_ten_identical_calls_run(host, by_command, drive):

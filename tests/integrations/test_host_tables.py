@@ -37,7 +37,9 @@ def result(host, response):
 
 def moment(host, name):
     more = {"agent_id": "a-1", "last_assistant_message": "done"}
-    if name.lower().startswith(("userprompt", "beforeagent", "beforesubmit", "chat", "pre_user")):
+    if name.lower().startswith(
+        ("userprompt", "beforeagent", "beforesubmit", "chat", "pre_user", "before_agent")
+    ):
         more = {"prompt": "hello"}
     return hook(host, {"hook_event_name": name}, **more).moment
 

@@ -8,7 +8,7 @@ import { parseArgs } from "node:util";
 import { curlFile, folder, stored } from "./credentials";
 import { check, hostOf } from "./hooks/check";
 import { data, type Host, HOSTS, hookFile } from "./hooks/hosts";
-import { type Change, installation, keep, make, Problem, removal, writePrivate } from "./hooks/settings";
+import { type Change, installation, isNeeded, keep, make, Problem, removal, writePrivate } from "./hooks/settings";
 
 const USAGE = `usage: loopguard-client hooks install|check|uninstall HOST [options]
 
@@ -80,7 +80,7 @@ async function install(host: Host, options: Options): Promise<number> {
   }
   if (options.project) console.log("The hooks name files of this account: keep the settings out of the repository.");
   if (host.form === "settings") writePrivate(hookFile(), data("hook.sh"));
-  if (change.before !== change.after) keep(change);
+  if (isNeeded(change)) keep(change);
   makeAndTell(
     change,
     `LoopGuard's hooks are already installed in ${change.file}.`,
@@ -109,7 +109,7 @@ function checkHooks(host: Host, options: Options): number {
 }
 
 function makeAndTell(change: Change, ifDone: string, ifMade: string): void {
-  if (change.before === change.after) {
+  if (!isNeeded(change)) {
     console.log(ifDone);
     return;
   }

@@ -22,6 +22,8 @@ from .programs import ended_after
 from .proxy import Proxy
 
 CODEX = shutil.which("codex")
+ENABLED = {"loopguard": {"enabled": True, "hooks": {"allowConversationAccess": True}}}
+"""OpenClaw's settings of our plugin."""
 
 
 @pytest.fixture(autouse=True)
@@ -35,11 +37,15 @@ def home(tmp_path, monkeypatch) -> Path:
         "KILO_CONFIG_DIR",
         "CLINE_DIR",
         "PI_CODING_AGENT_DIR",
+        "OPENCLAW_STATE_DIR",
+        "OPENCLAW_CONFIG_PATH",
         "XDG_CONFIG_HOME",
     ):
         monkeypatch.delenv(variable, raising=False)
     for variable in credentials.ENVIRONMENT:
         monkeypatch.delenv(variable, raising=False)
+    (tmp_path / ".openclaw").mkdir()
+    (tmp_path / ".openclaw" / "openclaw.json").write_text(json.dumps({"plugins": {"entries": ENABLED}}))
     return tmp_path
 
 
@@ -236,7 +242,35 @@ for (let number = 1; number <= 40 && !ended.length; number += 1) {
 }
 console.log(JSON.stringify({ runs, aborted: ended }));
 """
-RUNS = {"opencode.js": PLUGIN_RUN, "cline.js": CLINE_RUN, "pi.js": EXTENSION_RUN}
+OPENCLAW_RUN = """
+import plugin from "./loopguard.mjs";
+
+const hooks = {}, ended = [], lines = [];
+plugin.register({
+  logger: { warn: (line) => lines.push(line) },
+  on: (name, hook) => (hooks[name] = hook),
+  registerAgentToolResultMiddleware: (hook) => (hooks.after = hook),
+});
+const context = { sessionId: process.argv[2], sessionKey: "agent:main:main", runId: "run-1", trigger: "user" };
+let runs = 0;
+await hooks.before_agent_reply({ cleanedBody: "Run it until it passes." }, context);
+for (let number = 1; number <= 40 && !lines.length; number += 1) {
+  const call = { toolCallId: `c${number}`, toolName: "exec" };
+  const answer = await hooks.before_tool_call({ ...call, params: { command: "make test" } }, context);
+  const text = answer?.block ? answer.blockReason : "2 failed";
+  const details = answer?.block ? { status: "blocked" } : { status: "completed", exitCode: 1 };
+  runs += answer?.block ? 0 : 1;
+  await hooks.after({ ...call, isError: false, result: { content: [{ type: "text", text }], details } }, context);
+}
+if (lines.length === 1 && lines[0].startsWith("LoopGuard ended this run.")) ended.push(context.sessionId);
+console.log(JSON.stringify({ runs, aborted: ended }));
+"""
+RUNS = {
+    "opencode.js": PLUGIN_RUN,
+    "cline.js": CLINE_RUN,
+    "pi.js": EXTENSION_RUN,
+    "openclaw.js": OPENCLAW_RUN,
+}
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
@@ -351,6 +385,37 @@ def test_a_plugin_that_its_host_does_not_load_is_named(server, monkeypatch, caps
     assert f"`disabledPlugins` in {home / file}" in output
     (home / file).write_text('{"disabledPlugins": ["another"]}')
     assert main(["hooks", "check", name]) == 0
+
+
+@pytest.mark.parametrize(
+    ("plugins", "reason"),
+    [
+        ({"entries": {}}, "does not enable the plugin"),
+        ({"entries": {"loopguard": {"enabled": False}}}, "does not enable the plugin"),
+        ({"allow": ["another"]}, "does not enable the plugin"),
+        ({"deny": ["loopguard"]}, "does not enable the plugin"),
+        ({"enabled": False}, "does not enable the plugin"),
+        ({"entries": {"loopguard": {"enabled": True}}}, "`allowConversationAccess` is not set"),
+        ({"allow": ["another", "loopguard"]}, ""),
+        ({}, ""),
+    ],
+)
+def test_openclaw_that_does_not_load_the_plugin_is_named(server, monkeypatch, capsys, home, plugins, reason):
+    install(monkeypatch, "openclaw", server.url, server.key)
+    document = {"plugins": {"entries": ENABLED} | plugins}
+    (home / ".openclaw" / "openclaw.json").write_text(json.dumps(document))
+    assert main(["hooks", "check", "openclaw"]) == bool(reason)
+    assert reason in capsys.readouterr().out
+
+
+def test_settings_of_openclaw_that_cannot_be_read_are_told(server, monkeypatch, capsys, home):
+    install(monkeypatch, "openclaw", server.url, server.key)
+    (home / ".openclaw" / "openclaw.json").write_text("{ plugins: {} }")
+    assert main(["hooks", "check", "openclaw"]) == 0
+    assert "Not verified: OpenClaw loads the plugin" in capsys.readouterr().out
+    (home / ".openclaw" / "extensions" / "loopguard" / "openclaw.plugin.json").unlink()
+    assert main(["hooks", "check", "openclaw"]) == 1
+    assert "is not the LoopGuard plugin" in capsys.readouterr().out
 
 
 def test_codex_with_hooks_switched_off_as_a_whole_is_named(server, monkeypatch, capsys, codex, home):

@@ -15,7 +15,7 @@ import pytest
 
 from loopguard_client import command_line, credentials
 from loopguard_client.hooks.hosts import HOSTS, Host
-from loopguard_client.hooks.plugins import ALL_HOSTS
+from loopguard_client.hooks.plugins import ALL_HOSTS, PLUGIN_HOSTS
 from loopguard_client.hooks.settings_files import SettingsProblem, installation
 
 from .case_clients import JAVASCRIPT
@@ -56,6 +56,7 @@ def home(tmp_path, monkeypatch) -> Path:
         "OPENCODE_CONFIG_DIR",
         "KILO_CONFIG_DIR",
         "CLINE_DIR",
+        "OPENCLAW_STATE_DIR",
         "XDG_CONFIG_HOME",
         "LOOPGUARD_URL",
         "LOOPGUARD_KEY",
@@ -116,6 +117,21 @@ def test_installing_into_nothing_and_removing_leaves_nothing(main, host, capsys)
     assert main(["hooks", "uninstall", host.name]) == 0
     assert not host.settings_file().exists()
     assert main(["hooks", "uninstall", host.name]) == 0
+
+
+def test_files_beside_a_plugin_come_and_go_with_it(main, capsys):
+    host = PLUGIN_HOSTS["openclaw"]
+    folder = host.settings_file().parent
+    ((beside, text),) = host.files_beside().items()
+    assert main(["hooks", "install", "openclaw"]) == 0
+    assert json.loads(beside.read_text()) == json.loads(text)
+    beside.unlink()
+    assert main(["hooks", "install", "openclaw"]) == 0
+    assert "already" not in capsys.readouterr().out
+    assert beside.exists()
+    (folder / "mine.txt").touch()
+    assert main(["hooks", "uninstall", "openclaw"]) == 0
+    assert [file.name for file in folder.iterdir() if "before-loopguard" not in file.name] == ["mine.txt"]
 
 
 @pytest.mark.parametrize(
@@ -329,6 +345,7 @@ def test_on_windows_a_command_is_one_that_each_of_its_shells_reads(host, monkeyp
         "OPENCODE_CONFIG_DIR",
         "KILO_CONFIG_DIR",
         "CLINE_DIR",
+        "OPENCLAW_STATE_DIR",
     ],
 )
 def test_folders_of_the_environment_are_used(variable, tmp_path, monkeypatch):

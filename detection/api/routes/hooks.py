@@ -48,6 +48,7 @@ HostName = Literal[
     "openhands",
     "windsurf",
     "kiro",
+    "openclaw",
 ]
 
 

@@ -252,6 +252,16 @@ _AGENTS: Final = (
     _host("openhands", "OH", held=_HELD_BY_OPERATOR, stop=_DENIES),
     _host("windsurf", "Ws", held=_DENIED_WHILE_HELD, stop=_DENIES),
     _host("kiro", "Kr", held=_DENIED_WHILE_HELD, stop=_DENIES),
+    _host(
+        "openclaw",
+        "Ow",
+        held=_HELD_BY_USER,
+        stop=_ENDS,
+        trust="OpenClaw loads only plugins that are enabled, and shows what people ask only to those that may read it. "
+        "Run openclaw plugins enable loopguard, and openclaw config set "
+        "plugins.entries.loopguard.hooks.allowConversationAccess true, and restart its gateway. The check fails until "
+        "you do.",
+    ),
 )
 _PYTHON: Final = (
     _adapter(

@@ -64,6 +64,7 @@ SHAPE_WORDS = {
     "openhands": "OpenHands hook",
     "windsurf": "Windsurf hook",
     "kiro": "Kiro hook",
+    "openclaw": "OpenClaw plugin",
 }
 
 

@@ -7,9 +7,9 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 
 import { curlFile, folder, stored } from "../credentials";
-import { data, type Host, hookFile, HOSTS, installedCommands, plugin, settingsFile } from "./hosts";
+import { data, type Host, hookFile, HOSTS, installedCommands, settingsFile } from "./hosts";
 import { isObject, parsed } from "./jsonc";
-import { parsedSettings, Problem, read } from "./settings";
+import { installation, isNeeded, parsedSettings, Problem, read } from "./settings";
 
 const PROGRAM_MILLISECONDS = 30_000;
 
@@ -33,7 +33,7 @@ export function* check(host: Host, project: string): Generator<Finding> {
   const { file, before } = read(host, project);
   const again = `run \`npx loopguard-client hooks install ${host.name}\`.`;
   if (host.form === "plugin") {
-    const isCurrent = [true, false].some((isClosed) => before === plugin(host, url, isClosed));
+    const isCurrent = [true, false].some((isClosed) => !isNeeded(installation(host, url, isClosed, project)));
     yield isCurrent
       ? yes(`${file} is the plugin of this version for ${url}. ${host.title} alone can show that it loads it.`)
       : no(`${file} is not the plugin of this version for ${url || "a known server"}: ${again}`);

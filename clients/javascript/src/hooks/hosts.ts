@@ -1,6 +1,5 @@
 /** Coding agents: where each keeps its hooks, and in which form. The facts are those of the Python client's command. */
 
-import { readFileSync } from "node:fs";
 import { homedir } from "node:os";
 import { isAbsolute, join } from "node:path";
 
@@ -16,6 +15,7 @@ export interface Host {
   project_file: string;
   next_step?: string;
   script: string;
+  beside?: Record<string, Json>;
   before: string[];
   other_hooks: string[];
   handler: JsonObject;
@@ -27,14 +27,18 @@ export interface Host {
   by_exit_code?: boolean;
 }
 
-/** Return a file that the package has taken from the Python client. */
-export const data = (name: string): string => readFileSync(join(__dirname, "hooks", name), "utf8");
-
-const { hosts, seconds, wait_seconds: waitSeconds } = JSON.parse(data("hosts.json")) as {
+/** What the build has taken from the Python client: its tables, and the texts of its scripts by their names. */
+declare const TABLES: {
   hosts: Record<string, Host>;
   seconds: number;
   wait_seconds: number;
+  texts: Record<string, string>;
 };
+
+/** Return a script of the Python client. */
+export const data = (name: string): string => TABLES.texts[name]!;
+
+const { hosts, seconds, wait_seconds: waitSeconds } = TABLES;
 export const HOSTS: Record<string, Host> = hosts;
 for (const [name, host] of Object.entries(HOSTS)) host.name = name;
 

@@ -17,12 +17,30 @@ export interface Change {
   file: string;
   before: string | undefined;
   after: string | undefined;
+  /** The text of files that belong to a plugin; undefined where they are to be removed. */
+  beside?: Record<string, string | undefined>;
+}
+
+/** Return whether the files need a change. */
+export const isNeeded = ({ before, after, beside }: Change): boolean =>
+  before !== after || Object.entries(beside ?? {}).some(([file, text]) => textOf(file) !== text);
+
+function besideOf(host: Host, file: string, isThere: boolean): Record<string, string | undefined> {
+  const texts = Object.entries(host.beside ?? {});
+  return Object.fromEntries(
+    texts.map(([name, document]) => [
+      join(dirname(file), name),
+      isThere ? `${JSON.stringify(document, null, 2)}\n` : undefined,
+    ]),
+  );
 }
 
 /** Return the change that installs LoopGuard's hooks for an address. */
 export function installation(host: Host, url: string, isFailClosed: boolean, project: string): Change {
   const { file, before } = read(host, project);
-  if (host.form === "plugin") return { file, before, after: plugin(host, url, isFailClosed) };
+  if (host.form === "plugin") {
+    return { file, before, after: plugin(host, url, isFailClosed), beside: besideOf(host, file, true) };
+  }
   const document = parsedSettings(host, file, before);
   const changed = withHooks(host, document, url, isFailClosed);
   const isDone = isDeepStrictEqual(document, changed);
@@ -37,8 +55,9 @@ export function removal(host: Host, project: string): Change {
   const { file, before } = read(host, project);
   if (before === undefined) return { file, before, after: before };
   const earlier = kept(file, before);
-  if (earlier) return { file, before, after: earlier.before ?? undefined };
-  if (host.form === "plugin") return { file, before, after: isOurs(host, before) ? undefined : before };
+  const gone = { file, before, after: undefined, beside: besideOf(host, file, false) };
+  if (earlier) return earlier.before === null ? gone : { file, before, after: earlier.before };
+  if (host.form === "plugin") return isOurs(host, before) ? gone : { file, before, after: before };
   const document = parsedSettings(host, file, before);
   const changed = withoutHooks(host, document);
   if (isDeepStrictEqual(document, changed)) return { file, before, after: before };
@@ -47,7 +66,7 @@ export function removal(host: Host, project: string): Change {
 }
 
 /** Write or remove the file, and return the backup of its previous content. */
-export function make({ file, before, after }: Change): string {
+export function make({ file, before, after, beside }: Change): string {
   if (textOf(file) !== before) {
     throw new Problem(`${file} was changed by another program in the meantime. Nothing was changed; try again.`);
   }
@@ -59,12 +78,18 @@ export function make({ file, before, after }: Change): string {
     backup = `${file}.before-loopguard-${local.slice(0, 19).replaceAll(/[-:]/g, "").replace("T", "-")}`;
     writePrivate(backup, before, mode);
   }
-  if (after === undefined) fs.rmSync(file, { force: true });
-  else {
-    fs.mkdirSync(dirname(file), { recursive: true, mode: 0o700 });
-    writePrivate(file, after, mode);
-  }
+  put(file, after, mode);
+  for (const [name, text] of Object.entries(beside ?? {})) put(name, text);
   return backup;
+}
+
+function put(file: string, text: string | undefined, mode?: number): void {
+  if (text === undefined) {
+    fs.rmSync(file, { force: true });
+    return;
+  }
+  fs.mkdirSync(dirname(file), { recursive: true, mode: 0o700 });
+  writePrivate(file, text, mode);
 }
 
 /** Keep what a file was before the installation that is to be made, for the removal. */

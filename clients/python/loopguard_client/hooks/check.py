@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shutil
 import socket
@@ -72,6 +73,20 @@ const content = [{ type: "text", text: "the result" }];
 const after = await hooks.tool_result({ ...call, content, isError: false }, context);
 console.log(JSON.stringify({ asked, isRun, result: (after?.content ?? content).map((part) => part.text).join() }));
 """,
+    "openclaw.js": """
+import plugin from "./loopguard.mjs";
+const hooks = {};
+plugin.register({
+  on: (name, hook) => (hooks[name] = hook),
+  registerAgentToolResultMiddleware: (hook) => (hooks.after = hook),
+});
+const context = { sessionId: "loopguard-check" };
+const call = { toolCallId: "check", toolName: "loopguard_check" };
+const isRun = (await hooks.before_tool_call({ ...call, params: {} }, context))?.block !== true;
+const content = [{ type: "text", text: "the result" }];
+const after = await hooks.after({ ...call, result: { content } }, context);
+console.log(JSON.stringify({ asked, isRun, result: (after?.result.content ?? content)[0].text }));
+""",
 }
 """How each script is run as its host does, by the name of the script."""
 _ADDRESS = re.compile(r"https?://[^\s'\"]+(?=/api/v1/hooks/)")
@@ -94,7 +109,7 @@ def check(host: Host | PluginHost, project: Path | None = None) -> Iterator[Find
     key = _key()
     yield key
     if isinstance(host, PluginHost):
-        yield from _check_plugin(host, file)
+        yield from _check_plugin(host, file, project)
         return
     try:
         document = parsed_settings(host, project)
@@ -273,10 +288,11 @@ def _nobody() -> Iterator[str]:
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
-def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
-    plugin = file.read_text(encoding="utf-8") if file.is_file() else ""
+def _check_plugin(host: PluginHost, file: Path, project: Path | None) -> Iterator[Finding]:
+    plugin = _text(file)
     found = _ADDRESS.search(plugin)
-    if not host.is_ours(plugin) or found is None:
+    is_whole = all(_text(other) == text for other, text in host.files_beside(project).items())
+    if not host.is_ours(plugin) or found is None or not is_whole:
         yield Finding(
             False, f"{file} is not the LoopGuard plugin: run `loopguard hooks install {host.name}`."
         )
@@ -287,6 +303,8 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
         return
     yield Finding(True, f"{file} is the LoopGuard plugin.")
     yield from _switched_off(host, file)
+    if host.name == "openclaw":
+        yield from _openclaw_plugins(host)
     body = {
         "hook_event_name": "tool.execute.before",
         "sessionID": wire.new_id("loopguard-check-")[:28],
@@ -307,6 +325,38 @@ def _check_plugin(host: PluginHost, file: Path) -> Iterator[Finding]:
             text = f"reached {found[0]}." if is_ok else f"got {response.status}: {detail}"
             yield Finding(is_ok, f"A call sent as the plugin does {text}")
     yield plugin_without_server(host, plugin, is_closed=is_closed)
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.is_file() else ""
+
+
+def _openclaw_plugins(host: PluginHost) -> Iterator[Finding]:
+    """Report settings of OpenClaw that keep it from loading the plugin, or the plugin from seeing prompts."""
+    given = Path(os.environ.get("OPENCLAW_CONFIG_PATH", ""))
+    file = given if given.is_absolute() else host.home.folder_of() / "openclaw.json"
+    try:
+        plugins = jsonc.parsed(_text(file) or "{}").get("plugins", {})
+        entry = plugins.get("entries", {}).get("loopguard", {})
+        allowed, denied = plugins.get("allow"), plugins.get("deny")
+        can_read = entry.get("hooks", {}).get("allowConversationAccess") is True
+    except (OSError, ValueError, AttributeError):
+        enable = "openclaw plugins inspect loopguard"
+        yield Finding(
+            True, f"Not verified: {host.title} loads the plugin. {file} cannot be read; see `{enable}`."
+        )
+        return
+    is_listed = "loopguard" in (allowed or ["loopguard"]) and "loopguard" not in (denied or ())
+    if entry.get("enabled") is not True or plugins.get("enabled") is False or not is_listed:
+        yield Finding(False, f"{file} does not enable the plugin. {host.next_step}")
+    elif not can_read:
+        yield Finding(
+            False,
+            f"`allowConversationAccess` is not set for the plugin in {file}, so LoopGuard does not see what people "
+            f"ask, and the same request made again counts as a loop. {host.next_step}",
+        )
+    else:
+        yield Finding(True, f"{file} enables the plugin.")
 
 
 def plugin_without_server(host: PluginHost, plugin: str, *, is_closed: bool) -> Finding:

@@ -37,7 +37,7 @@ function outputOf({ output, isError }) {
   const parts = Array.isArray(output) ? output : [output];
   const texts = parts.map((part) => (typeof part === "string" ? part : part?.result));
   const text = texts.every((one) => typeof one === "string") ? texts.join("\n") : JSON.stringify(output);
-  return { text, is_error: isError === true || parts.some((part) => part?.success === false) };
+  return { content: text, is_error: isError === true || parts.some((part) => part?.success === false) };
 }
 
 function refusal({ toolCall }, reason) {

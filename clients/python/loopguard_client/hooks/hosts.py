@@ -9,7 +9,7 @@ commands. Each has
 - `home`: the environment variable of its folder, and the folder below the home folder; one below `.config` moves with
   `XDG_CONFIG_HOME`;
 - `file` and `project_file`: the file in that folder, and in the folder of a project;
-- `script`: of a plugin, the file that follows `plugin.js` in it;
+- `script`: of a plugin, the file that follows `plugin.js` in it; `beside`: what other files its folder needs, by name;
 - of settings, fields of `Host`: `before`, `other_hooks`, `handler`, `nested`, `matcher`, `version`, `is_own_file`,
   `waits`, `by_exit_code`, `shared_files`;
 - `plugin_lists`: files whose `disabledPlugins` may switch our plugin off, by its name or file; `@HOME@` is the folder

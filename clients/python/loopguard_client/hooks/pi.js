@@ -40,7 +40,7 @@ export default function (pi) {
     const answer = await ask(ctx, {
       hook_event_name: "tool.execute.after",
       ...about(event, ctx),
-      output: { text: texts.join("\n"), is_error: event.isError === true },
+      output: { content: texts.join("\n"), is_error: event.isError === true },
     });
     if (answer?.stop) {
       if (answer.notice) await tell(ctx, answer.notice);

@@ -8,8 +8,9 @@ const FAIL_CLOSED = "@FAIL_CLOSED@" === "true";
 const SERVER = ADDRESS.split("/api/v1/hooks/")[0];
 const ANSWER_MILLISECONDS = 1800;
 const LATE_SECONDS = 30;
-const warnings = new Map(); // of calls that run, by id: the model reads them with the result
-const told = new Set(); // sessions whose person knows that LoopGuard has not seen everything
+// Of calls that run, by id, what the model reads with the result; and the sessions whose person knows that LoopGuard has
+// not seen everything. A host may load this file more than once.
+const { warnings, told } = (globalThis[Symbol.for(ADDRESS)] ??= { warnings: new Map(), told: new Set() });
 
 function isLate(now) {
   try {

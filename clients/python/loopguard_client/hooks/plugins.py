@@ -1,12 +1,13 @@
-"""Coding agents that load a file of JavaScript instead of hooks in a settings file: OpenCode, Kilo and pi."""
+"""Coding agents that load a file of JavaScript instead of hooks in a settings file, such as OpenCode and pi."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 from loopguard_client import credentials
 from loopguard_client.hooks.hosts import HOSTS, Home, Host, hosts_of
@@ -26,6 +27,8 @@ class PluginHost:
         The file in its folder, and in the folder of a project.
     script : str
         The part of the file that speaks its language.
+    beside : mapping
+        Documents that its folder needs beside the file, by their names.
     plugin_lists : sequence of str
         Files that may switch the plugin off; see `hosts`.
     next_step : str
@@ -39,12 +42,20 @@ class PluginHost:
     file: str
     project_file: str
     script: str
+    beside: Mapping[str, Any] = field(default_factory=dict)
     plugin_lists: Sequence[str] = ()
     next_step: str = ""
 
     def settings_file(self, project: Path | None = None) -> Path:
         """Return the plugin file of this account, or of a project."""
         return self.home.folder_of(project) / (self.file if project is None else self.project_file)
+
+    def files_beside(self, project: Path | None = None) -> dict[Path, str]:
+        """Return the text of each file that is needed beside the plugin."""
+        folder = self.settings_file(project).parent
+        return {
+            folder / name: json.dumps(document, indent=2) + "\n" for name, document in self.beside.items()
+        }
 
     def address(self, url: str) -> str:
         """Return the address of its hooks."""

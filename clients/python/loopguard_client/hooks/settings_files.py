@@ -6,7 +6,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -31,16 +31,19 @@ class Change:
         The file; behind links, where there are any.
     before, after : str or None
         Its text; None: it does not exist.
+    beside : mapping
+        The text of files that belong to a plugin; None: they are to be removed.
     """
 
     file: Path
     before: str | None
     after: str | None
+    beside: Mapping[Path, str | None] = field(default_factory=dict)
 
     @property
     def is_needed(self) -> bool:
         """Whether the file needs the change."""
-        return self.before != self.after
+        return self.before != self.after or any(_text(file) != text for file, text in self.beside.items())
 
     def difference(self) -> str:
         """Return the change as a unified diff."""
@@ -73,12 +76,18 @@ class Change:
         if self.before is not None:
             backup = self.file.with_name(f"{self.file.name}.before-loopguard-{datetime.now():%Y%m%d-%H%M%S}")  # noqa: DTZ005
             credentials.write_private(backup, self.before, mode)
-        if self.after is None:
-            self.file.unlink(missing_ok=True)
-        else:
-            self.file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            credentials.write_private(self.file, self.after, mode)
+        _put(self.file, self.after, mode)
+        for file, text in self.beside.items():
+            _put(file, text)
         return backup
+
+
+def _put(file: Path, text: str | None, mode: int = 0o600) -> None:
+    if text is None:
+        file.unlink(missing_ok=True)
+        return
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    credentials.write_private(file, text, mode)
 
 
 def installation(
@@ -98,7 +107,7 @@ def installation(
     """
     file, before = _read(host, project)
     if isinstance(host, PluginHost):
-        return Change(file, before, host.plugin(url, fail_closed=fail_closed))
+        return Change(file, before, host.plugin(url, fail_closed=fail_closed), host.files_beside(project))
     document = _parsed(host, file, before)
     changed = host.with_hooks(document, url, fail_closed=fail_closed)
     return Change(file, before, before if changed == document else _changed(file, host, changed, before))
@@ -118,10 +127,11 @@ def removal(host: Host | PluginHost, project: Path | None = None) -> Change:
     if before is None:
         return Change(file, None, None)
     kept = _kept(file, before)
+    beside = dict.fromkeys(host.files_beside(project)) if isinstance(host, PluginHost) else {}
     if kept is not None:
-        return Change(file, before, kept.before)
+        return Change(file, before, kept.before, beside if kept.before is None else {})
     if isinstance(host, PluginHost):
-        return Change(file, before, None if host.is_ours(before) else before)
+        return Change(file, before, None, beside) if host.is_ours(before) else Change(file, before, before)
     document = _parsed(host, file, before)
     changed = host.without_hooks(document)
     if changed == document:
