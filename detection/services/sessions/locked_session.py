@@ -432,7 +432,9 @@ def _known_rows(recent: RecentSession, identity: CallIdentity) -> KnownRows | No
     new_ids = identity.recall(recent.calls)
     if new_ids is None:
         return None
-    return KnownRows(session.key, recent.versions, new_ids, recent.calls.after_seq)
+    after_seq = recent.calls.after_seq
+    # Where all calls are known the database need not look for these ids: a tenth of its work for a guard call.
+    return KnownRows(session.key, recent.versions, new_ids if after_seq else [], after_seq)
 
 
 def _reads(project_id: int, external_id: str) -> tuple[Statement, Statement]:
