@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -215,6 +216,10 @@ def wait_until(world: World, is_so: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
+def says(world: World, line: str) -> bool:
+    return line in world.run.log.read_text()
+
+
 def refuses(url: str) -> bool:
     try:
         httpx.get(f"{url}/healthz", timeout=5, verify=PLAIN)
@@ -259,7 +264,7 @@ def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin
     assert len(agent.turn().calls) == 1
     # uvicorn repeats the signal to itself once it is done. The supervisor notes an end a moment after it.
     for line in ("web ended (status 0)", "worker ended (status 0)", "live ended (SIGTERM)"):
-        wait_until(world, lambda line=line: line in world.run.log.read_text())
+        wait_until(world, partial(says, world, line))
     wait_until(world, lambda: not refuses(world.url) and not refuses(world.pages))
     wait_until_every_call_counts(world, agent)
     with psycopg.connect(world.run.servers()["DATABASE_URL"]) as database:
