@@ -1,21 +1,6 @@
 """The tables. Nothing was released before them."""
 
-import detection.models.agent_messages
-import detection.models.alerts
-import detection.models.approvals
-import detection.models.bulk_actions
-import detection.models.containments
-import detection.models.erasures
-import detection.models.gateway
-import detection.models.gateway_traffic
-import detection.models.imports
-import detection.models.incidents
-import detection.models.keys
-import detection.models.loops
-import detection.models.projects
-import detection.models.saved_views
-import detection.models.tenants
-import detection.models.what_ifs
+import detection.models
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.contrib.postgres.operations
@@ -62,7 +47,9 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('members', models.ManyToManyField(related_name='projects', through='detection.Membership', to=settings.AUTH_USER_MODEL)),
                 ('is_searchable', models.BooleanField(db_default=True, default=True, help_text='If disabled, no index of arguments, results and messages is kept, and they cannot be searched.')),
-            ], {'ordering': ('name',)}),
+                ('spike_action', models.CharField(choices=[('observe', 'Store them all, and say so'), ('sample', 'Store one session in ten'), ('reject', 'Reject them with 429; senders try again')], db_default='observe', default='observe', help_text='What happens to reported events above the limit. The guard always answers.', max_length=8)),
+                ('spike_limit', models.PositiveIntegerField(db_default=0, default=0, help_text='Reported events in a minute. 0: ten times the usual rate, and at least 3,000.', validators=[django.core.validators.MaxValueValidator(100000000)])),
+            ], {'ordering': ('name',), 'constraints': [models.CheckConstraint(condition=models.Q(('spike_action__in', ['observe', 'sample', 'reject'])), name='spike_action_known')]}),
             migrations.CreateModel('Membership', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='memberships', to='detection.project')),
@@ -1070,6 +1057,17 @@ class Migration(migrations.Migration):
                 'indexes': [models.Index(condition=models.Q(('finished_at', None)), fields=['id'], name='recalculation_open')],
                 'constraints': [models.UniqueConstraint(fields=('project',), name='one_recalculation_of_a_project')],
             }),
+            migrations.CreateModel('ReportedHour', [
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='reported_hours', to='detection.project')),
+                ('hour', models.DateTimeField()),
+                ('events', models.BigIntegerField(default=0, help_text='Valid events, duplicates included.')),
+                ('minute', models.SmallIntegerField(default=0, help_text='The newest minute with any, from 0 to 59.')),
+                ('minute_events', models.BigIntegerField(default=0, help_text='Those of this minute.')),
+                ('rejected', models.BigIntegerField(default=0, help_text='Requests answered with 429 above the limit.')),
+                ('sampled', models.BigIntegerField(default=0, help_text='Events above the limit that were not stored.')),
+                ('spiked_at', models.DateTimeField(help_text='When the rate was last above the limit.', null=True)),
+            ], {'constraints': [models.UniqueConstraint(fields=('project', 'hour'), name='reported_by_the_hour')]}),
         ]),
         *(migrations.RunSQL(*one) for one in (_sql.EVENT_TABLE, _sql.STORAGE, _sql.AUDIT, _sql.AS_THE_OWNER)),
     ]
