@@ -20,7 +20,7 @@ CONTEXT_CALLS, CALLS_AFTER = 48, 8
 CELL_WIDTH = 11
 _SCALE = 2
 _MARGIN, _MARGIN_ABOVE = 5, 3
-"""Space for the outlines at the sides of the cells and the dots above them."""
+"""Space at the sides of the cells and above their dots."""
 _FULL = (
     "#009acd", "#af5fc7", "#00a590", "#7575e9", "#349f3a", "#008fe1", "#978900", "#00a1b1", "#966add", "#00a467",
     "#4483eb", "#719600",
@@ -39,10 +39,9 @@ _WAITING_EDGE = (
 )  # fmt: skip
 _FIXED = {
     "u": 'fill="#d0cec8"',
-    "dot": 'fill="#6b6861"',
-    "ow": 'fill="none" stroke="#8f4c00"',
-    "os": 'fill="none" stroke="#b81f54"',
-    "oh": 'fill="none" stroke="#5f3bc4" stroke-dasharray="3 2"',
+    "n": 'fill="none" stroke="#8f8c84"',
+    "dot": 'fill="#8f4c00"',
+    "end": 'fill="#26241f"',
     "bracket": 'fill="none" stroke="#b81f54" stroke-width="2"',
 }
 
@@ -142,4 +141,6 @@ def _paint(look: str, *, is_small: bool) -> str:
     if kind == "q":
         return f'fill="{_WAITING[place]}" stroke="{_WAITING_EDGE[place]}" stroke-dasharray="2 1.5"'
     colour = (_PALE if kind == "p" else _FULL)[place]
+    if kind == "o":
+        return f'fill="none" stroke="{colour}"'
     return f'fill="{colour}"' + (f' stroke="{colour}"' if is_small else "")

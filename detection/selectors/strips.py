@@ -1,8 +1,8 @@
 """The loop strip: one cell per call, colour means repetition.
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
-result. A short cell is an error, a dot above a repeated call a new result, an outline a warning or a block, a double
-outline a stop. This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty
+result. A short cell is an error, a hollow one did not run. A dot above stands for a warning, or for what the guard would
+have done about a call that was only reported; a bar after a call for a stop. This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty
 calls weighs about a kilobyte.
 """
 
@@ -20,9 +20,15 @@ from detection.models import call_flags
 HUES = 12
 """Hues of repeated calls; red, pink and amber are reserved for errors, blocks and warnings."""
 TOP = 5.0
-"""Space above the cells for dots and outlines."""
+"""Space above the cells for dots."""
 CELL_HEIGHT = 44.0
 """Of a cell of the large strip."""
+_MEANINGS = {
+    "n": "hollow: did not run",
+    "o": "hollow: did not run",
+    "dot": "dot: warned, or the guard would have reacted",
+    "end": "bar: stopped",
+}
 
 
 class Cell(NamedTuple):
@@ -99,6 +105,12 @@ class Strip:
     cell_width: float = 4
 
     @property
+    def key(self) -> str:
+        """What the marks of a small strip mean; empty for one without marks."""
+        looks = [look.partition(" ")[0] for look, _ in self.paths]
+        return "; ".join(dict.fromkeys(_MEANINGS[look] for look in looks if look in _MEANINGS))
+
+    @property
     def radius(self) -> float:
         """Radius of the corners of the cells."""
         return min(3.0, self.cell_width / 3)
@@ -147,15 +159,16 @@ def _is_hex(text: str) -> bool:
 
 
 def look(cell: Cell, colours: Mapping[str, int]) -> str:
-    """Return the classes of a cell."""
+    """Return the classes of a cell: `u` and `n` of a call made once, the others with the hue of a repeated one."""
+    has_not_run = call_flags.has_not_run(cell.flags)
     if cell.key not in colours:
-        return "u"
+        return "n" if has_not_run else "u"
     hue = f"h{colours[cell.key]}"
+    if has_not_run:
+        return f"o {hue}"
     if cell.is_new:
         return f"p {hue}"
-    # A call that was not run never gets a result: it brought nothing new either.
-    is_pending = call_flags.PENDING in cell.flags and not call_flags.has_not_run(cell.flags)
-    return f"q {hue}" if is_pending else f"f {hue}"
+    return f"q {hue}" if call_flags.PENDING in cell.flags else f"f {hue}"
 
 
 def describe(cells: Sequence[Cell]) -> str:
@@ -199,16 +212,16 @@ def small(cells: Sequence[Cell]) -> Strip:
     """Lay out the strip of a list row: 4 px a call, about a kilobyte."""
     colours = hues(cell.key for cell in cells)
     paths = _Paths()
-    pitch, width, height = 5, 4.0, 15.0
+    pitch, width, height = 5, 4, 15
     # Half a pixel inside: the stroke rounds the corners at a fraction of the bytes of arcs.
     tall, short = f".5 {TOP + 0.5:g}h3v14h-3z", f".5 {TOP + 7.5:g}h3v7h-3z"
     for index, cell in enumerate(cells):
         x = index * pitch
         paths.add(look(cell, colours), f"M{x}{short if cell.is_error else tall}")
-        if cell.is_new and cell.key in colours:
-            paths.add("dot", f"M{x + 1} 0h2v2h-2z")
-    _outlines(cells, paths, pitch, width, height)
-    return Strip(max(len(cells) * pitch, 1), TOP + height + 3, describe(cells), paths.all())
+        if _has_dot(cell):
+            paths.add("dot", f"M{x} 0h3v3h-3z")
+    _stops(cells, paths, pitch, width, height)
+    return Strip(max(len(cells) * pitch, 1) + 2, TOP + height + 3, describe(cells), paths.all())
 
 
 def large(
@@ -239,12 +252,12 @@ def large(
     placed = []
     for index, cell in enumerate(cells):
         x = index * pitch
-        if cell.is_new and cell.key in colours:
+        if _has_dot(cell):
             middle = x + cell_width / 2
             paths.add("dot", f"M{middle - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
         top, tall = (TOP + height * 0.45, height * 0.55) if cell.is_error else (TOP, height)
         placed.append(Placed(cell, x, top, tall, look(cell, colours), title(cell)))
-    _outlines(cells, paths, pitch, cell_width, height)
+    _stops(cells, paths, pitch, cell_width, height)
     brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
     bottom = TOP + height + (10 + 20 * (1 + max(b.line for b in brackets)) if brackets else 6)
     return Strip(
@@ -265,29 +278,22 @@ def title(cell: Cell) -> str:
 
 
 def outline_class(flag: str) -> str:
-    """Return the CSS class for a flag of `Cell.outline`; empty for a cell without one."""
+    """Return the CSS class of the mark above a column, for a flag of `Cell.outline`; empty for a cell without one."""
     return {"": "", call_flags.WARNED: "ow", call_flags.HELD: "oh"}.get(flag.lower(), "os")
 
 
-def _outlines(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
-    """Draw one outline around neighbours with the same mark and height."""
-    # Half a pixel sits in the gap between two cells, so a small outline does not cover its neighbours.
-    start, near, far = 0, 1.0 if width > 4 else 0.5, 3.5 if width > 4 else 2.5
-    for (mark, is_short), run in groupby(cells, key=lambda cell: (cell.outline, cell.is_error)):
-        count = len([*run])
-        if mark:
-            x, wide = start * pitch, (count - 1) * pitch + width
-            top = TOP + height * 0.45 if is_short else TOP
-            tall = TOP + height - top
-            name = outline_class(mark)
-            paths.add(name, _frame(x - near, top - near - 0.5, wide + 2 * near, tall + 2 * near + 1))
-            if mark.lower() == call_flags.STOPPED:
-                paths.add(name, _frame(x - far, top - far - 0.5, wide + 2 * far, tall + 2 * far + 1))
-        start += count
+def _has_dot(cell: Cell) -> bool:
+    return cell.outline == call_flags.WARNED or call_flags.ran_nevertheless(cell.flags)
 
 
-def _frame(x: float, y: float, width: float, height: float) -> str:
-    return f"M{x:g} {y:g}h{width:g}v{height:g}h-{width:g}z"
+def _stops(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, height: float) -> None:
+    """Draw a bar after the last of neighbouring stopped calls."""
+    place = 0
+    for is_stopped, run in groupby(cells, key=lambda cell: cell.outline == call_flags.STOPPED):
+        place += len([*run])
+        if is_stopped:
+            x = (place - 1) * pitch + width + 1
+            paths.add("end", f"M{x:g} {TOP - 2:g}h2v{height + 4:g}h-2z")
 
 
 def _brackets(

@@ -154,9 +154,10 @@ def _time(value: datetime, mode: str, text: str) -> SafeString:
 
 
 @register.inclusion_tag("sessions/_strip.html")
-def strip(stored: Sequence[Any]) -> dict[str, Strip]:
-    """Write the strip of a list row from what the session stores."""
-    return {"strip": small(cells_of(stored))}
+def strip(stored: Sequence[Any], note: str = "") -> dict[str, Strip | str]:
+    """Write the strip of a list row from what the session stores; its tooltip says what its marks mean, and `note`."""
+    drawn = small(cells_of(stored))
+    return {"strip": drawn, "words": " · ".join(filter(None, (drawn.label, note, drawn.key)))}
 
 
 @register.inclusion_tag("integrations/_step.html")

@@ -53,7 +53,7 @@ def test_a_picture_in_a_message_has_a_bound_and_shows_the_newest(count):
     assert 0 < len(drawn) <= strip_images.MAX_BYTES
     assert strip_images.of_message([]) == ""
     marked = strip_images.of_message([["a", ""]] * count + [["b", "s"]])
-    assert "#b81f54" in marked
+    assert strip_images._FIXED["end"] in marked
 
 
 def as_hex(lightness, chroma, angle):

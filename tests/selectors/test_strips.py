@@ -29,9 +29,11 @@ def test_a_repeated_call_is_pale_while_its_results_are_new():
     assert look(strip[1], colours).startswith("f h")
 
 
-def test_a_blocked_call_counts_as_no_new_result_although_none_will_come():
-    strip = cells("AA?s")
-    assert look(strip[1], hues(cell.key for cell in strip)).startswith("f h")
+def test_a_call_that_did_not_run_is_hollow_and_waits_for_no_result():
+    strip = cells("AA?sBb")
+    colours = hues(cell.key for cell in strip)
+    assert look(strip[1], colours).startswith("o h")
+    assert look(strip[2], colours) == "n"
 
 
 def test_different_repeated_calls_have_different_hues_up_to_twelve():
@@ -54,19 +56,21 @@ def test_words_say_what_the_strip_shows():
     assert describe([]) == "No calls yet"
 
 
-def test_neighbours_with_the_same_mark_share_one_outline():
-    looks = dict(small(cells("AAwAwAw")).paths)
-    assert looks["ow"].count("M") == 1
+def test_a_dot_stands_above_a_warning_and_what_the_guard_would_have_done():
+    assert dict(small(cells("AAwABA^")).paths)["dot"].count("M") == 1
+    reported = [Cell(number, "aa", flag) for number, flag in enumerate(("", "B", "!S"))]
+    assert dict(small(reported).paths)["dot"].count("M") == 2
+    assert "dot" not in dict(small(cells("A^A^Ab")).paths)
 
 
-def test_a_stop_has_two_outlines_and_a_block_one():
-    assert dict(small(cells("As")).paths)["os"].count("M") == 2
-    assert dict(small(cells("Ab")).paths)["os"].count("M") == 1
+def test_a_bar_follows_a_stop_and_no_block():
+    assert dict(small(cells("AsAs")).paths)["end"].count("M") == 1
+    assert "end" not in dict(small(cells("Ab")).paths)
 
 
 def test_sixty_calls_weigh_about_a_kilobyte_and_a_half_a_look():
     strip = small(cells("AB" * 30))
-    assert strip.width == 300
+    assert strip.width == 302
     assert len(strip.paths) == 2
 
 

@@ -87,6 +87,11 @@ class SessionLine:
     since_stop: str
     is_at_limit: bool
 
+    @property
+    def meter_note(self) -> str:
+        """What is near its limit, with its count, or empty."""
+        return f"{self.meter_label}: {self.meter_text}, near the limit" if self.meter_label else ""
+
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     """Prepare a session for the list."""
