@@ -36,6 +36,13 @@ from detection.services.search.records import record_search
 HITS: Final = 30
 OF_A_GROUP: Final = 5
 MAX_NAME_CHARACTERS: Final = 100
+_TABS: Final = (
+    ("calls", "Calls", ()),
+    ("loops", "Loops", ("Loop",)),
+    ("sessions", "Sessions", ("Session", "Agent", "Model", "Tool")),
+    ("settings", "Settings", ("Setting", "Go to", "Do", "Member")),
+)
+"""Of the page: address, words, and the groups of names in it; the first has what is in calls and results."""
 _MORE_SCREENS: Final = (
     ("loop_history", "History of runs", Role.VIEWER),
     ("connect", "Connect", Role.VIEWER),
@@ -94,12 +101,24 @@ def palette(request: ProjectRequest) -> HttpResponse:
 @in_project()
 @require_safe
 def page(request: ProjectRequest) -> HttpResponse:
-    """Show what has the words in its name, and the contents that have them."""
+    """Show the contents that have the words, and in further tabs what has them in its name."""
     text, cursor = request.GET.get("q", "").strip(), request.GET.get("cursor", "")
     context: dict[str, object] = {"q": text, "max_characters": MAX_CHARACTERS}
     if text:
-        if not cursor and len(text) <= MAX_NAME_CHARACTERS:
-            context["entries"] = [*_entries(request, text)]
+        entries = [*_entries(request, text)] if len(text) <= MAX_NAME_CHARACTERS else []
+        chosen = next((one for one in _TABS if one[0] == request.GET.get("in")), _TABS[0])
+        context["tabs"] = [
+            (
+                name,
+                words,
+                sum(entry.group in groups for entry in entries) if groups else None,
+                name == chosen[0],
+            )
+            for name, words, groups in _TABS
+        ]
+        if chosen[2]:
+            context["entries"] = [entry for entry in entries if entry.group in chosen[2]]
+            return render(request, "search/page.html", context)
         try:
             found = search(request.project.pk, text, cursor, HITS, SECONDS)
         except FilterError as error:

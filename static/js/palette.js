@@ -1,10 +1,11 @@
-// The command palette (Ctrl or Cmd and K): screens, projects, what the keys of this page do, and places to search.
+// The command palette (Ctrl or Cmd and K): what this page does, where to go, settings, and the search.
 import { commands } from "./keys.js";
 
 const dialog = document.getElementById("palette");
 const input = dialog?.querySelector("input");
 const list = dialog?.querySelector("[role=listbox]");
-const MAX_SHOWN = 12;
+const GROUPS = ["Do", "Go to", "Settings", "In calls and results"];
+const MAX_COMMANDS = 14;
 const WAIT_MS = 120;
 let shown = [];
 let found = { text: "", items: [] };
@@ -13,22 +14,17 @@ let at = 0;
 
 const linksOf = (selector, words) =>
   [...document.querySelectorAll(selector)].map((link) => ({
+    group: "Go to",
     words: `${words}${(link.querySelector("span") ?? link).textContent.trim()}`,
     keys: link.dataset.go ? `g ${link.dataset.go}` : "",
     run: () => link.click(),
   }));
 
 function searches(text) {
-  const base = document.body.dataset.project ? `/p/${document.body.dataset.project}` : "";
-  if (!base || !text) return [];
-  const quoted = encodeURIComponent(/\s/.test(text) ? `"${text}"` : text);
-  const go = (words, path) => ({ words, keys: "", run: () => location.assign(base + path) });
-  return [
-    go(`Search contents for “${text}”`, `/search?q=${encodeURIComponent(text)}`),
-    go(`Search sessions for “${text}”`, `/sessions?q=${quoted}`),
-    go(`Search the history of runs for “${text}”`, `/loops/history?q=${quoted}`),
-    go(`Open session “${text}”`, `/session?name=${encodeURIComponent(text)}&or=search`),
-  ];
+  const project = document.body.dataset.project;
+  if (!project || !text) return [];
+  const run = () => location.assign(`/p/${project}/search?q=${encodeURIComponent(text)}`);
+  return [{ group: "In calls and results", words: `Search for “${text}”`, keys: "", run }];
 }
 
 /** What the server knows by name: agents, models, tools, sessions, loops, members, settings and more screens. */
@@ -51,7 +47,12 @@ function named(text, known) {
   if (found.text !== text) return [];
   return found.items
     .filter(({ url }) => !known.has(url))
-    .map(({ group, words, url }) => ({ words: `${group}: ${words}`, keys: "", run: () => location.assign(url) }));
+    .map(({ group, words, url }) => ({
+      group: { Do: "Do", Setting: "Settings" }[group] ?? "Go to",
+      words: ["Do", "Go to", "Setting"].includes(group) ? words : `${group} ${words}`,
+      keys: "",
+      run: () => location.assign(url),
+    }));
 }
 
 /** How well a command fits: all words in it, those at the start of a word first; 0 is no match. */
@@ -62,31 +63,43 @@ function score(words, text) {
   return 1 + wanted.filter((one) => ` ${given}`.includes(` ${one}`)).length;
 }
 
+function heading(words) {
+  const item = Object.assign(document.createElement("li"), { className: "sheet-title", textContent: words });
+  item.setAttribute("role", "presentation");
+  return item;
+}
+
+function option(one, index) {
+  const item = document.createElement("li");
+  item.id = `palette-${index}`;
+  item.setAttribute("role", "option");
+  item.setAttribute("aria-selected", String(index === at));
+  item.append(Object.assign(document.createElement("span"), { textContent: one.words }));
+  const keys = document.createElement("span");
+  for (const key of one.keys.split(" ").filter(Boolean))
+    keys.append(Object.assign(document.createElement("kbd"), { textContent: key }), " ");
+  item.append(keys);
+  item.addEventListener("click", () => run(index));
+  return item;
+}
+
 function draw() {
   const text = input.value.trim();
-  const all = [...linksOf("[data-go]", "Go to "), ...linksOf("[data-project-link]", "Project "), ...commands()];
-  shown = all
+  const ofPage = commands().map((one) => ({ ...one, group: "Do" }));
+  const own = [...ofPage, ...linksOf("[data-go]", ""), ...linksOf("[data-project-link]", "Project ")]
     .map((one, place) => ({ one, place, fit: score(one.words, text) }))
     .filter(({ fit }) => fit)
     .sort((a, b) => b.fit - a.fit || a.place - b.place)
-    .slice(0, MAX_SHOWN - 4)
+    .slice(0, MAX_COMMANDS)
     .map(({ one }) => one);
   const links = [...document.querySelectorAll("[data-go]")].map((link) => link.getAttribute("href"));
-  shown.push(...named(text, new Set(links)), ...searches(text));
+  const all = [...own, ...named(text, new Set(links)), ...searches(text)];
+  shown = GROUPS.flatMap((group) => all.filter((one) => one.group === group));
   at = Math.max(0, Math.min(at, shown.length - 1));
   list.replaceChildren(
-    ...shown.map((one, index) => {
-      const item = document.createElement("li");
-      item.id = `palette-${index}`;
-      item.setAttribute("role", "option");
-      item.setAttribute("aria-selected", String(index === at));
-      item.append(Object.assign(document.createElement("span"), { textContent: one.words }));
-      const keys = document.createElement("span");
-      for (const key of one.keys.split(" ").filter(Boolean))
-        keys.append(Object.assign(document.createElement("kbd"), { textContent: key }), " ");
-      item.append(keys);
-      item.addEventListener("click", () => run(index));
-      return item;
+    ...shown.flatMap((one, index) => {
+      const item = option(one, index);
+      return one.group === shown[index - 1]?.group ? [item] : [heading(one.group), item];
     }),
   );
   input.setAttribute("aria-activedescendant", shown.length ? `palette-${at}` : "");

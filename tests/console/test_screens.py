@@ -78,7 +78,7 @@ def test_the_list_of_sessions_shows_state_strip_and_meter(world):
     assert "Looping" in shown
     assert "s-1" in shown
     assert "4 of 4" in shown
-    assert 'aria-label="4 calls, 1 call repeated, at most 4 times, the last 4 equal' in page.content.decode()
+    assert "<title>4 calls, 1 call repeated, at most 4 times, the last 4 equal" in page.content.decode()
     assert f'id="s-{world.session.pk}"' in page.content.decode()
 
 
@@ -217,9 +217,6 @@ def test_a_session_whose_name_no_path_can_carry_has_its_page_too(world):
         page = world.client.get(session_url(world.project.slug, name))
         assert page.status_code == 200, name
     assert world.client.get(f"{world.base}/session?name=read").status_code == 404
-    typed = world.client.get(f"{world.base}/session?name=read&or=search", follow=True)
-    assert "No session is named “read”." in text(typed)
-    assert typed.redirect_chain[-1][0] == f"{world.base}/sessions?q=read"
 
 
 def test_an_incident_says_in_one_sentence_what_happened_and_what_was_done(world):

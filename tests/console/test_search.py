@@ -51,6 +51,17 @@ def test_the_page_shows_hits_with_their_call_and_says_how_far_it_got(project, me
     assert "Nothing found" in member(Role.VIEWER).get("/p/support/search?q=absent").content.decode()
 
 
+def test_the_tabs_count_and_show_what_has_the_words_in_its_name(project, member):
+    stored(project, "tickets/48213")
+    client = member(Role.VIEWER)
+    page = client.get("/p/support/search?q=48213").content.decode()
+    assert 'href="?q=48213&amp;in=sessions"' in page
+    shown = client.get("/p/support/search?q=48213&in=sessions").content.decode()
+    assert 'href="/p/support/sessions/tickets/48213"' in shown
+    assert "</mark>" not in shown
+    assert "Nothing here has these words" in client.get("/p/support/search?q=48213&in=loops").content.decode()
+
+
 def test_hits_are_escaped_and_errors_are_shown(project, member):
     stored(project, "s-1", '{"x":"<script>alert(48213)</script>"}')
     page = member(Role.VIEWER).get("/p/support/search?q=alert(48213)").content.decode()

@@ -69,12 +69,8 @@ EARLIER_TABS = {"timeline": "trace", "table": "calls"}
 @in_project()
 @require_safe
 def by_name(request: ProjectRequest) -> HttpResponse:
-    """Show a session whose name does not fit into a path or was typed; `or=search` searches for an unknown name."""
+    """Show a session whose name does not fit into a path."""
     name = request.GET.get("name", "")
-    if request.GET.get("or") == "search" and name and find_session(request.project, name) is None:
-        messages.info(request, f"No session is named “{formatting.visible(name)}”.")
-        query = urlencode({"q": language.write([language.Term("", (language.exact(name),))])})
-        return redirect(f"{reverse('console:sessions', args=[request.project.slug])}?{query}")
     return _show(request, name) if name else redirect("console:sessions", request.project.slug)
 
 
