@@ -15,8 +15,8 @@ class KeyScope(models.TextChoices):
 
     INGEST = "ingest", "Ingest: send events"
     GUARD = "guard", "Guard: evaluate calls"
-    READ = "read", "Read: sessions, incidents, policies"
-    ADMIN = "admin", "Admin: change sessions, incidents and policies"
+    READ = "read", "Read: sessions, loops, policies"
+    ADMIN = "admin", "Admin: change sessions, loops and policies"
     METRICS = "metrics", "Metrics: read /metrics"
 
 

@@ -102,7 +102,7 @@ class Role(models.TextChoices):
     """What a member may do; each role includes the ones before it."""
 
     VIEWER = "viewer", "Viewer: sees everything in the project"
-    OPERATOR = "operator", "Operator: handles incidents, stops and resumes sessions"
+    OPERATOR = "operator", "Operator: handles loops, stops and resumes sessions"
     ADMIN = "admin", "Admin: changes settings, keys and members"
 
 

@@ -122,15 +122,15 @@ FROM (
         coalesce(sum(call_count) OVER (PARTITION BY agent ORDER BY last_event_at DESC, id DESC
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS newer
     FROM detection_session
-    WHERE project_id = %s AND NOT is_demo AND call_reaches <> '' AND last_event_at >= now() - make_interval(days => %s)
+    WHERE project_id = %s AND (%s OR NOT is_demo) AND call_reaches <> '' AND last_event_at >= now() - make_interval(days => %s)
 ) heard GROUP BY agent ORDER BY max(last_event_at) DESC LIMIT %s
 """
 
 
-def heard_agents(project_id: int) -> list[HeardAgent]:
+def heard_agents(project_id: int, *, with_demo: bool = False) -> list[HeardAgent]:
     """List the agents of a project, the latest first; reads its sessions of the last seven days."""
     with connection.cursor() as cursor:
-        cursor.execute(_AGENTS, [NEWEST_CALLS, project_id, HEARD_DAYS, MAX_AGENTS])
+        cursor.execute(_AGENTS, [NEWEST_CALLS, project_id, with_demo, HEARD_DAYS, MAX_AGENTS])
         return [
             HeardAgent(agent, weakest_of({*reaches}) or WATCH_ONLY, sessions, int(calls), heard)
             for agent, reaches, sessions, calls, heard in cursor.fetchall()

@@ -161,7 +161,7 @@ def test_each_project_has_its_own_and_an_archived_one_none(world, monday, receiv
 def test_the_form_says_what_it_would_send_and_the_list_who_gets_it(world, monday, receiver):
     target = make_webhook(world.project, receiver)
     reports = world.client.get(f"{world.base}/insights/reports").content.decode()
-    assert "Sent to nobody on Mondays" in reports
+    assert "Not sent to anyone on Mondays" in reports
     form_url = f"{world.base}/alerts/routes/new?when=report"
     assert form_url in reports
     form = world.client.get(form_url).content.decode()

@@ -147,7 +147,7 @@ def test_the_first_steps_stay_in_the_navigation_until_they_are_hidden(walk, page
     walk.click("button", "$5")
     expect(page.locator(".toast")).to_contain_text("$5")
     expect(page.get_by_text("Set up 1 of 6").first).to_be_attached()
-    walk.click("button", "Hide it in the navigation")
+    walk.click("button", "Hide from the navigation")
     expect(page.get_by_role("link", name="Set up")).to_have_count(0)
     assert walk.noise == []
 

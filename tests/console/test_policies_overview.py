@@ -81,7 +81,7 @@ def test_a_preset_says_what_a_replay_found_or_leads_to_one(world):
     save(world, PROJECT, {"max_repeats": 3})
     words = text(world.client.get(f"{world.base}/policies"))
     assert words.count("Try on history") >= 2
-    assert "Standard Now Warns at the 3rd identical call; from the 4th: chance, block, stop" in words
+    assert "Standard Now Warns at the 3rd identical call; from the 4th: a second chance, block, stop" in words
     change = changes.check(world.project.pk, "project", {"max_repeats": 3, "preset": "observe"})
     what_ifs.create_what_if(world.project.pk, change, SYSTEM)
     worker.run_waiting(lambda: False)

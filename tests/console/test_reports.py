@@ -79,7 +79,7 @@ def test_a_link_ends_after_thirty_days_when_it_is_revoked_and_with_its_project(w
     revoke = {"action": "revoke", "id": report.public_id}
     assert world.client.post(f"{world.base}/insights/reports", revoke).status_code == 302
     assert Client().get(link).status_code == 404
-    assert "No link can be opened" in world.client.get(f"{world.base}/insights/reports").content.decode()
+    assert "No links yet" in world.client.get(f"{world.base}/insights/reports").content.decode()
     actions = AuditEntry.objects.filter(action__startswith="report.").values_list("action", flat=True)
     assert sorted(actions) == ["report.create", "report.revoke"]
 

@@ -105,7 +105,7 @@ def test_what_the_model_says_stands_between_its_calls_and_splits_no_repetition(w
 
 
 def test_a_trace_without_texts_of_the_model_says_so(world):
-    assert "No text of the model: its integration sends none" in words(trace_of(world, "s-1"))
+    assert "No text from the model: its integration does not send any" in words(trace_of(world, "s-1"))
 
 
 def test_what_differs_from_the_result_before_stands_first_and_the_whole_beside_it(world):

@@ -171,4 +171,5 @@ def test_what_is_lost_comes_first_and_each_day_has_both_policies(world):
     )
     assert re.search(r"now and changed\. \d\d \w{3}: 1, then 0$", svg[1])
     assert svg[2].count("<rect") == 2 * 8
-    assert "now 1 changed 0 loops blocked or stopped" in words
+    assert "Loops blocked or stopped, by day" in words
+    assert "now 1 with the change 0" in words

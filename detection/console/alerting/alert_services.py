@@ -68,7 +68,7 @@ ALERT_SERVICES: Final = (
         "Webhook",
         "{}",
         "https://example.com/loopguard",
-        "An address of your own. Each notification is signed; what verifies it comes with the test.",
+        "An address of your own. Notifications are signed; the test shows the secret that verifies them.",
     ),
     AlertService(
         "other",

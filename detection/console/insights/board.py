@@ -58,6 +58,7 @@ STEPS: Final[tuple[tuple[timedelta, Step, str], ...]] = (
 )
 """The longest range with these buckets, and their words."""
 MAX_MARKS: Final = 20
+MAX_MARK_CHARACTERS: Final = 40
 """Changes of settings that are drawn, the newest; more lines run into one another. A judgement."""
 FORMER_BY: Final = {"kind": "detector", "backend": "model"}
 """Groupings of the earlier page, and what shows the same now."""
@@ -209,7 +210,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "by": by_name,
         "by_words": by_words,
         "period": period,
-        "before_words": "the time before",
+        "before_words": "previous period",
         "zone": listing.zone_name,
         "tz": listing.zone,
         "means": {"rate": RATE, "false_stops": FALSE_STOPS},
@@ -369,20 +370,36 @@ def marks_of(project: Project, start: datetime, end: datetime) -> list[chart.Mar
     url = reverse("console:policy_history", args=[project.slug])
     found = []
     for entry in overrides.history(project.pk, start=start, end=end, limit=MAX_MARKS):
-        changes = changes_of(entry)
+        # A date of expiry comes with a setting, and says less.
+        changes = sorted(changes_of(entry), key=lambda change: change[0] == "Expires at")
         if changes:
             label, before, after = changes[0]
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
-            words = f"{formatting.source_name(entry.subject)}: {label} {before} to {after}{more}"
-            found.append(chart.Mark(entry.at, words, url))
+            source = formatting.source_name(entry.subject)
+            words = f"{source}: {label} {before} to {after}{more}"
+            found.append(chart.Mark(entry.at, words, url, _short_mark(source, label, before, after, more)))
     return found
+
+
+def _short_mark(source: str, label: str, before: str, after: str, more: str) -> str:
+    """Return what fits beside a mark: the name of the scope, and as much of the change as there is space for."""
+    name = source.rpartition(" / ")[2] if " / " in source else source.partition(" ")[2] or source
+    first = label[0].lower() + label[1:]
+    for words in (
+        f"{name}: {first} {before} to {after}{more}",
+        f"{name}: {first}{more}",
+        f"{name}: settings",
+    ):
+        if len(words) <= MAX_MARK_CHARACTERS:
+            return words
+    return first if len(first) <= MAX_MARK_CHARACTERS else "settings"
 
 
 def _chart_words(board: Board, by_words: str, total: InsightRow) -> str:
     """Return the sentence that is the name of the chart."""
     now, before = board.of(total.numbers), board.of(total.before)
     words = f"{board.title} by {by_words.lower()}: {board.write(now)} in all"
-    return f"{words}, {board.write(before)} in the time before" if before else words
+    return f"{words}, {board.write(before)} in the previous period" if before else words
 
 
 def _protection(found: Statistics, links: Links, project: Project, query: ListQuery) -> dict[str, object]:

@@ -29,11 +29,12 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A change at a time, with its words and the page with more about it."""
+    """A change at a time, with its words, the page with more about it, and words that fit into the chart."""
 
     at: datetime
     words: str
     url: str
+    short: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ class Chart:
     keys
         Number or name of the colour, and name of each series.
     ghost
-        Path of the time before, in a box of 100 by 100; empty if there is none.
+        Path of the previous period, in a box of 100 by 100; empty if there is none.
     lines
         The numbers as a table, the newest first, without buckets that have none.
     """
@@ -123,7 +124,7 @@ def stacked(
     series
         For each name a number per bucket. Beyond `MAX_SERIES`, those with the smallest sums are added up as *others*.
     before
-        What the sum was in the time before, per bucket.
+        What the sum was in the previous period, per bucket.
     write
         Writes a number for people.
     """
@@ -227,7 +228,7 @@ def _notes(buckets: Sequence[Bucket], marks: Sequence[Mark]) -> list[Note]:
     return [
         Note(
             _percent(x),
-            (mark.words if len(mark.words) <= 36 else f"{mark.words[:35]}…") if place in spoken else "",
+            mark.short if place in spoken else "",
             mark.words,
             mark.url,
             x > 50 or (place == len(places) - 1 and len(spoken) > 1),

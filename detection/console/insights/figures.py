@@ -19,7 +19,7 @@ class Figure:
     Attributes
     ----------
     change
-        What changed since the time before, and whether that is ``ok``, to be looked at (``warn``) or neither.
+        What changed since the previous period, and whether that is ``ok``, to be looked at (``warn``) or neither.
     means
         Its definition.
     """

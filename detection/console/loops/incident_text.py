@@ -39,13 +39,13 @@ DID = {
 DECISION_CHIPS = {
     "allow": "plain",
     "warn": "warn",
-    "block": "loop",
+    "block": "stop",
     "hold": "held",
     "stop": "stop",
 }
 OUTCOME_CHIPS = {"allow": "ok", "block": "idle", "stop": "stop"}
 """Decision of an approval to the class of its chip."""
-STATUS_CHIPS = {"open": "loop", "ended": "idle", "done": "ok"}
+STATUS_CHIPS = {"open": "idle", "ended": "done", "done": "ok"}
 
 
 ACTIVITY = {

@@ -287,7 +287,11 @@ def _timeline(
             one.at,
             _ICONS.get(one.action.partition(":")[0], "loops"),
             _by(ACTIVITY.get(one.action, formatting.word(one.action).capitalize()), one.actor)
-            + (f", {one.changed:,} run{'' if one.changed == 1 else 's'}" if one.last_incident else ""),
+            + (
+                f", {one.changed:,} run{'' if one.changed == 1 else 's'}"
+                if one.last_incident and one.changed
+                else ""
+            ),
             one.note,
         )
         for one in activity

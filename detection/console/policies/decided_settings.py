@@ -11,6 +11,8 @@ from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.policy import ExplainedSetting, Policy
 
+_GENERAL = ("preset", "enabled")
+
 
 @dataclass(frozen=True, slots=True)
 class DecidedSetting:
@@ -40,7 +42,7 @@ def decided_settings(
     came_from: str,
     reached: str,
 ) -> list[DecidedSetting]:
-    """Return the settings that decided about a call, first the limit that was reached.
+    """Return the settings that decided about a call: first the limit that was reached, last what applies to all detectors.
 
     Parameters
     ----------
@@ -64,9 +66,15 @@ def decided_settings(
             verify_url(slug, name, call),
             name == reached,
         )
-        for name in sorted(then, key=lambda name: name != reached)
+        for name in sorted(
+            then, key=lambda name: (name != reached, name in _GENERAL, not _is_number(then[name]))
+        )
         if name in FIELDS
     ]
+
+
+def _is_number(setting: ExplainedSetting) -> bool:
+    return type(setting.get("value")) in (int, float)
 
 
 def reached_limit(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> str:

@@ -183,7 +183,9 @@ def _preset_words(preset: Mapping[str, Any]) -> str:
     limit, warn_at = values["max_repeats"], FIELDS["repeat_warn_at"].effective(values)
     reaction = values["mode"]
     rungs = values["graduated_rungs"] if reaction == "graduated" else LADDERS.get(reaction, (reaction,))
-    words = ", ".join(formatting.word(rung) for rung in dict.fromkeys(rungs))
+    words = ", ".join(
+        "a second chance" if rung == "chance" else formatting.word(rung) for rung in dict.fromkeys(rungs)
+    )
     if 0 < warn_at < limit:
         return f"Warns at the {ordinal(warn_at)} identical call; from the {ordinal(limit)}: {words}"
     return f"From the {ordinal(limit)} identical call: {words}"

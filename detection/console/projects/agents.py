@@ -79,7 +79,7 @@ def _lines(project_id: int) -> list[AgentLine]:
     tagged = tags.agent_tags(project_id)
     heard = [
         AgentLine(one.name, one.reach, one.sessions, one.calls, one.last_heard_at, tagged.pop(one.name, []))
-        for one in heard_agents(project_id)
+        for one in heard_agents(project_id, with_demo=True)
         if one.name
     ]
     return [*heard, *(AgentLine(name, tags=its) for name, its in sorted(tagged.items()))]

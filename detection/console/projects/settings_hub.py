@@ -64,10 +64,10 @@ def _groups(request: ProjectRequest) -> list[TileGroup]:
             "Ingest",
             "ingest",
             "ingest",
-            f"{_number(counts.quarantined, 'quarantined event')}, rejected requests",
+            f"Requests, {_number(counts.quarantined, 'quarantined event').lower()}",
         ),
         tile("Imports", "audit", "imports", _imports(counts)),
-        tile("Prices", "statistics", "prices", _number(counts.prices, "own price")),
+        tile("Prices", "statistics", "prices", f"{_number(counts.prices, 'price')} of your own"),
     ]
     people = [
         tile("Alerts", "alerts", "alerts", _alerts(counts)),
@@ -120,6 +120,4 @@ def _members(counts: SettingsOverview) -> str:
 def _erasures(counts: SettingsOverview) -> str:
     if counts.open_erasures:
         return f"{_number(counts.open_erasures, 'erasure')} in progress"
-    return (
-        f"Erase a customer's, an agent's or a session's data; {_number(counts.erasures, 'receipt').lower()}"
-    )
+    return f"Of a customer, an agent or a session; {_number(counts.erasures, 'receipt').lower()}"

@@ -62,7 +62,7 @@ def page(request: ProjectRequest) -> HttpResponse:
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
             "up to date"
             if not status.sessions_waiting
-            else f"lagging: {status.sessions_waiting} sessions waiting, the oldest for {durations.span(lag)}",
+            else f"lagging: {status.sessions_waiting} session{'' if status.sessions_waiting == 1 else 's'} waiting, the oldest for {durations.span(lag)}",
             "Workers evaluate stored events. Without the broker, the sweeper does so within 15 s.",
         ),
         _guard(status.missed_guard_requests),
@@ -99,7 +99,7 @@ def _disk(usage: DiskUsage | None) -> list[dict[str, str]]:
     if usage is None:
         return []
     words = f"{_size(usage.free)} of {_size(usage.total)} free"
-    about = "Sessions, events and incidents."
+    about = "Sessions, events and loops."
     if usage.min_free:
         about = f"Below {_size(usage.min_free)} free, new events are rejected. Everything else keeps working."
     if usage.is_full:

@@ -143,7 +143,7 @@ def _resume(request: ProjectRequest, sessions: Sequence[Session]) -> None:
 @in_project(Role.ADMIN)
 @require_POST
 def remove_demo(request: ProjectRequest) -> HttpResponse:
-    """Delete the demo sessions and their incidents."""
+    """Delete the demo sessions and their loops."""
     count = removal.remove_demo(request.project.pk, actor_of(request))
-    messages.success(request, f"Demo data removed: {count} sessions and their incidents.")
+    messages.success(request, f"Demo data removed: {count} sessions and their loops.")
     return redirect("console:sessions", request.project.slug)

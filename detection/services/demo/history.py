@@ -41,6 +41,8 @@ DAYS: Final = 14
 SESSIONS_PER_DAY: Final = 22
 """On a working day: some 300 sessions in two weeks, which are played within the 20 s that a start may take."""
 WEEKEND_SHARE: Final = 0.3
+LAST_DAY_SESSIONS: Final = 24
+"""In the last 24 hours, whatever day it is."""
 STUCK_SHARE: Final = 0.34
 OTHER_SHARE: Final = 0.25
 """Share of the sessions that belong to the second project."""
@@ -115,7 +117,14 @@ def _operator() -> Actor:
 
 
 def _runs(first: Project, other: Project, now: datetime, draw: Random) -> Iterator[_Run]:
-    number = 0
+    for number, at in enumerate(_times(now, draw), 1):
+        scenario = draw.choice(STUCK if draw.random() < STUCK_SHARE else HEALTHY)
+        is_other = scenario.agent in _BACK_OFFICE and draw.random() < 2 * OTHER_SHARE
+        name = f"{scenario.agent}/{scenario.name}-{draw.getrandbits(16):04x}{number:03d}"
+        yield _Run(scenario, other if is_other else first, name, at)
+
+
+def _times(now: datetime, draw: Random) -> Iterator[datetime]:
     for days_ago in range(DAYS, -1, -1):
         day = (now - timedelta(days=days_ago)).replace(hour=0, minute=0, second=0, microsecond=0)
         share = WEEKEND_SHARE if day.weekday() >= 5 else 1.0
@@ -123,13 +132,11 @@ def _runs(first: Project, other: Project, now: datetime, draw: Random) -> Iterat
             # Two thirds of the work is done between 8 and 18 o'clock.
             hour = draw.uniform(8, 18) if draw.random() < 0.67 else draw.uniform(0, 24)
             at = day + timedelta(hours=hour)
-            if at > now - timedelta(minutes=SPARE_MINUTES) or at < now - timedelta(days=DAYS):
-                continue
-            scenario = draw.choice(STUCK if draw.random() < STUCK_SHARE else HEALTHY)
-            is_other = scenario.agent in _BACK_OFFICE and draw.random() < 2 * OTHER_SHARE
-            number += 1
-            name = f"{scenario.agent}/{scenario.name}-{draw.getrandbits(16):04x}{number:03d}"
-            yield _Run(scenario, other if is_other else first, name, at)
+            if now - timedelta(days=DAYS) <= at <= now - timedelta(minutes=SPARE_MINUTES):
+                yield at
+    # The bars of 24 hours show something on a Sunday, too.
+    for _ in range(LAST_DAY_SESSIONS):
+        yield now - timedelta(minutes=draw.uniform(SPARE_MINUTES, 24 * 60))
 
 
 class _Agent:
