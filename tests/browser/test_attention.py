@@ -109,18 +109,20 @@ def test_a_held_call_is_announced_in_the_administration_with_a_link_to_it(site, 
     ana.is_staff = ana.is_superuser = True
     ana.save()
     sign_in(page, site, ana)
+    other = make_project("travel")
+    for one in (project, other):
+        # The two minutes of the default end while axe looks at four views on a busy machine.
+        overrides.save_override(one.pk, PROJECT, {"mode": "ask", "answer_timeout_seconds": 1_800}, SYSTEM)
     page.goto(f"{site.url}/admin/")
     bar = page.get_by_role("region", name="Held calls")
     expect(bar).to_be_hidden()
     page.wait_for_function("import('/static/js/link.js').then(({ link }) => link.isOpen)")
     held = hold(project)
-    expect(bar).to_contain_text(re.compile(r"search_web of triage, [\d min]+ s left"))
+    expect(bar).to_contain_text(re.compile(r"search_web of triage, \d+ min left"))
     expect(page).to_have_title(re.compile(r"^\(1\) "))
     expect(page.locator("#held-bar-announcer")).to_contain_text("Held call: search_web of triage")
     assert complaints(page, count=4, dark_by_class=True) == []
-    other = make_project("travel")
     Membership.objects.create(project=other, user=ana, role=Role.OPERATOR)
-    overrides.save_override(other.pk, PROJECT, {"mode": "ask"}, SYSTEM)
     hold(other, "s-9")
     page.reload()
     expect(bar).to_contain_text("and 1 more")
