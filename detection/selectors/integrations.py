@@ -122,7 +122,8 @@ FROM (
         coalesce(sum(call_count) OVER (PARTITION BY agent ORDER BY last_event_at DESC, id DESC
             ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), 0) AS newer
     FROM detection_session
-    WHERE project_id = %s AND (%s OR NOT is_demo) AND call_reaches <> '' AND last_event_at >= now() - make_interval(days => %s)
+    WHERE project_id = %s AND (%s OR NOT is_demo) AND call_reaches <> ''
+        AND last_event_at >= now() - make_interval(days => %s)
 ) heard GROUP BY agent ORDER BY max(last_event_at) DESC LIMIT %s
 """
 

@@ -1,9 +1,9 @@
 """The loop strip: one cell per call, colour means repetition.
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
-result. A short cell is an error, a hollow one did not run. A dot above stands for a warning, or for what the guard would
-have done about a call that was only reported; a bar after a call for a stop. This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty
-calls weighs about a kilobyte.
+result. A short cell is an error, a hollow one did not run. A dot above stands for a warning, or for what the guard
+would have done about a call that was only reported; a bar after a call stands for a stop. This module lays the cells
+out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about a kilobyte.
 """
 
 from __future__ import annotations

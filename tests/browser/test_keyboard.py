@@ -152,7 +152,7 @@ def test_the_palette_finds_screens_commands_and_searches(site, world, page):
     palette = page.get_by_role("combobox", name="Search or jump")
     expect(palette).to_be_focused()
     palette.fill("done")
-    expect(page.get_by_role("option").first).to_contain_text("Done")
+    expect(page.locator("#palette-list [role=option]").first).to_contain_text("Done")
     page.keyboard.press("Enter")
     page.wait_for_selector("text=1 loop closed")
     page.keyboard.press("Control+k")

@@ -42,7 +42,7 @@ def decided_settings(
     came_from: str,
     reached: str,
 ) -> list[DecidedSetting]:
-    """Return the settings that decided about a call: first the limit that was reached, last what applies to all detectors.
+    """Return the settings that decided about a call: first the limit that was reached, last what all detectors have.
 
     Parameters
     ----------

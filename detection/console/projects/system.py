@@ -62,7 +62,8 @@ def page(request: ProjectRequest) -> HttpResponse:
             "ok" if lag < SLOW_SECONDS else "slow" if lag < LATE_SECONDS else "bad",
             "up to date"
             if not status.sessions_waiting
-            else f"lagging: {status.sessions_waiting} session{'' if status.sessions_waiting == 1 else 's'} waiting, the oldest for {durations.span(lag)}",
+            else f"lagging: {status.sessions_waiting} session{'' if status.sessions_waiting == 1 else 's'} waiting, "
+            f"the oldest for {durations.span(lag)}",
             "Workers evaluate stored events. Without the broker, the sweeper does so within 15 s.",
         ),
         _guard(status.missed_guard_requests),
