@@ -71,7 +71,7 @@ def test_the_limit_of_a_model_to_six_and_verify(site, world, page):
     sign_in(page, site, world.user)
     page.goto(f"{site.url}{world.base}/now")
     page.keyboard.press("Control+k")
-    page.get_by_role("combobox", name="Command, screen or search").fill("limit identical")
+    page.get_by_role("combobox", name="Search or jump").fill("limit identical")
     page.get_by_role("option", name=re.compile("Limit for identical calls")).click()
     page.get_by_label("For", exact=True).select_option(str(MODEL))
     page.get_by_label("New value").fill("6")
