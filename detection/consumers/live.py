@@ -22,12 +22,12 @@ from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from channels.layers import get_channel_layer
 from django.conf import settings
-from django.db import connection
 from redis.exceptions import RedisError
 
 from detection.consumers.denials import deny
 from detection.consumers.frame_queue import FrameQueue
 from detection.models import Membership
+from detection.selectors import changes
 from detection.services.accounts import second_factor
 from detection.stream.hints import held_group, project_group
 from detection.web.access_watch import NOT_A_MEMBER, ROLE_CHANGED, MemberAccess, access_watch
@@ -235,14 +235,12 @@ class LiveConsumer(AsyncWebsocketConsumer):
         others = others.exclude(project_id=found[0]).order_by("project__name")
         if not has_factor:
             others = others.filter(project__requires_second_factor=False)
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text")
-            return {
-                "id": found[0],
-                "access": access,
-                "cursor": cursor.fetchone()[0],
-                "others": [*others.values_list("project_id", flat=True)[:MAX_OTHERS]],
-            }
+        return {
+            "id": found[0],
+            "access": access,
+            "cursor": str(changes.horizon()),
+            "others": [*others.values_list("project_id", flat=True)[:MAX_OTHERS]],
+        }
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a task of the socket; an error closes the socket, and the page reconnects."""

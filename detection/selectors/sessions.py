@@ -9,7 +9,6 @@ from decimal import Decimal
 from functools import reduce
 from operator import or_
 
-from django.db import connection
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
 from django.db.models.functions import Cast, Extract, Greatest, Left
 
@@ -17,6 +16,7 @@ from detection import clock
 from detection.models import Event, EventType, MessageRole, Session, SessionState, SessionTool, call_flags
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.models.stored_verdict import StoredVerdict
+from detection.selectors import changes
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
@@ -392,13 +392,6 @@ class Changes:
     reset: bool
 
 
-def visible() -> str:
-    """Return the current database snapshot. While it is the same, readers outside a transaction see the same rows."""
-    with connection.cursor() as db:
-        db.execute("SELECT pg_current_snapshot()::text")
-        return str(db.fetchone()[0])
-
-
 def changed_since(
     project_id: int, cursor: str, *, seen: str | None = None, limit: int = MAX_CHANGES
 ) -> Changes:
@@ -410,10 +403,10 @@ def changed_since(
     Parameters
     ----------
     seen
-        Result of `visible` from before any row was read; None calls it.
+        Result of `changes.snapshot` from before any row was read; None calls it.
     """
     # Read before the rows: commits in between then count as changes next time, too.
-    horizon = (seen or visible()).partition(":")[0]
+    horizon = (seen or changes.snapshot()).partition(":")[0]
     if not cursor.isascii() or not cursor.isdigit() or int(cursor) > MAX_ID:
         return Changes((), horizon, True)
     rows = Session.objects.filter(project_id=project_id, changed_xid__gte=int(cursor))

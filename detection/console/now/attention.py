@@ -20,7 +20,7 @@ from detection.console.formatting import visible
 from detection.console.recent_cache import RecentCache
 from detection.models import Membership, Role
 from detection.selectors import approvals as selector
-from detection.selectors import dashboard, loops, sessions
+from detection.selectors import changes, dashboard, loops
 
 MAX_SHOWN = 10
 """Groups of held calls in the panel of every page, the most urgent ones; Held calls has all."""
@@ -175,7 +175,7 @@ def attention(request: ProjectRequest) -> HttpResponse:
 
 def _shared_counts(project_id: int, others: tuple[int, ...]) -> dict[str, int]:
     """Return the numbers of the navigation, and of the calls held in other projects."""
-    key = (project_id, others, sessions.visible())
+    key = (project_id, others, changes.snapshot())
     # The key does not cover the changes of an open transaction.
     known = None if connection.in_atomic_block else _counts_cache.get(key)
     if known is None or time.monotonic() - known[0] > _COUNT_SECONDS:

@@ -23,6 +23,7 @@ from detection.console.sessions import session_list
 from detection.console.sessions.session_rows import SessionLine, session_row
 from detection.models import Role
 from detection.models.session_state import shown_state
+from detection.selectors import changes
 from detection.selectors import sessions as selector
 from detection.selectors.session_rows import SessionRow
 
@@ -46,7 +47,7 @@ def live_rows(request: ProjectRequest) -> HttpResponse:
     All open pages fetch at once after a change. Requests with the same address share one response until the next
     commit, for at most `RESPONSE_SECONDS`.
     """
-    seen = selector.visible()
+    seen = changes.snapshot()
     key = (
         request.project.pk,
         seen,

@@ -16,12 +16,14 @@ from django.db import connection, transaction
 
 from detection.filtering.signatures import MAX_FILL, folded, pieces_of, size_for, with_pieces
 from detection.models import IndexingCursor, Project, SessionKey
+from detection.selectors import changes
 from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 BATCH_SESSIONS: Final = 200
 BATCH_EVENTS: Final = 2_000
 """Events whose texts a process holds at a time: 128 MB at most, some hundred kilobytes usually."""
-MAX_BATCHES: Final = 500
+MAX_SESSIONS: Final = 100_000
+"""Of a run."""
 BLOCK_EVENTS: Final = 128
 """Events of a block, which a search reads if its signature says "perhaps": fewer make more rows, more read slowly."""
 PART_CHARACTERS: Final = 6_000
@@ -31,36 +33,32 @@ many."""
 BATCH_BLOCKS: Final = 5_000
 
 _TOUCHED = """
-SELECT s.* FROM detection_project p CROSS JOIN LATERAL (
-    SELECT s.project_id, s.id, s.evaluated_seq, s.changed_xid,
-        concat_ws(chr(10), s.external_id, s.agent, s.backend, s.model) AS names,
-        b.first_seq, coalesce(b.last_seq, 0) AS last_seq, b.calls, b.bare_calls, b.events, b.bits, b.signature
-    FROM detection_session s LEFT JOIN LATERAL (
-        SELECT * FROM detection_searchblock b WHERE b.project_id = s.project_id AND b.session_id = s.id
-        ORDER BY b.first_seq DESC LIMIT 1
-    ) b ON true
-    WHERE s.project_id = p.id AND s.changed_xid >= %(seen)s AND (s.changed_xid, s.id) > (%(xid)s, %(id)s)
-      AND s.evaluated_seq > coalesce(b.last_seq, 0)
-    ORDER BY s.changed_xid, s.id LIMIT %(limit)s
-) s WHERE p.is_searchable ORDER BY s.changed_xid, s.id LIMIT %(limit)s
+SELECT s.project_id, s.id, s.evaluated_seq, s.changed_xid,
+    concat_ws(chr(10), s.external_id, s.agent, s.backend, s.model),
+    b.first_seq, coalesce(b.last_seq, 0), b.calls, b.bare_calls, b.events, b.bits, b.signature
+FROM detection_session s LEFT JOIN LATERAL (
+    SELECT * FROM detection_searchblock b WHERE b.project_id = %(project)s AND b.session_id = s.id
+    ORDER BY b.first_seq DESC LIMIT 1
+) b ON true
+WHERE s.project_id = %(project)s AND s.changed_xid >= %(seen)s AND (s.changed_xid, s.id) > (%(xid)s, %(id)s)
+  AND s.evaluated_seq > coalesce(b.last_seq, 0)
+ORDER BY s.changed_xid, s.id LIMIT %(limit)s
 """
 _EVENTS = """
 SELECT e.session_id, e.seq, e.type, e.tool, e.arguments, e.content, CASE WHEN e.tool = '' THEN e.closes ELSE 0 END
-FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[]) AS d (project_id, session_id, after, upto)
-JOIN detection_event e ON e.project_id = d.project_id AND e.session_id = d.session_id
-    AND e.seq > d.after AND e.seq <= d.upto
+FROM unnest(%s::bigint[], %s::int[], %s::int[]) AS d (session_id, after, upto)
+JOIN detection_event e ON e.project_id = %s AND e.session_id = d.session_id AND e.seq > d.after AND e.seq <= d.upto
 WHERE e.type = ANY ('{call,result,message}'::text[]) ORDER BY e.session_id, e.seq
 """
 _TOOLS = """
 SELECT e.session_id, e.seq, e.tool
-FROM unnest(%s::bigint[], %s::bigint[], %s::int[]) AS d (project_id, session_id, seq)
-JOIN detection_event e ON e.project_id = d.project_id AND e.session_id = d.session_id AND e.seq = d.seq
+FROM unnest(%s::bigint[], %s::int[]) AS d (session_id, seq)
+JOIN detection_event e ON e.project_id = %s AND e.session_id = d.session_id AND e.seq = d.seq
 """
 _STORE = """
 INSERT INTO detection_searchblock
     (project_id, session_id, first_seq, last_seq, calls, bare_calls, events, bits, signature)
-SELECT * FROM unnest(%s::bigint[], %s::bigint[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[],
-    %s::int[], %s::bytea[])
+SELECT %s, * FROM unnest(%s::bigint[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[], %s::int[], %s::bytea[])
 ON CONFLICT (project_id, session_id, first_seq) DO UPDATE SET last_seq = excluded.last_seq, calls = excluded.calls,
     bare_calls = excluded.bare_calls, events = excluded.events, signature = excluded.signature
 """
@@ -143,29 +141,46 @@ def index_texts() -> int:
         Number of sessions with new events. Only one process indexes at a time; another one returns 0 at once. Takes
         about 30 microseconds of processor time per event of 400 bytes, and one index look-up per project without any.
     """
-    total, after = 0, (0, 0)
-    horizon: int | None = None
-    for _ in range(MAX_BATCHES):
-        with transaction.atomic(), connection.cursor() as cursor:
-            if not try_lock_until_commit(AdvisoryLock.INDEXING):
-                return total
-            place, _ = IndexingCursor.objects.get_or_create(pk=1)
-            if horizon is None:
-                # What was not committed when the run began was touched by a transaction that is not older than this.
-                cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
-                (horizon,) = cursor.fetchone()
-            wanted = {"seen": place.seen_xid, "xid": after[0], "id": after[1], "limit": BATCH_SESSIONS}
-            cursor.execute(_TOUCHED, wanted)
-            rows = [_TouchedSession.of(row) for row in cursor.fetchall()]
-            portion, after = _portion(rows, after)
-            _index(portion)
-            total += len(portion)
-            if len(rows) < BATCH_SESSIONS and (not rows or after == (rows[-1].changed_xid, rows[-1].key[1])):
-                place.seen_xid = horizon or 0
-                place.save(update_fields=["seen_xid"])
-                break
+    with transaction.atomic():
+        if not try_lock_until_commit(AdvisoryLock.INDEXING):
+            return 0
+        place, _ = IndexingCursor.objects.get_or_create(pk=1)
+    # What is not committed now was touched by a transaction that is not older than this.
+    horizon = changes.horizon()
+    total = 0
+    searchable = {*Project.objects.filter(is_searchable=True).values_list("pk", flat=True)}
+    for project_id in changes.touched_projects(place.seen_xid):
+        after: tuple[int, int] | None = (0, 0) if project_id in searchable else None
+        while after is not None:
+            with transaction.atomic():
+                if total >= MAX_SESSIONS or not try_lock_until_commit(AdvisoryLock.INDEXING):
+                    return total
+                number, after = _index_some(project_id, place.seen_xid, after)
+            total += number
+    # Unless it was set back meanwhile.
+    IndexingCursor.objects.filter(pk=1, seen_xid=place.seen_xid).update(seen_xid=horizon)
     _drop_what_is_switched_off()
     return total
+
+
+def _index_some(project_id: int, seen: int, after: tuple[int, int]) -> tuple[int, tuple[int, int] | None]:
+    """Index the next sessions of a project, in the caller's transaction.
+
+    Returns
+    -------
+    tuple
+        How many, and the last one that is fully indexed; None after the last of all.
+    """
+    wanted = {"project": project_id, "seen": seen, "xid": after[0], "id": after[1], "limit": BATCH_SESSIONS}
+    with connection.cursor() as cursor:
+        cursor.execute(_TOUCHED, wanted)
+        rows = [_TouchedSession.of(row) for row in cursor.fetchall()]
+    if not rows:
+        return 0, None
+    portion, last = _portion(rows, after)
+    _index(project_id, portion)
+    is_whole = len(rows) < BATCH_SESSIONS and last == (rows[-1].changed_xid, rows[-1].key[1])
+    return len(portion), None if is_whole else last
 
 
 def _portion(
@@ -186,31 +201,29 @@ def _portion(
     return found, after
 
 
-def _index(sessions: Sequence[_TouchedSession]) -> None:
-    if not sessions:
-        return
+def _index(project_id: int, sessions: Sequence[_TouchedSession]) -> None:
     rows: list[tuple[object, ...]] = []
     with connection.cursor() as cursor:
-        cursor.execute(_EVENTS, _columns([(*one.key, one.last_seq, one.evaluated_seq) for one in sessions]))
+        wanted = [(one.key.session_id, one.last_seq, one.evaluated_seq) for one in sessions]
+        cursor.execute(_EVENTS, [*_columns(wanted), project_id])
         events = [*map(_TextEvent._make, cursor)]
         of_session = {
             session_id: [*own] for session_id, own in groupby(events, key=lambda one: one.session_id)
         }
         tools = {(one.session_id, one.seq): one.tool for one in events if one.type == "call"}
-        keys = {one.key.session_id: one.key for one in sessions}
         earlier = {
-            (*keys[one.session_id], one.closes)
+            (one.session_id, one.closes)
             for one in events
             if one.closes and (one.session_id, one.closes) not in tools
         }
         if earlier:
-            cursor.execute(_TOOLS, _columns([*earlier]))
+            cursor.execute(_TOOLS, [*_columns([*earlier]), project_id])
             tools |= {(session_id, seq): tool for session_id, seq, tool in cursor}
         for one in sessions:
             for block in _changed_blocks(one, of_session.get(one.key.session_id, []), tools):
                 numbers = (block.last_seq, block.calls, block.bare_calls, block.events, block.bits)
-                rows.append((*one.key, block.first_seq, *numbers, block.signature))
-        cursor.execute(_STORE, _columns(rows))
+                rows.append((one.key.session_id, block.first_seq, *numbers, block.signature))
+        cursor.execute(_STORE, [project_id, *_columns(rows)])
 
 
 def _columns(rows: Sequence[tuple[object, ...]]) -> list[list[object]]:

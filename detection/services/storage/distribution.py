@@ -2,8 +2,8 @@
 
 - Tables of tenants' rows are distributed by `project_id` and colocated: all rows of a project are on one node.
 - Tables that such rows refer to, or that are read with them, are on every node.
-- Everything else stays on the coordinator: people, sign-ins, keys, the audit. A write to a table that is on every node
-  fails while one of them is away, and these must not.
+- Everything else stays on the coordinator: sign-ins, keys, containments, the audit. A write to a table that is on every
+  node fails while one of them is away, and these must not.
 
 Does not belong here: nodes, and which of them a project is on, which Citus's own functions change.
 """
@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 from django.apps import apps
+from django.contrib.auth import get_user_model
 from django.db import connections
 from django.db.models import Model
 from psycopg import sql
@@ -27,8 +28,9 @@ from detection.services.errors import Conflict
 from detection.sql.postgresql.base import CLOSED
 from detection.sql.postgresql.schema import ANCHOR, TenantSchemaEditor
 
-_EVERYWHERE: Final = (Project, GatewayBackend)
-"""Projects are read with their sessions; keys of the gateway, found before their project, refer to backends."""
+_EVERYWHERE: Final = (get_user_model(), Project, GatewayBackend)
+"""People and projects are read with rows of projects; keys of the gateway, found before their project, refer to
+backends."""
 _END_OTHERS: Final = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
@@ -125,7 +127,7 @@ def distribute(using: str, steps: list[TableMove], report: Callable[[str, float]
             _timed(report, step.table, partial(_move, using, step))
         existing = {*_ask(using, _CONSTRAINTS)}
         for one in wanted:
-            if one.statement and (one.table, one.name) not in existing:
+            if (one.table, one.name) not in existing:
                 _timed(report, f"{one.table} to {one.target}", partial(_run, using, one.statement))
     return time.monotonic() - started_at
 
@@ -165,9 +167,7 @@ def _move(using: str, step: TableMove) -> None:
 
 
 def _references(using: str) -> Iterator[_Reference]:
-    """Yield the foreign keys of all tables; those that Citus cannot keep have no statement."""
-    everywhere = {model._meta.db_table for model in _EVERYWHERE}
-    by_project = tenant_tables() - everywhere
+    """Yield the foreign keys of all tables."""
     editor: Any = connections[using].schema_editor(collect_sql=True)
     assert isinstance(editor, TenantSchemaEditor)  # noqa: S101 - says so to the type checker
     editor.is_distributed = True
@@ -178,9 +178,7 @@ def _references(using: str) -> Iterator[_Reference]:
                 continue
             target = cast("type[Model]", field.related_model)._meta.db_table
             name, statement = editor.reference(model, field)
-            # People are on the coordinator only; deleting one sets what refers to them to null in Django.
-            can_be_kept = table not in by_project or target in by_project | everywhere
-            yield _Reference(table, name, target, statement if can_be_kept else "")
+            yield _Reference(table, name, target, statement)
 
 
 def _timed(report: Callable[[str, float], None], what: str, work: Callable[[], None]) -> None:

@@ -79,12 +79,15 @@ class DeadlineConnection(psycopg.Connection[Any]):
         The names of statements that `detection.sql.pipeline` has prepared, by text and types of the parameters.
     names_used : int
         The number of names that were ever used.
+    has_nodes : bool
+        Whether the server is Citus, which may have rows on other nodes.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.prepared_names: dict[tuple[str, tuple[int, ...]], bytes] = {}
         self.names_used = 0
+        self.has_nodes = False
 
     @cached_property
     def transformer(self) -> abc.Transformer:
@@ -126,7 +129,8 @@ class DeadlineConnection(psycopg.Connection[Any]):
         if is_closed == b"on":
             self.pgconn.finish()
             raise psycopg.OperationalError("the database is closed until `distribute` has run to its end")
-        if has_nodes == b"t":
+        self.has_nodes = has_nodes == b"t"
+        if self.has_nodes:
             # Which node a statement is for depends on its parameters.
             self._ask(b"SELECT set_config('plan_cache_mode', 'auto', false)")
         return self

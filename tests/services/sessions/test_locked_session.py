@@ -9,7 +9,8 @@ from django.utils import timezone
 
 from detection.engine import interventions
 from detection.models import Incident, IncidentActivity, Project, Session, SessionKey
-from detection.selectors.sessions import changed_since, visible
+from detection.selectors.changes import snapshot
+from detection.selectors.sessions import changed_since
 from detection.services.errors import NotFound
 from detection.services.incidents import loop_triage
 from detection.services.keys import Principal
@@ -159,7 +160,7 @@ def test_a_finding_writes_only_what_findings_change(agent):
 def test_closing_a_loop_leaves_its_session_running(racing):
     incident = continued_loop(racing)
     project_id = incident.project_id
-    cursor = visible().partition(":")[0]
+    cursor = snapshot().partition(":")[0]
     hints = hints_after(
         project_id, lambda: loop_triage.done(project_id, incident.loop.public_id, OPERATOR), 3
     )
@@ -185,7 +186,7 @@ def test_the_incident_of_a_removed_session_can_still_be_closed(agent):
 def test_an_abandoned_loop_ends_on_the_open_pages_too(racing):
     incident = continued_loop(racing)
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=2))
-    cursor = visible().partition(":")[0]
+    cursor = snapshot().partition(":")[0]
     hints = hints_after(incident.project_id, retention.end_abandoned, 2)
     incident.refresh_from_db()
     assert (incident.ended_at is not None, incident.recovered) == (True, True)

@@ -1,0 +1,49 @@
+"""The cursor of what changed: nothing that is committed later is before it."""
+
+import psycopg
+import pytest
+from django.db import connection
+
+from detection.models import Session
+from detection.selectors.changes import horizon, snapshot, touched_projects
+from tests.support.projects import make_project
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=["one server", "nodes"])
+def server(request):
+    """Where rows may be on other nodes, transactions that still end there count, too."""
+    connection.ensure_connection()
+    connection.connection.has_nodes |= request.param == "nodes"
+    yield
+    connection.close()
+
+
+@pytest.fixture
+def other():
+    parameters = connection.get_connection_params()
+    del parameters["cursor_factory"]
+    with psycopg.connect(**parameters) as one:
+        yield one
+
+
+def test_the_cursor_waits_for_the_oldest_transaction(server, other):
+    (running,) = other.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_current_xact_id()")
+    seen = snapshot()
+    assert horizon() == running
+    other.commit()
+    assert horizon() > running
+    assert snapshot() != seen
+
+
+def test_projects_are_touched_since_a_cursor_the_longest_waiting_first(server):
+    first, second = make_project(), make_project()
+    Session.objects.create(project=second, external_id="a")
+    middle = horizon()
+    Session.objects.create(project=first, external_id="b")
+    assert touched_projects(0) == [second.pk, first.pk]
+    assert touched_projects(middle) == [first.pk]
+    assert touched_projects(horizon()) == []
