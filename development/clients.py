@@ -80,7 +80,7 @@ def _test_javascript(folder: Path, environment: Mapping[str, str], *, install: b
     """Run the tests of a folder with a `package.json`, and say what became of them."""
     npm = shutil.which("npm")
     if npm is None:
-        return "SKIPPED: `npm` is not on the PATH"
+        return "FAILED" if install and "CI" in os.environ else "SKIPPED: `npm` is not on the PATH"
     commands = [["test"]]
     if install:
         commands = [["ci", "--no-audit", "--no-fund"], ["run", "--if-present", "build"], *commands]

@@ -7,7 +7,7 @@ import { loopguard } from "loopguard-client/ai";
 import { z } from "zod";
 
 import { Search, patient } from "../tests/support.mjs";
-import { Script, testAdapter } from "./common.mjs";
+import { Script, testAdapter, testSubAgent } from "./common.mjs";
 import { modelOf } from "./model.mjs";
 
 const repeating = (times) => new Script(Array(times).fill(["x"]));
@@ -31,6 +31,16 @@ for (const [version, ai] of Object.entries({ 6: ai6, 7: ai7 })) {
   testAdapter(`AI SDK ${version}, UI stream of ToolLoopAgent`, async (run) => {
     const result = await new ai.ToolLoopAgent(settings(run)).stream({ prompt: "Find x." });
     for await (const _ of result.toUIMessageStream());
+  });
+
+  testSubAgent(`AI SDK ${version}`, async ({ guard, tool, name, boss, worker }) => {
+    const finder = new ai.ToolLoopAgent(settings({ guard, tool, name: `${name}/worker`, script: worker }));
+    const ask = ai.tool({
+      inputSchema: z.object({ q: z.string() }),
+      execute: async ({ q: prompt }) => (await finder.generate({ prompt })).text,
+    });
+    const guarded = loopguard(guard, { tools: { ask }, session: name });
+    await ai.generateText({ model: modelOf(boss, [], "ask"), prompt: "Find x.", ...guarded });
   });
 
   test(`AI SDK ${version}: each run of an agent is a session of its own, also at the same time`, async () => {

@@ -66,6 +66,28 @@ export function testAdapter(what, play, { requests = 8, parallel = 3, isCounted 
   });
 }
 
+/**
+ * Test that the tools of a sub-agent are guarded in a session of its own, and that its caller goes on.
+ *
+ * `play` runs an agent whose model follows `boss`; its one tool runs a sub-agent, whose model follows `worker`. It returns
+ * the name of the sub-agent's session, if that is not `name/worker`.
+ */
+export function testSubAgent(what, play) {
+  test(`${what}: of 40 identical calls of a sub-agent, three run, and its caller goes on`, async () => {
+    const guard = patient();
+    const tool = new Search();
+    const name = newName();
+    const boss = new Script([["x"]]);
+    const worker = new Script(IDENTICAL);
+    const inner = (await play({ guard, tool, name, boss, worker })) ?? `${name}/worker`;
+    assert.deepEqual([tool.runs, worker.requests], [3, 8]);
+    assert.ok(boss.requests >= 2, `${boss.requests} requests`); // more, where a sub-agent runs beside its caller
+    assert.ok(await guard.close(20));
+    assert.equal((await calls(name)).length, 1);
+    assert.equal((await calls(inner)).length, 8);
+  });
+}
+
 /** The answers of a model, and how many it was asked for. */
 export class Script {
   requests = 0;

@@ -1,9 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { BaseChatModel } from "@langchain/core/language_models/chat_models";
-import { AIMessage, AIMessageChunk, HumanMessage } from "@langchain/core/messages";
-import { ChatGenerationChunk } from "@langchain/core/outputs";
+import { HumanMessage } from "@langchain/core/messages";
 import { tool as toolOf } from "@langchain/core/tools";
 import { END, MessagesAnnotation, START, StateGraph } from "@langchain/langgraph";
 import { ToolNode, toolsCondition } from "@langchain/langgraph/prebuilt";
@@ -13,45 +11,8 @@ import { guardTools, loopguardMiddleware } from "loopguard-client/langchain";
 import { z } from "zod";
 
 import { Search, newName, patient } from "../tests/support.mjs";
-import { IDENTICAL, Script, testAdapter } from "./common.mjs";
-
-class ScriptedModel extends BaseChatModel {
-  constructor(script) {
-    super({});
-    this.script = script;
-  }
-  _llmType() {
-    return "scripted";
-  }
-  bindTools() {
-    return this;
-  }
-  answer() {
-    const found = this.script.next();
-    return {
-      content: found.length > 0 ? "" : "done",
-      tool_calls: found.map(({ id, q }) => ({ id, name: "search", args: { q } })),
-    };
-  }
-  async _generate() {
-    const message = new AIMessage(this.answer());
-    return { generations: [{ text: "", message }] };
-  }
-  async *_streamResponseChunks() {
-    const { content, tool_calls: found } = this.answer();
-    const chunks = found.map(({ id, name, args }, index) => ({
-      id,
-      name,
-      args: JSON.stringify(args),
-      index,
-      type: "tool_call_chunk",
-    }));
-    yield new ChatGenerationChunk({
-      text: content,
-      message: new AIMessageChunk({ content, tool_call_chunks: chunks }),
-    });
-  }
-}
+import { IDENTICAL, Script, testAdapter, testSubAgent } from "./common.mjs";
+import { ScriptedModel } from "./langchain_model.mjs";
 
 const searchTool = (tool) =>
   toolOf(tool.run, { name: "search", description: "Search.", schema: z.object({ q: z.string() }) });
@@ -71,6 +32,19 @@ testAdapter("LangChain", async (run) => {
 testAdapter("LangChain, streamed", async (run) => {
   const stream = await agentOf(run).stream(asked, { ...configuration(run.name), streamMode: ["updates", "messages"] });
   for await (const _ of stream);
+});
+
+testSubAgent("LangChain", async ({ guard, tool, name, boss, worker }) => {
+  const finder = agentOf({ guard, tool, script: worker });
+  const ask = toolOf(
+    async ({ q }) => (await finder.invoke({ messages: q }, configuration(`${name}/worker`))).messages.at(-1).text,
+    { name: "ask", description: "Ask.", schema: z.object({ q: z.string() }) },
+  );
+  const model = new ScriptedModel(boss, "ask");
+  await createAgent({ model, tools: [ask], middleware: [loopguardMiddleware(guard)] }).invoke(
+    asked,
+    configuration(name),
+  );
 });
 
 /** A graph of LangGraph alone. */

@@ -7,7 +7,7 @@ import { loopguard } from "loopguard-client/mastra";
 import { z } from "zod";
 
 import { Search, patient } from "../tests/support.mjs";
-import { IDENTICAL, Script, testAdapter } from "./common.mjs";
+import { IDENTICAL, Script, testAdapter, testSubAgent } from "./common.mjs";
 import { modelOf } from "./model.mjs";
 
 const agentOf = ({ guard, tool, name: session, script }) =>
@@ -31,6 +31,19 @@ testAdapter("Mastra", (run) => agentOf(run).generate("Find x.", { maxSteps: 60 }
 testAdapter("Mastra, streamed", async (run) => {
   const stream = await agentOf(run).stream("Find x.", { maxSteps: 60 });
   for await (const _ of stream.fullStream);
+});
+
+testSubAgent("Mastra", async ({ guard, tool, name, boss, worker }) => {
+  const finder = agentOf({ guard, tool, name: `${name}/worker`, script: worker });
+  const caller = new Agent({
+    id: "caller",
+    name: "caller",
+    instructions: "Let it be found.",
+    model: modelOf(boss, [], "agent-finder", ({ q }) => JSON.stringify({ prompt: q, maxSteps: 60 })),
+    agents: { finder },
+    ...loopguard(guard, { session: name }),
+  });
+  await caller.generate("Find x.", { maxSteps: 60 });
 });
 
 test("Mastra: the reason of a stop is in the tripwire, and each run is a session of its own", async () => {

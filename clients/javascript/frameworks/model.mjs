@@ -1,16 +1,12 @@
 const count = (total) => ({ total, noCache: total, cacheRead: 0, cacheWrite: 0, text: total, reasoning: 0 });
 
 /** A model that follows a script, in the interface of the AI SDK, which Mastra takes as well. */
-export function modelOf(script, seen = []) {
+export function modelOf(script, seen = [], toolName = "search", inputOf = ({ json }) => json) {
   const answer = (options) => {
     seen.push(options.prompt);
     const found = script.next();
-    const content = found.map(({ id, json }) => ({
-      type: "tool-call",
-      toolCallId: id,
-      toolName: "search",
-      input: json,
-    }));
+    const calls = found.map((call) => ({ type: "tool-call", toolCallId: call.id, toolName, input: inputOf(call) }));
+    const content = calls.length > 0 ? calls : [{ type: "text", text: "done" }];
     const finishReason = { unified: found.length > 0 ? "tool-calls" : "stop", raw: undefined };
     return { content, finishReason, usage: { inputTokens: count(1), outputTokens: count(1) }, warnings: [] };
   };
@@ -22,7 +18,9 @@ export function modelOf(script, seen = []) {
     doGenerate: async (options) => answer(options),
     doStream: async (options) => {
       const { content, finishReason, usage, warnings } = answer(options);
-      const parts = [{ type: "stream-start", warnings }, ...content, { type: "finish", finishReason, usage }];
+      const texts = [{ type: "text-start" }, { type: "text-delta", delta: "done" }, { type: "text-end" }];
+      const said = finishReason.unified === "stop" ? texts.map((part) => ({ id: "t", ...part })) : content;
+      const parts = [{ type: "stream-start", warnings }, ...said, { type: "finish", finishReason, usage }];
       return { stream: ReadableStream.from(parts) };
     },
   };

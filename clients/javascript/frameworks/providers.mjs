@@ -72,12 +72,12 @@ export const responses = (script) => (isStream) => {
 };
 
 export const messages =
-  (script, name = "search") =>
+  (script, name = "search", inputOf = ({ q }) => ({ q })) =>
   (isStream) => {
     const found = script.next();
     const blocks =
       found.length > 0
-        ? found.map(({ id, q }) => ({ type: "tool_use", id, name, input: { q } }))
+        ? found.map((call) => ({ type: "tool_use", id: call.id, name, input: inputOf(call) }))
         : [{ type: "text", text: "done" }];
     const usage = { input_tokens: 1, output_tokens: 1 };
     const message = {

@@ -205,8 +205,9 @@ def _package(name: str, title: str, letters: str, module: str, imported: str, at
         letters,
         "package",
         _CLIENT,
-        f"An adapter of the JavaScript client for {title} asks before each tool call.",
-        _OF_CLIENTS,
+        f"Guard {'an' if title[0] in 'AO' else 'a'} {title} agent in two lines. The JavaScript client asks before each "
+        "tool call.",
+        tuple(sentence.replace("fail_closed", "failClosed") for sentence in _OF_CLIENTS),
         "Let the agent make the same call four times: the fourth returns a message instead of a result.",
         module=module,
         attach=(
@@ -258,9 +259,7 @@ _AGENTS: Final = (
         held=_HELD_BY_USER,
         stop=_ENDS,
         trust="OpenClaw loads only plugins that are enabled, and shows what people ask only to those that may read it. "
-        "Run openclaw plugins enable loopguard, and openclaw config set "
-        "plugins.entries.loopguard.hooks.allowConversationAccess true, and restart its gateway. The check fails until "
-        "you do.",
+        "The installation prints the two commands for that. The check fails until you run them.",
     ),
 )
 _PYTHON: Final = (
@@ -358,7 +357,7 @@ _PYTHON: Final = (
 _JAVASCRIPT: Final = (
     _package(
         "ai-sdk",
-        "AI SDK",
+        "Vercel AI SDK",
         "Ai",
         "ai",
         "loopguard",
