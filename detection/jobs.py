@@ -51,8 +51,8 @@ def evaluate_after_commit(project_id: int, session_ids: list[int]) -> None:
     transaction.on_commit(lambda: publisher.enqueue((EVALUATE, project_id), send, *session_ids), robust=True)
 
 
-def judge_after_commit(approval_id: str) -> None:
-    """Enqueue the judge for an approval once the current transaction is committed.
+def judge_after_commit(project_id: int, approval_id: str) -> None:
+    """Enqueue the judge for an approval of a project once the current transaction is committed.
 
     Parameters
     ----------
@@ -60,5 +60,6 @@ def judge_after_commit(approval_id: str) -> None:
         Public id. If the task is lost, a worker finds the approval within seconds.
     """
     transaction.on_commit(
-        lambda: publisher.enqueue((JUDGE, approval_id), lambda _: _send(JUDGE, approval_id)), robust=True
+        lambda: publisher.enqueue((JUDGE, approval_id), lambda _: _send(JUDGE, approval_id, project_id)),
+        robust=True,
     )

@@ -13,7 +13,7 @@ import random
 import re
 import secrets
 from collections import defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
@@ -79,6 +79,7 @@ class ApprovalWaiters:
 
     def __init__(self) -> None:
         self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        self._projects: dict[str, int] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._channel = ""
         self._joined: set[str] = set()
@@ -87,10 +88,11 @@ class ApprovalWaiters:
         return sum(len(events) for events in self._waiting.values())
 
     @contextlib.asynccontextmanager
-    async def event_for(self, public_id: str) -> Any:
+    async def event_for(self, project_id: int, public_id: str) -> Any:
         """Yield an event that is set when the approval may be closed."""
         event = asyncio.Event()
         self._waiting[public_id].add(event)
+        self._projects[public_id] = project_id
         if not self._tasks:
             self._tasks = [asyncio.create_task(self._poll()), asyncio.create_task(self._listen())]
         elif self._channel:
@@ -100,7 +102,7 @@ class ApprovalWaiters:
         finally:
             self._waiting[public_id].discard(event)
             if not self._waiting[public_id]:
-                del self._waiting[public_id]
+                del self._waiting[public_id], self._projects[public_id]
             # Before the await, which may be cancelled itself.
             if not self._waiting:
                 for task in self._tasks:
@@ -120,7 +122,7 @@ class ApprovalWaiters:
                 if is_closing.is_set():
                     for public_id in [*self._waiting]:
                         self._wake(public_id)
-                for public_id in await database_sync_to_async(_closed)([*self._waiting]):
+                for public_id in await database_sync_to_async(_closed)({**self._projects}):
                     self._wake(public_id)
             except DatabaseError as error:
                 log.info("approval_poll_failed", error=str(error)[:200])
@@ -165,10 +167,16 @@ class ApprovalWaiters:
                 await get_channel_layer().group_discard(approval_group(public_id), self._channel)
 
 
-def _closed(public_ids: list[str]) -> set[str]:
-    """Return the approvals that are closed, after those of calls which are contained by now were withdrawn."""
-    settling.settle_waiting(public_ids)
-    return closed_among(public_ids, clock.now())
+def _closed(projects: Mapping[str, int]) -> set[str]:
+    """Return the approvals that are closed, after those of calls which are contained by now were withdrawn.
+
+    Parameters
+    ----------
+    projects
+        The project of each approval.
+    """
+    settling.settle_waiting(projects)
+    return closed_among([(project_id, public_id) for public_id, project_id in projects.items()], clock.now())
 
 
 class ApprovalLongPoll:
@@ -304,7 +312,7 @@ async def _response(
         raise LongPollError(503, "too_many_waiting", "Too many agents are waiting. Retry in a moment.")
     loop = asyncio.get_running_loop()
     until = loop.time() + wait_seconds
-    async with waiters.event_for(public_id) as event:
+    async with waiters.event_for(project_id, public_id) as event:
         revoked = asyncio.Event()
 
         def end(_: str) -> None:

@@ -301,7 +301,7 @@ def _ends_in_error(verdict: StoredVerdict) -> bool:
 
 def _closed(project_id: int, public_id: str) -> AnswerVerdict | None:
     settling.settle_waiting((public_id,))
-    if public_id not in closed_among((public_id,), clock.now()):
+    if public_id not in closed_among([(project_id, public_id)], clock.now()):
         return None
     approval = decisions.hand_out(project_id, public_id)
     return None if approval.is_open else AnswerVerdict(approval.decision, approval.message)

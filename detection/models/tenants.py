@@ -21,6 +21,7 @@ from django.db.models.fields.related_descriptors import (
 )
 from django.db.models.fields.related_lookups import RelatedExact, RelatedIn
 from django.db.models.lookups import Exact, In
+from django.db.models.sql import Query
 from django.db.models.sql.where import AND, WhereNode
 
 _Set = TypeVar("_Set")
@@ -184,6 +185,10 @@ def _named(where: Any, surrounding: Sequence[Any]) -> dict[str, int]:
             value = one.value(surrounding)
         elif isinstance(one, Exact) and isinstance(one.lhs, Col) and isinstance(one.lhs.target, ProjectKey):
             value = one.rhs if isinstance(one.rhs, int) else _known(one.rhs, surrounding)
+        elif isinstance(one, In) and isinstance(one.lhs, Col) and isinstance(one.lhs.target, ProjectKey):
+            value = (
+                next(iter(one.rhs)) if isinstance(one.rhs, list | tuple | set) and len(one.rhs) == 1 else None
+            )
         if value is not None:
             named[one.lhs.alias] = value
     return named
@@ -210,6 +215,9 @@ class _NamesProject:
 
     def value(self, surrounding: Sequence[Any]) -> int | None:
         """Return the project, if there is one and it is known."""
+        rhs = getattr(self, "rhs", None)
+        if isinstance(rhs, Query):
+            return _named(rhs.where, surrounding).get(str(rhs.base_table))
         return next(iter(self._projects)) if len(self._projects) == 1 else _known(self._other, surrounding)
 
     def as_sql(self, compiler: Any, connection: Any) -> Any:
@@ -217,7 +225,10 @@ class _NamesProject:
         if not isinstance(self.lhs, Col):
             return text, parameters
         own, other = _project(self.lhs.target.model, self.lhs.alias), self._other
-        if self._projects:
+        value = self.value(getattr(connection, "compiled_queries", ())[:-1])
+        if value is not None:
+            more, values = compiler.compile(Exact(own, value))
+        elif self._projects:
             more, values = compiler.compile(In(own, [*self._projects]))
         elif other is not None:
             more, values = compiler.compile(_ProjectExact(own, other))

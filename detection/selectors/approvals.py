@@ -179,10 +179,9 @@ def latest_of(project_id: int, incident_ids: Iterable[int]) -> dict[int, Approva
     return {row.incident_id: row for row in rows.distinct("incident_id") if row.incident_id}
 
 
-def closed_among(public_ids: Iterable[str], now: datetime) -> set[str]:
-    """Return the approvals among these that are closed, overdue or gone. One query, however many there are."""
-    wanted = set(public_ids)
-    still_open = Approval.objects.filter(
-        public_id__in=wanted, state=ApprovalState.OPEN, deadline__gt=now
-    ).values_list("public_id", flat=True)
-    return wanted - set(still_open)
+def closed_among(waiting: Collection[tuple[int, str]], now: datetime) -> set[str]:
+    """Return the approvals among these that are closed, overdue or gone, given with their projects; one query."""
+    projects, wanted = {project for project, _ in waiting}, {public_id for _, public_id in waiting}
+    rows = Approval.objects.filter(project_id__in=projects, public_id__in=wanted)
+    still_open = rows.filter(state=ApprovalState.OPEN, deadline__gt=now)
+    return wanted - {*still_open.values_list("public_id", flat=True)}

@@ -249,26 +249,27 @@ class PastWeek:
 
 SHOWN_WEEKS = 3
 _PAST_WEEKS = """
-SELECT day, bytes, (
-    SELECT max(s.last_event_at + make_interval(days => p.retention_days))
-    FROM detection_session s JOIN detection_project p ON p.id = s.project_id
-    WHERE s.id >= day::bigint << 32 AND s.id < (day + %s)::bigint << 32
-) FROM (
+SELECT day, bytes FROM (
     SELECT split_part(c.relname, '_', 3)::int AS day, pg_total_relation_size(c.oid) AS bytes
     FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
     WHERE i.inhparent = 'detection_event'::regclass AND c.relname ~ '^detection_event_[0-9]{1,8}$'
 ) weeks WHERE day < %s ORDER BY day LIMIT %s
+"""
+_RETURNED_AT = """
+SELECT max(s.last_event_at + make_interval(days => p.retention_days))
+FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE s.id >= %s AND s.id < %s
 """
 
 
 def past_weeks() -> tuple[PastWeek, ...]:
     """Return the oldest weeks whose events are stored together; costs a scan of their sessions."""
     with connection.cursor() as cursor:
-        cursor.execute(_PAST_WEEKS, [DAYS_PER_PARTITION, oldest_kept_day(), SHOWN_WEEKS])
-        return tuple(
-            PastWeek(date(1970, 1, 1) + timedelta(days=day), size, returned_at)
-            for day, size, returned_at in cursor.fetchall()
-        )
+        cursor.execute(_PAST_WEEKS, [oldest_kept_day(), SHOWN_WEEKS])
+        weeks = []
+        for day, size in cursor.fetchall():
+            cursor.execute(_RETURNED_AT, [day << 32, (day + DAYS_PER_PARTITION) << 32])
+            weeks.append(PastWeek(date(1970, 1, 1) + timedelta(days=day), size, cursor.fetchone()[0]))
+        return tuple(weeks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,9 +64,13 @@ def grouped_sums(
     every = sum(bits.values())
     names = {every - sum(bits[key] for key in own[name]): name for name in groupings}
     columns = ", ".join([*keys, *(f"sum({name})" for name in numbered)])
-    which = f"GROUPING({', '.join(keys)})" if keys else "0"
-    sets = ", ".join(f"({', '.join(of)})" for of in own.values())
-    statement = f"SELECT {which}, {columns} FROM ({inner}) AS one GROUP BY GROUPING SETS ({sets})"  # noqa: S608 - our own words
+    if len(own) == 1:  # Nodes that each have a part of the rows know no grouping sets.
+        which, by = "0", f"GROUP BY {', '.join(keys)}" if keys else ""
+    else:
+        which = f"GROUPING({', '.join(keys)})" if keys else "0"
+        sets = ", ".join(f"({', '.join(of)})" for of in own.values())
+        by = f"GROUP BY GROUPING SETS ({sets})"
+    statement = f"SELECT {which}, {columns} FROM ({inner}) AS one {by}"  # noqa: S608 - our own words
     groups: dict[str, list[Group]] = {name: [] for name in groupings}
     with connection.cursor() as cursor:
         cursor.execute(statement, parameters)

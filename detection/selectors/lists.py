@@ -83,9 +83,8 @@ def _came_out(condition: Q, now: datetime) -> Q:
 
 
 def _was_judged(outcome: str, label: str | None, now: datetime) -> Q:
-    rows = JudgeCall.objects.filter(outcome=outcome, incident__isnull=False)
-    rows = rows.filter(label=label) if label else rows
-    return Q(pk__in=rows.values("incident"))
+    rows = JudgeCall.objects.filter(outcome=outcome, incident=OuterRef("pk"))
+    return Q(Exists(rows.filter(label=label) if label else rows))
 
 
 ONLY_LOOPS: Final = "-label:false_alarm"
@@ -345,8 +344,8 @@ AUDIT: Final = ListSpec(
 
 
 def _of_incident(public_id: str) -> Q:
-    items = NotificationItem.objects.filter(event__incident__public_id=public_id)
-    return Q(pk__in=items.values("notification"))
+    items = NotificationItem.objects.filter(event__incident__public_id=public_id, notification=OuterRef("pk"))
+    return Q(Exists(items))
 
 
 NOTIFICATIONS: Final = ListSpec(

@@ -576,10 +576,11 @@ def get_loop(project_id: int, public_id: str) -> Loop | None:
     return rows.filter(public_id=public_id, incidents__isnull=False).first()
 
 
-def ids_with_incidents(loop_ids: Iterable[int]) -> set[int]:
+def ids_with_incidents(project_id: int, loop_ids: Iterable[int]) -> set[int]:
     """Return which of these loops have incidents, and so a page; one query."""
     left = Incident.objects.filter(loop=OuterRef("pk"))
-    return set(Loop.objects.filter(Exists(left), pk__in=loop_ids).values_list("pk", flat=True))
+    rows = Loop.objects.filter(Exists(left), project_id=project_id, pk__in=loop_ids)
+    return set(rows.values_list("pk", flat=True))
 
 
 def row_of(loop: Loop) -> LoopRow:

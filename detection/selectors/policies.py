@@ -131,7 +131,7 @@ def load_overrides(project_id: int | None) -> ProjectOverrides:
     """Read the overrides that apply to a project, or with None only those of every project; three queries."""
     own = Q(project_id=project_id)
     rows = [*Override.objects.filter(own | Q(project=None)).in_effect()]
-    rules = [*ToolOverride.objects.filter(own).in_effect()]
+    rules = [] if project_id is None else [*ToolOverride.objects.filter(own).in_effect()]
     values = {row.scope: stored_values(row.values) for row in rows}
     return ProjectOverrides(
         {ENVIRONMENT: settings.TOOL_LOOP_VALUES} | {scope: own for scope, own in values.items() if own},

@@ -70,8 +70,8 @@ WHERE e.type = ANY ('{call,result,message}'::text[]) ORDER BY e.session_id DESC,
 """
 _WAITING = """
 SELECT count(*) FROM (
-    SELECT FROM detection_session s LEFT JOIN LATERAL (
-        SELECT last_seq FROM detection_searchblock b WHERE b.project_id = s.project_id AND b.session_id = s.id
+    SELECT 1 FROM detection_session s LEFT JOIN LATERAL (
+        SELECT last_seq FROM detection_searchblock b WHERE b.project_id = %s AND b.session_id = s.id
         ORDER BY b.first_seq DESC LIMIT 1
     ) b ON true
     WHERE s.project_id = %s AND s.changed_xid >= coalesce((SELECT seen_xid FROM detection_indexingcursor), 0)
@@ -337,7 +337,7 @@ class _Scan:
     def waiting_sessions(self) -> int | None:
         """Return how many sessions have events that are not indexed; None without the time to count them."""
         with suppress(_TimeIsOver):
-            return int(self._rows(_WAITING, [self._project_id])[0][0])
+            return int(self._rows(_WAITING, [self._project_id] * 2)[0][0])
         return None
 
     def skipped_in(self, block: _ComparedBlock) -> int:

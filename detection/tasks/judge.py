@@ -24,9 +24,12 @@ MAX_CONSULTATIONS = 4
 
 
 @shared_task(name=jobs.JUDGE)
-def consult_judge(approval_id: str, *_later: object) -> None:
-    """Consult the judge about an approval; a second delivery has no effect, and a later version may send more."""
-    judge_consultation.consult_judge(approval_id)
+def consult_judge(approval_id: str, project_id: int | None = None, *_later: object) -> None:
+    """Consult the judge about an approval; a second delivery has no effect, and a later version may send more.
+
+    The version before sends no project.
+    """
+    judge_consultation.consult_judge(approval_id, project_id)
 
 
 @shared_task(name=jobs.CLOSE_APPROVALS)
@@ -53,15 +56,15 @@ class UnclaimedApprovals:
         self._pool.shutdown(cancel_futures=True)
 
     def _poll(self) -> None:
-        for approval_id in judge_consultation.unclaimed_approvals():
+        for project_id, approval_id in judge_consultation.unclaimed_approvals():
             if approval_id not in self._in_progress:
                 self._in_progress.add(approval_id)
-                self._pool.submit(self._consult, approval_id)
+                self._pool.submit(self._consult, project_id, approval_id)
 
-    def _consult(self, approval_id: str) -> None:
+    def _consult(self, project_id: int, approval_id: str) -> None:
         try:
             close_old_connections()
-            if judge_consultation.consult_judge(approval_id):
+            if judge_consultation.consult_judge(approval_id, project_id):
                 log.info("judge_task_recovered", approval=approval_id)
         except Exception:
             log.exception("judge_consultation_failed", approval=approval_id)

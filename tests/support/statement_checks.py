@@ -1,9 +1,10 @@
-"""Fails tests whose statements do not name the project of the rows that they touch; a plugin of pytest.
+"""Fails tests whose statements are not for the node of one project; a plugin of pytest.
 
-`statements_without_project.txt` lists those that are allowed, one a line: the function that sends the statement, its
-command, and the tables whose project is missing. Most of them look across projects on purpose: sweeps and trims of the
-server, metrics, the administration. A test that sends another one fails. `--statements write`, in a run of the whole
-suite, writes the list without those that no test sends any more.
+There is no exception to what `tenant_statements` rejects. `statements_on_all_nodes.txt` is no list of exceptions, but of
+another kind: what looks across projects on purpose, in the background or for the administration, one a line: the
+function that sends the statement, its command, and the tables whose project it does not name. A test that sends another
+one fails, and so does one that sends any while an agent waits. `--statements write`, in a run of the whole suite, writes
+the list without those that no test sends any more.
 """
 
 from __future__ import annotations
@@ -20,52 +21,69 @@ from django.db.backends.signals import connection_created
 
 from detection.models.tenants import tenant_tables
 from detection.sql import pipeline
-from tests.support.tenant_statements import unnamed_tables
+from tests.support.tenant_statements import AllNodes, Rejected, read
 
-LIST = Path(__file__).parents[1] / "statements_without_project.txt"
+LIST = Path(__file__).parents[1] / "statements_on_all_nodes.txt"
 _ROOT = Path(__file__).parents[2]
 _PRODUCT = tuple(f"{_ROOT / name}/" for name in ("detection", "loopguard_site"))
 _BELOW = (f"{_ROOT}/detection/sql/", f"{_ROOT}/detection/models/tenants.py")
 _TESTS = f"{_ROOT / 'tests'}/"
+_OF_AGENTS = tuple(
+    f"{_ROOT}/detection/{name}"
+    for name in (
+        "api/routes/agents.py", "consumers/approval_long_poll.py", "gateway/", "services/ingestion/guard.py",
+        "services/ingestion/ingest.py", "services/ingestion/telemetry.py", "services/sessions/locked_session.py",
+    )
+)  # fmt: skip
+"""Files of which one is at work while an agent waits: for an answer of the guard, or for its events to be stored."""
 
 _WRITING = "LOOPGUARD_WRITES_STATEMENTS"
 """Set for the processes of a run that writes the list."""
 
 seen: set[str] = set()
-"""Statements without a project that this process has sent, as they are listed."""
+"""Statements on all nodes that this process has sent, as they are listed, and rejected ones."""
 
 
 def listed() -> list[str]:
-    """Return the statements that may be without a project."""
+    """Return the statements that may run on all nodes."""
     return LIST.read_text().splitlines()
 
 
 def entry(text: str) -> str | None:
-    """Return how a statement that is about to be sent is listed; None for one that names the project."""
-    found = unnamed_tables(text, tenant_tables())
-    place = found and _place(sys._getframe(1))
-    return " ".join((place, *found)) if found and place else None
+    """Return how a statement that is about to be sent is listed; None for one that is for one node.
+
+    One that can be no entry of the list begins with ``rejected``.
+    """
+    found = read(text, tenant_tables())
+    place, is_for_agent = _place(sys._getframe(1)) if found else (None, False)
+    if found is None or place is None:
+        return None
+    if isinstance(found, AllNodes) and is_for_agent:
+        found = Rejected(found.command, f"{found.tables}: no project is named while an agent waits")
+    return " ".join((*["rejected"] * isinstance(found, Rejected), place, *found))
 
 
 def _note(text: Any) -> None:
     if isinstance(text, str) and (one := entry(text)) and one not in seen:
         seen.add(one)
-        if os.environ.get(_WRITING):
+        if os.environ.get(_WRITING) and not one.startswith("rejected"):
             with LIST.open("a") as file:
                 file.write(f"{one}\n")
 
 
-def _place(frame: FrameType | None) -> str | None:
-    """Return the function of the product that sends a statement; None for a test."""
+def _place(frame: FrameType | None) -> tuple[str | None, bool]:
+    """Return the function of the product that sends a statement, None for a test; and whether an agent waits for it."""
+    place, is_for_agent = None, False
     while frame is not None:
         file = frame.f_code.co_filename
         if file.startswith(_TESTS) and "/tests/support/statement_checks.py" not in file:
-            return None
+            break
         if file.startswith(_PRODUCT) and not file.startswith(_BELOW):
             function = frame.f_code.co_qualname.split(".<")[0]
-            return f"{file.removeprefix(f'{_ROOT}/')} {function}"
+            place = place or f"{file.removeprefix(f'{_ROOT}/')} {function}"
+            is_for_agent |= file.startswith(_OF_AGENTS)
         frame = frame.f_back
-    return None
+    return place, is_for_agent
 
 
 def _check(execute: Any, text: Any, parameters: Any, many: bool, context: Any) -> Any:
@@ -89,14 +107,15 @@ pipeline._Exchange.add = _add  # type: ignore[method-assign, assignment]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
-    """Fail a test with a statement that is not listed."""
+    """Fail a test with a statement that is rejected, or on all nodes and not listed."""
     before = {*seen}
     yield
     new = sorted(seen - before - {*listed()}) if len(seen) > len(before) else []
     if new and item.config.getoption("--statements") == "check":
         pytest.fail(
-            "Statements that do not name the project of these tables. Name it, or add the line to"
-            f" {LIST.relative_to(_ROOT)} if the statement is for all projects:\n" + "\n".join(new),
+            "Statements that are not for the node of one project. Name the project of each table, in each query, or add"
+            f" the line to {LIST.relative_to(_ROOT)} if the statement is of the background or the administration, for"
+            " all projects; what is rejected cannot be listed:\n" + "\n".join(new),
             pytrace=False,
         )
 

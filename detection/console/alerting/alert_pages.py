@@ -128,7 +128,7 @@ def _loop_urls(request: ProjectRequest, rows: Iterable[AlertSilence]) -> dict[in
     ids = {row.loop.pk: row.loop.public_id for row in rows if row.loop}
     return {
         pk: reverse("console:loop", args=[request.project.slug, ids[pk]])
-        for pk in loops.ids_with_incidents(ids)
+        for pk in loops.ids_with_incidents(request.project.pk, ids)
     }
 
 

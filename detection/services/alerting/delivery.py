@@ -143,18 +143,18 @@ def _attempt_into(job: DeliveryJob, outcomes: SimpleQueue[tuple[DeliveryJob, Del
 
 _READY = """
 d.is_enabled AND (d.paused_until IS NULL OR d.paused_until <= %(now)s)
-AND EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id AND m.destination_id = d.id
+AND EXISTS (SELECT FROM detection_notification m WHERE m.project_id = {project} AND m.destination_id = d.id
     AND m.due_at <= %(now)s AND (m.state = 'waiting' OR (m.state = 'sending' AND m.claimed_until <= %(now)s)))
-AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.project_id = d.project_id AND m.destination_id = d.id
+AND NOT EXISTS (SELECT FROM detection_notification m WHERE m.project_id = {project} AND m.destination_id = d.id
     AND m.state = 'sending' AND m.claimed_until > %(now)s)
 """
 _FIND_READY = (
-    f"SELECT d.project_id, d.id FROM detection_alertdestination d WHERE {_READY}"  # noqa: S608 - constants
+    f"SELECT d.project_id, d.id FROM detection_alertdestination d WHERE {_READY.format(project='d.project_id')}"  # noqa: S608
     " ORDER BY d.last_success_at NULLS FIRST, d.id LIMIT %(limit)s"
 )
 # Senders lock the destination's row, so that no two of them send to it at the same time.
 _LOCK_READY = (
-    f"SELECT d.id FROM detection_alertdestination d WHERE {_READY}"  # noqa: S608 - constants
+    f"SELECT d.id FROM detection_alertdestination d WHERE {_READY.format(project='%(project)s')}"  # noqa: S608
     " AND d.project_id = %(project)s AND d.id = %(id)s FOR NO KEY UPDATE SKIP LOCKED"
 )
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 
+from django.db.models import Exists, OuterRef
 from django.utils import timezone
 
 from detection.models import (
@@ -21,6 +22,7 @@ from detection.models import (
     LimitNotice,
     LoopActivity,
     Notification,
+    NotificationItem,
     NotificationState,
     OutboxState,
     Session,
@@ -204,4 +206,5 @@ def trim() -> None:
     before = timezone.now() - KEPT
     done = (NotificationState.DELIVERED, NotificationState.FAILED)
     Notification.objects.filter(created_at__lt=before, state__in=done).delete()
-    AlertEvent.objects.filter(at__lt=before, items=None).exclude(state=OutboxState.PENDING).delete()
+    unsent = ~Exists(NotificationItem.objects.filter(event=OuterRef("pk")))
+    AlertEvent.objects.filter(unsent, at__lt=before).exclude(state=OutboxState.PENDING).delete()

@@ -28,19 +28,22 @@ TASK_TIMEOUT = timedelta(seconds=3)
 """A task that has not reached a worker after this time was lost."""
 
 
-def consult_judge(public_id: str) -> str:
+def consult_judge(public_id: str, project_id: int | None = None) -> str:
     """Consult the judge about an approval and apply its ruling; blocks for at most the judge's deadline.
+
+    Parameters
+    ----------
+    project_id
+        That of the approval; without it, all projects are searched.
 
     Returns
     -------
     str
         The outcome, or empty if there was nothing to decide. Each approval is submitted to the judge once.
     """
-    approval = (
-        Approval.objects.select_related("session__project")
-        .filter(public_id=public_id, decider=Decider.JUDGE, state=ApprovalState.OPEN)
-        .first()
-    )
+    rows = Approval.objects.filter(public_id=public_id, decider=Decider.JUDGE, state=ApprovalState.OPEN)
+    rows = rows if project_id is None else rows.filter(project_id=project_id)
+    approval = rows.select_related("session__project").first()
     if approval is None:
         return ""
     with try_lock(AdvisoryLock.JUDGE, approval.pk) as is_locked:
@@ -48,13 +51,14 @@ def consult_judge(public_id: str) -> str:
             return ""
         policy = _policy_of(approval)
         call = judge.consult(approval, policy, extension_cap_of(policy, approval.kind))
+        judge.rest_after(call)
         _apply(approval, call)
     log.info("judge_consulted", approval=public_id, outcome=call.outcome, error=call.error)
     return call.outcome
 
 
-def unclaimed_approvals() -> list[str]:
-    """Return the public ids of approvals whose judge task was lost.
+def unclaimed_approvals() -> list[tuple[int, str]]:
+    """Return the projects and public ids of approvals whose judge task was lost.
 
     One query, mostly without rows. This includes approvals that are being submitted to the judge; consulting it again
     has no effect then.
@@ -64,7 +68,7 @@ def unclaimed_approvals() -> list[str]:
         state=ApprovalState.OPEN, decider=Decider.JUDGE, deadline__gt=now, judge_calls=None,
         requested_at__lt=now - TASK_TIMEOUT,
     )  # fmt: skip
-    return [*unclaimed.order_by("deadline").values_list("public_id", flat=True)[:MAX_UNCLAIMED]]
+    return [*unclaimed.order_by("deadline").values_list("project_id", "public_id")[:MAX_UNCLAIMED]]
 
 
 def _policy_of(approval: Approval) -> Policy:

@@ -47,17 +47,17 @@ WHERE e.project_id = %s AND e.session_id = %s AND e.seq = v.seq
 _ADD_TO_HOURS = """
 UPDATE detection_callcount t SET cost_usd = greatest(t.cost_usd + c.more, 0)
 FROM (
-    SELECT s.project_id, date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
+    SELECT date_trunc('hour', e.received_at, 'UTC') AS hour, s.is_demo,
            coalesce(nullif(e.backend, ''), s.backend) AS backend, coalesce(nullif(e.model, ''), s.model) AS model,
            e.tool, sum(v.more) AS more
     FROM unnest(%s::int[], %s::numeric[]) AS v (seq, more)
     JOIN detection_countedsession c ON c.project_id = %s AND c.session_id = %s AND v.seq <= c.counted_seq
     JOIN detection_session s ON s.project_id = c.project_id AND s.id = c.session_id
     JOIN detection_event e ON e.project_id = c.project_id AND e.session_id = c.session_id AND e.seq = v.seq
-    GROUP BY 1, 2, 3, 4, 5, 6
+    GROUP BY 1, 2, 3, 4, 5
 ) c
-WHERE (t.project_id, t.hour, t.is_demo, t.backend, t.model, t.tool)
-    = (c.project_id, c.hour, c.is_demo, c.backend, c.model, c.tool)
+WHERE t.project_id = %s
+    AND (t.hour, t.is_demo, t.backend, t.model, t.tool) = (c.hour, c.is_demo, c.backend, c.model, c.tool)
 """
 
 
@@ -136,7 +136,7 @@ def _recalculate_session(key: SessionKey, prices: PriceList) -> bool:
             seqs, costs = [one.seq for one in changes], [one.cost_usd for one in changes]
             with connection.cursor() as cursor:
                 cursor.execute(_SET_COSTS, [seqs, costs, *key])
-                cursor.execute(_ADD_TO_HOURS, [seqs, [one.more_usd for one in changes], *key])
+                cursor.execute(_ADD_TO_HOURS, [seqs, [one.more_usd for one in changes], *key, key.project_id])
             incident_costs.add(
                 key, session.external_id, {one.seq: one.cost_usd for one in changes}, _by_call(changes)
             )

@@ -41,6 +41,7 @@ from detection.models import (
     ToolOverride,
     call_flags,
 )
+from detection.services import brief_records
 from detection.services.outgoing_http import tls_context
 
 MAX_ANSWER_BYTES = 64 * 1024
@@ -51,6 +52,7 @@ MAX_GRACE_CALLS = 10
 ASK_AGAIN_AFTER = timedelta(minutes=10)
 BREAKER_FAILURES, BREAKER_WINDOW, BREAKER_REST = 5, timedelta(minutes=5), timedelta(minutes=1)
 OBEYED_REST = timedelta(days=1)
+_REST = brief_records.key_of("judge", "rests")
 DECOY_ONE_IN = 100
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\u202a-\u202e\u2066-\u2069]+")
 _FIELDS = ("decision", "reason", "guidance", "extra_rounds", "nonce")
@@ -129,20 +131,30 @@ def obstacle(session: Session, finding: Finding, policy: Policy) -> str:
 
 def resting(project_id: int, endpoint: Endpoint) -> str:
     """Return why the project cannot use the judge: circuit breaker, daily cost, or a judge that followed its data."""
-    now = clock.now()
-    sent = JudgeCall.objects.filter(was_sent=True)
-    if sent.filter(outcome=JudgeOutcome.OBEYED, at__gt=now - OBEYED_REST).exists():
-        return "judge_obeyed_its_data"
-    latest = [*sent.filter(at__gt=now - BREAKER_WINDOW).order_by("-at", "-id")[:BREAKER_FAILURES]]
-    if (
-        len(latest) == BREAKER_FAILURES
-        and all(call.outcome == JudgeOutcome.FAILED for call in latest)
-        and latest[0].at > now - BREAKER_REST
-    ):
-        return "breaker_open"
-    today = now.replace(hour=0, minute=0, second=0, microsecond=0)
-    spent = sent.filter(project_id=project_id, at__gte=today).aggregate(Sum("cost_usd"))["cost_usd__sum"] or 0
+    is_resting, why = brief_records.load(_REST)
+    if is_resting:
+        return str(why)
+    today = clock.now().replace(hour=0, minute=0, second=0, microsecond=0)
+    sent = JudgeCall.objects.filter(project_id=project_id, was_sent=True, at__gte=today)
+    spent = sent.aggregate(Sum("cost_usd"))["cost_usd__sum"] or 0
     return "daily_cost_reached" if spent + _highest_cost(endpoint) > endpoint.daily_cost_usd else ""
+
+
+def rest_after(call: JudgeCall) -> None:
+    """Have all projects do without the judge for a while, after a consultation that calls for it and is not stored yet.
+
+    Kept as a record, because no call that is about to be held may read the consultations of all projects.
+    """
+    if call.outcome == JudgeOutcome.OBEYED:
+        brief_records.store(_REST, "judge_obeyed_its_data", OBEYED_REST.total_seconds())
+    elif call.outcome == JudgeOutcome.FAILED and call.was_sent:
+        before = JudgeCall.objects.filter(was_sent=True, at__gt=call.at - BREAKER_WINDOW).order_by(
+            "-at", "-id"
+        )
+        latest = [*before.values_list("outcome", flat=True)[: BREAKER_FAILURES - 1]]
+        is_series = latest == [JudgeOutcome.FAILED] * (BREAKER_FAILURES - 1)
+        if is_series and not brief_records.load(_REST)[0]:
+            brief_records.store(_REST, "breaker_open", BREAKER_REST.total_seconds())
 
 
 def _highest_cost(endpoint: Endpoint) -> Decimal:

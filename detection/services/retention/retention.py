@@ -11,7 +11,7 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 
 from detection.engine.detectors import DETECTORS
-from detection.models import Incident, Project, Session, SessionKey, SessionState
+from detection.models import EventKey, Incident, Project, Session, SessionKey, SessionState
 from detection.models.events import oldest_kept_day
 from detection.services import brief_records
 from detection.services.accounts import sign_in_throttle, sign_ins
@@ -130,13 +130,11 @@ def trim() -> None:
 
 def _forget_event_ids() -> None:
     """Delete old event ids in small transactions, as `removal` deletes events."""
-    before, deleted = timezone.now() - EVENT_IDS_KEPT, BATCH_EVENT_IDS
-    while deleted == BATCH_EVENT_IDS:
+    old = EventKey.objects.filter(received_at__lt=timezone.now() - EVENT_IDS_KEPT)
+    times = old.order_by("received_at").values_list("received_at", flat=True)
+    is_left = True
+    while is_left:
         recycle_log_if_nearly_full()
-        with connection.cursor() as cursor:
-            cursor.execute(
-                "DELETE FROM detection_eventkey WHERE ctid = ANY(ARRAY(SELECT ctid FROM detection_eventkey"
-                " WHERE received_at < %s ORDER BY received_at LIMIT %s))",
-                [before, BATCH_EVENT_IDS],
-            )
-            deleted = cursor.rowcount
+        last = times[BATCH_EVENT_IDS - 1 : BATCH_EVENT_IDS].first()
+        is_left = last is not None
+        (old.filter(received_at__lte=last) if is_left else old).delete()

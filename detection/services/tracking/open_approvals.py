@@ -173,7 +173,7 @@ class OpenApprovals:
         note = f"Decided by: {approval.get_decider_display().lower()}"
         self._activity.append((approval, SYSTEM.name, "approval_requested", note))
         if decider == Decider.JUDGE:
-            jobs.judge_after_commit(approval.public_id)
+            jobs.judge_after_commit(approval.project_id, approval.public_id)
         elif (remembered := self._find_remembered(event, finding)) is not None:
             self._remembered.append((approval, remembered))
         return approval

@@ -21,6 +21,7 @@ from detection.models import (
     AlertEvent,
     Approval,
     AuditEntry,
+    BriefRecord,
     Event,
     Incident,
     JudgeCall,
@@ -476,7 +477,7 @@ def test_after_a_failing_series_the_breaker_rests_and_then_tries_again(judged, p
         judge_consultation.consult_judge(held(Agent(principal, f"s-{number}")))
     assert rounds(Agent(principal, "s-next"), LIMIT)[-1].decision == "stop"
     assert len(running.requests) == judge.BREAKER_FAILURES
-    JudgeCall.objects.update(at=timezone.now() - judge.BREAKER_REST)
+    BriefRecord.objects.update(expires_at=timezone.now())
     assert rounds(Agent(principal, "s-later"), LIMIT)[-1].decision == "hold"
 
 
