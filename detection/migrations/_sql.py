@@ -62,7 +62,7 @@ DECLARE
 BEGIN
     FOR week IN this_week - 1 .. this_week + weeks_ahead LOOP
         IF to_regclass(format('detection_event_%s', week * 7)) IS NULL
-           AND NOT EXISTS (SELECT FROM detection_event_rest
+           AND NOT EXISTS (SELECT 1 FROM detection_event_rest
                            WHERE session_id >= (week::bigint * 7) << 32
                              AND session_id < ((week + 1)::bigint * 7) << 32) THEN
             EXECUTE format('CREATE TABLE detection_event_%s PARTITION OF detection_event FOR VALUES FROM (%s) TO (%s)',
@@ -88,9 +88,9 @@ BEGIN
         first_id := split_part(partition, '_', 3)::bigint << 32;
         end_id := (split_part(partition, '_', 3)::bigint + 7) << 32;
         IF first_id >= before_day::bigint << 32
-           OR EXISTS (SELECT FROM detection_project p JOIN detection_session s
+           OR EXISTS (SELECT 1 FROM detection_project p JOIN detection_session s
                           ON s.project_id = p.id AND s.id >= first_id AND s.id < end_id)
-           OR EXISTS (SELECT FROM detection_event WHERE session_id >= first_id AND session_id < end_id) THEN
+           OR EXISTS (SELECT 1 FROM detection_event WHERE session_id >= first_id AND session_id < end_id) THEN
             CONTINUE;
         END IF;
         EXECUTE format('DROP TABLE %I', partition);

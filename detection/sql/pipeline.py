@@ -39,12 +39,12 @@ class Statement(NamedTuple):
 class Writes:
     """Writes that are collected and sent together, as one statement.
 
-    None of them sees what another one does, and no two may touch the same row.
+    None of them sees what another one does, and no two may touch the same row. A server with nodes gets one statement
+    for each write, because it would carry out the parts of a large one by several steps each.
     """
 
     def __init__(self) -> None:
-        self._texts: list[str] = []
-        self._parameters: list[Any] = []
+        self._writes: list[Statement] = []
         self.can_depend = True
         """Whether all of them can be sent by `send_after`."""
 
@@ -56,8 +56,7 @@ class Writes:
         ends_in_condition
             Whether another condition can be added at the end of the text.
         """
-        self._texts.append(text)
-        self._parameters += parameters
+        self._writes.append(Statement(text, parameters))
         self.can_depend &= ends_in_condition
 
     def send_after(self, first: Statement) -> Rows:
@@ -68,14 +67,18 @@ class Writes:
         Rows
             The rows of that write.
         """
-        texts, parameters = self._texts, self._parameters
-        self._texts, self._parameters = [], []
+        writes, self._writes = self._writes, []
+        if _has_nodes():
+            (rows,) = send(first)
+            if rows:
+                send(*writes, commits=True)
+            return rows
         named = "".join(
-            f", w{number} AS ({text} AND EXISTS (SELECT FROM first_write))"
-            for number, text in enumerate(texts)
+            f", w{number} AS ({write.text} AND EXISTS (SELECT FROM first_write))"
+            for number, write in enumerate(writes)
         )
         text = f"WITH first_write AS ({first.text}){named} SELECT * FROM first_write"  # noqa: S608 - statements of our own
-        return send(Statement(text, [*first.parameters, *parameters]), commits=True)[0]
+        return send(Statement(text, _parameters(first, *writes)), commits=True)[0]
 
     def send(self, *, commits: bool = False) -> Rows:
         """Send what waits.
@@ -90,13 +93,25 @@ class Writes:
         Rows
             What the last of them returns.
         """
-        texts, parameters = self._texts, self._parameters
-        self._texts, self._parameters = [], []
-        if not texts:
+        writes, self._writes = self._writes, []
+        if not writes:
             return []
-        *others, last = texts
-        named = ", ".join(f"w{number} AS ({text})" for number, text in enumerate(others))
-        return send(Statement(f"WITH {named} {last}" if others else last, parameters), commits=commits)[0]
+        if _has_nodes():
+            return send(*writes, commits=commits)[-1]
+        *others, last = writes
+        named = ", ".join(f"w{number} AS ({write.text})" for number, write in enumerate(others))
+        text = f"WITH {named} {last.text}" if others else last.text
+        return send(Statement(text, _parameters(*writes)), commits=commits)[0]
+
+
+def _has_nodes() -> bool:
+    own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
+    own.ensure_connection()
+    return bool(own.connection.has_nodes)
+
+
+def _parameters(*statements: Statement) -> list[Any]:
+    return [value for statement in statements for value in statement.parameters]
 
 
 def fetch(text: str, parameters: Sequence[Any] = ()) -> Rows:
