@@ -67,7 +67,7 @@ def test_the_line_of_a_containment_comes_and_goes_on_open_pages_and_lifts_it(liv
         expect(line).to_contain_text("everything of the agent triage", timeout=4000)
         if act:
             line.get_by_role("button", name="Undo").click()
-            expect(live.locator("#content")).to_contain_text("Nothing is contained.")
+            expect(live.locator("#content")).to_contain_text("Nothing is stopped, held or blocked.")
         else:
             containments.lift(project.pk, found.public_id, SYSTEM)
             expect(line).not_to_contain_text("Contained", timeout=4000)

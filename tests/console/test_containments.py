@@ -67,7 +67,7 @@ def test_it_is_created_shown_on_every_page_and_undone(project, session):
     assert session.state == "stopping"  # until a call of it is refused
     shown = text(client.post(PAGE, {"lift": row.public_id}, follow=True))
     assert "Lifted. Calls are judged again." in shown
-    assert "Nothing is contained." in shown
+    assert "Nothing is stopped, held or blocked." in shown
     assert "everything of the agent triage" not in text(client.get("/p/support/sessions"))
     session.refresh_from_db()
     assert session.state == "running"

@@ -77,6 +77,15 @@ def test_a_session_that_only_reports_is_not_said_to_stop(world):
     assert "Request stop" in page
     assert "a stop is recorded and cannot be enforced" in page
     assert "Stop session" not in page
+    change = f"{world.base}/session/change"
+    world.client.post(change, {"session": "watched"})
+    page = now(world)
+    assert "Stop requested, cannot be enforced" in page
+    assert "Withdraw" in page
+    assert "Guard this agent" in page
+    undone = world.client.post(change, {"session": "watched", "action": "withdraw"}, follow=True)
+    assert "Stop withdrawn from 1 session." in text(undone)
+    assert "Guard this agent" not in now(world)
 
 
 def test_other_projects_and_healthy_sessions_are_not_there(world):

@@ -814,7 +814,7 @@ def test_a_session_shows_unknown_tokens_and_costs_as_a_dash_and_can_be_kept_stop
     loop(world.project, "stuck", calls=9)
     assert Session.objects.get(external_id="stuck").stopped_by_kind == "detection"
     shown = text(world.client.get(page))
-    assert "Until someone resumes it… " in shown
+    assert "Keep stopped… " in shown
     assert "Stop session… " not in shown
 
 

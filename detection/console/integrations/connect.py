@@ -69,7 +69,7 @@ def page(request: ProjectRequest, name: str = "") -> HttpResponse:
         "groups": GROUPS,
         "base_url_guides": BASE_URL_GUIDES.values(),
         "guide": guide,
-        "integrations": [(one, _guard_url(project.slug, one.name)) for one in heard_integrations(project.pk)],
+        "integrations": [(one, guard_url(project.slug, one.name)) for one in heard_integrations(project.pk)],
         "steps": setup.set_up_of(project.pk),
         "costs": setup.session_costs(project.pk),
         "budgets": BUDGETS_USD,
@@ -79,7 +79,7 @@ def page(request: ProjectRequest, name: str = "") -> HttpResponse:
     return render(request, "integrations/connect.html", context)
 
 
-def _guard_url(slug: str, integration: str) -> str:
+def guard_url(slug: str, integration: str) -> str:
     """Return where to connect what only reports so that it asks: its own guide, else all of them."""
     guide = next((one for one in GUIDES.values() if integration in one.integrations), None)
     if guide is None or guide.reach == WATCH_ONLY:

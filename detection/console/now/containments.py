@@ -16,6 +16,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 from detection import clock
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.models import Containment, ContainmentReaction, ContainmentScope, Role
+from detection.models.containments import WITHOUT_VALUE
 from detection.selectors.containments import describe, list_containments
 from detection.services.containments import containments
 from detection.services.containments.containments import Wanted
@@ -108,14 +109,16 @@ def _project_of(request: ProjectRequest, given: QueryDict) -> int | None:
 
 
 def _wanted(given: QueryDict) -> Wanted:
+    """Return what the form asks for, without what it hides for the chosen scope."""
+    scope = given.get("scope", "")
     minutes = given.get("minutes", "")
     is_known = any(minutes == value for value, _ in ENDS)
     until = clock.now() + timedelta(minutes=int(minutes)) if minutes and is_known else None
     return Wanted(
-        given.get("scope", ""),
-        given.get("value", ""),
+        scope,
+        "" if scope in WITHOUT_VALUE else given.get("value", ""),
         given.get("reaction", ""),
-        given.get("tool", ""),
+        given.get("tool", "") if scope == ContainmentScope.AGENT_TOOL else "",
         given.get("reason", ""),
         until,
         include_new=given.get("existing_only") != "yes",

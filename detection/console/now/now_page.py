@@ -14,6 +14,7 @@ from detection import clock
 from detection.console import formatting
 from detection.console.access import ProjectRequest, in_project
 from detection.console.approvals import held_groups
+from detection.console.integrations.connect import guard_url
 from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Line, line_of
 from detection.console.policies.policy_pages import changes_of
@@ -48,6 +49,10 @@ class Card:
         Reach and how many sessions have it, in words.
     button, effect
         What the button of the card says, and what it will do; the button is empty where a stop is asked of all.
+    unenforced
+        Sessions that are only watched and were asked to stop: the request can be withdrawn.
+    guard_url
+        Where to connect the first of these so that it asks.
     """
 
     loop: LoopingNow
@@ -55,6 +60,8 @@ class Card:
     marks: list[tuple[str, str]]
     button: str
     effect: str
+    unenforced: list[Session]
+    guard_url: str
 
     @property
     def session(self) -> Session:
@@ -72,7 +79,7 @@ def page(request: ProjectRequest) -> HttpResponse:
     context = {
         "moment": moment,
         "max_sessions": selector.MAX_SESSIONS,
-        "cards": [_card(one) for one in moment.loops],
+        "cards": [_card(project.slug, one) for one in moment.loops],
         "held_cards": held_groups.cards((project.pk,), HELD_SHOWN),
         "silent": [(one, _title(incident)) for one, incident in moment.silent],
         "stopped": [session_row(one, clock.now()) for one in moment.stopped],
@@ -122,15 +129,24 @@ def _title(incident: Incident | None) -> str:
     return incident_text.title(incident) if incident is not None else "A loop"
 
 
-def _card(one: LoopingNow) -> Card:
+def _card(slug: str, one: LoopingNow) -> Card:
     left = Counter(session.reach for session in one.to_stop)
     asked = [session_row(session, clock.now()) for session in one.sessions if session.stopped_by_kind]
     said = [f"{line.word}, {line.since_stop}." for line in asked[:1]]
     if len(asked) > 1:
         said = [f"A stop was requested of {len(asked):,}."]
     effects = [*said, *([effect_of(left)] if left else [])]
+    unenforced = [
+        session for session in one.sessions if session.stopped_by_kind and session.reach == WATCH_ONLY
+    ]
     return Card(
-        one, _title(one.incident), _marks(one.reaches), button_of(left) if left else "", " ".join(effects)
+        one,
+        _title(one.incident),
+        _marks(one.reaches),
+        button_of(left) if left else "",
+        " ".join(effects),
+        unenforced,
+        guard_url(slug, unenforced[0].integration) if unenforced else "",
     )
 
 

@@ -108,8 +108,8 @@ def change(request: ProjectRequest) -> HttpResponse:
     sessions = [session for name in names if (session := find_session(request.project, name)) is not None]
     if not sessions:
         messages.error(request, "No session was selected.")
-    elif request.POST.get("action") == "resume":
-        _resume(request, sessions)
+    elif (action := request.POST.get("action")) in ("resume", "withdraw"):
+        _resume(request, sessions, "Stop withdrawn from" if action == "withdraw" else "Resumed")
     else:
         known = [session.external_id for session in sessions]
         reason = request.POST.get("reason", "")[:300]
@@ -120,7 +120,7 @@ def change(request: ProjectRequest) -> HttpResponse:
     return HttpResponseRedirect(next_page(request, reverse("console:sessions", args=[request.project.slug])))
 
 
-def _resume(request: ProjectRequest, sessions: Sequence[Session]) -> None:
+def _resume(request: ProjectRequest, sessions: Sequence[Session], done: str) -> None:
     """Resume those of the sessions that are to be stopped."""
     actor, resumed = actor_of(request), 0
     for session in sessions:
@@ -133,9 +133,7 @@ def _resume(request: ProjectRequest, sessions: Sequence[Session]) -> None:
         else:
             resumed += 1
     words = (
-        f"Resumed {resumed:,} session{'' if resumed == 1 else 's'}."
-        if resumed
-        else "None of them is stopped."
+        f"{done} {resumed:,} session{'' if resumed == 1 else 's'}." if resumed else "None of them is stopped."
     )
     messages.success(request, words)
 
