@@ -126,11 +126,13 @@ def test_a_session_is_found_by_a_text_inside_an_argument(walk, page, project):
 
 def test_the_data_of_a_customer_is_erased(walk, page, project):
     ask(project, "of-a-customer", 0, tool="search_web", agent="triage")
+    indexing.index_texts()
     walk.begin()
     walk.click("link", "Settings")
     walk.click("link", "Erasure")
-    page.get_by_label("Name, or words").fill("of-a-customer")
+    page.get_by_label("Name, or words").fill("reset")
     walk.click("button", "Find")
+    expect(page.get_by_label("of-a-customer")).to_be_checked()
     page.get_by_label("Number of sessions to erase").fill("1")
     assert complaints(page) == []
     walk.click("button", "Erase")

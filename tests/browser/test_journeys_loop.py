@@ -97,6 +97,19 @@ def test_forty_open_ones_in_bulk(walk, page, project, monkeypatch):
     assert walk.noise == []
 
 
+def test_what_is_stuck_now_is_stopped(walk, page, project):
+    loop(project, "burning", tool="get_order", calls=4)
+    walk.begin()
+    expect(page.get_by_text("1 session is looping now")).to_be_visible()
+    walk.click("button", "Stop session")
+    assert walk.clicks == 1
+    expect(page.locator("#now")).to_contain_text("Stopping")
+    ask(project, "burning", 9, tool="get_order")
+    expect(page.locator("#now")).to_contain_text("Stopped")
+    assert complaints(page) == []
+    assert walk.noise == []
+
+
 def test_a_loop_is_stopped_from_its_page(walk, page, project):
     run = loop(project, "burning", tool="get_order", calls=4)
     walk.begin(f"loops/{run.loop.public_id}")

@@ -55,6 +55,8 @@ def page(request: ProjectRequest) -> HttpResponse:
             return redirect("console:erasures", request.project.slug)
     is_nameable = 0 < len(name) <= 256 and "\x00" not in name
     found = erasure.preview(project_id, of, name) if is_nameable else None
+    if not given and request.project.is_searchable:
+        of = _CONTENTS  # what the page is mostly opened for
     return _render(request, {"of": of, "name": name, "found": found}, error)
 
 
