@@ -227,9 +227,11 @@ class CallRow:
     @property
     def decision_words(self) -> str:
         """Its verdict; of a reported call, the verdict that the guard would have given."""
-        return f"would {self.decision}" if call_flags.ran_nevertheless(self.flags) else self.decision
+        words = _VERDICT_WORDS.get(self.decision, self.decision)
+        return f"would be {words}" if call_flags.ran_nevertheless(self.flags) else words
 
 
+_VERDICT_WORDS = {"allow": "ran", "warn": "warned", "block": "blocked", "hold": "held", "stop": "stopped"}
 USAGE_EVENTS = 1_000
 _CALL_FIELDS = tuple(field.name for field in fields(CallRow) if field.name != "result")
 _RESULT_FIELDS = tuple(field.name for field in fields(ResultRow))

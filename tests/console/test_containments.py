@@ -48,7 +48,7 @@ PAGE = "/p/support/contain"
 def test_a_preview_says_what_the_button_will_do_and_changes_nothing(project, session):
     client = signed_in(project)
     shown = text(client.get(PAGE, WANTED))
-    assert "Stop 1, block 0" in shown
+    assert "Stop 1" in shown
     assert "Stop everything of the agent triage" in shown
     assert not Containment.objects.exists()
 

@@ -100,12 +100,12 @@ def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(wo
     assert ["!" in flags for _, flags in rows] == [True] * 10 + [False] * 3
     assert ["^" in flags for _, flags in rows[10:]] == [True, False, True]
     body = html.unescape(show(world, session="fetching").content.decode())
-    assert "would block" in body
+    assert "would be blocked" in body
     assert "10 errors" in body
     assert "blocked call" not in body
     assert "The calls ran; the marks above show what the guard would have done." in body
     table = show(world, "?tab=calls", session="fetching").content.decode().partition("<tbody")[2]
-    assert "would block" in table
+    assert "would be blocked" in table
     assert "not run" not in table
     incident = Incident.objects.get(session_name="fetching", kind="repeat")
     page = world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True).content.decode()
@@ -144,7 +144,7 @@ def test_a_blocked_call_has_no_result_whatever_is_reported_for_it(world):
     session = Session.objects.get(external_id="fetching")
     assert [cell[2] for cell in session.strip] == [flags for _, flags in rows]
     table = text(show(world, "?tab=calls", session="fetching"))
-    assert "would block" not in table
+    assert "would be blocked" not in table
 
 
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):

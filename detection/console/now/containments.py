@@ -138,6 +138,9 @@ def _reached(row: Containment) -> str:
 def _button(row: Containment) -> str:
     """Return the words of the button, which say what it does."""
     if row.reaction == ContainmentReaction.STOP:
-        return f"Stop {row.can_stop:,}, block {row.can_block:,}"
+        parts = [
+            f"{verb} {count:,}" for verb, count in (("stop", row.can_stop), ("block", row.can_block)) if count
+        ]
+        return ", ".join(parts).capitalize() or "Stop what starts from now on"
     verb = "Hold calls of" if row.reaction == ContainmentReaction.HOLD else "Block calls of"
     return f"{verb} {row.can_stop + row.can_block:,}"

@@ -66,15 +66,16 @@ def decided_settings(
             verify_url(slug, name, call),
             name == reached,
         )
-        for name in sorted(
-            then, key=lambda name: (name != reached, name in _GENERAL, not _is_number(then[name]))
-        )
+        for name in sorted(then, key=lambda name: _place(name, then[name], reached))
         if name in FIELDS
     ]
 
 
-def _is_number(setting: ExplainedSetting) -> bool:
-    return type(setting.get("value")) in (int, float)
+def _place(name: str, setting: ExplainedSetting, reached: str) -> tuple[bool, bool, bool, bool]:
+    """Return where a setting stands: after what was reached come what somebody has set, and numbers."""
+    is_of_preset = str(setting.get("source", "")).startswith("preset")
+    is_number = type(setting.get("value")) in (int, float)
+    return name != reached, name in _GENERAL, is_of_preset, not is_number
 
 
 def reached_limit(kind: str, limit: int, then: Mapping[str, ExplainedSetting]) -> str:

@@ -267,7 +267,7 @@ def _line(call: CallRow, before: CallRow | None, colours: dict[str, int]) -> Cal
     is_equal = before is not None and _are_identical(before, call)
     result = call.result
     took = durations.precise((result.received_at - call.received_at).total_seconds()) if result else ""
-    swatch = "swatch"
+    swatch = "swatch no" if call.has_not_run else "swatch"
     if key in colours:
         swatch += f" k h{colours[key] % HUES}" + (" p" if call_flags.NEW in call.flags else "")
     return CallLine(

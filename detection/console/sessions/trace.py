@@ -214,13 +214,11 @@ class _Layout:
         return f"{min(low, 100 - width):.2f}%", f"{width:.2f}%"
 
     def _swatch(self, call: CallRow) -> str:
-        key = call.call_key[:RUN_KEY_CHARACTERS]
+        key, hollow = call.call_key[:RUN_KEY_CHARACTERS], " no" if call.has_not_run else ""
         if key not in self.colours:
-            return "swatch"
+            return f"swatch{hollow}"
         is_new = call_flags.NEW in call.flags
-        return (
-            f"swatch k h{self.colours[key] % HUES}{' p' if is_new else ''}{' no' if call.has_not_run else ''}"
-        )
+        return f"swatch k h{self.colours[key] % HUES}{' p' if is_new else ''}{hollow}"
 
     def _outcome(self, call: CallRow) -> str:
         if call.decision != "allow" and call.seq not in self.unmarked:
