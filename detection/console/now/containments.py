@@ -141,6 +141,6 @@ def _button(row: Containment) -> str:
         parts = [
             f"{verb} {count:,}" for verb, count in (("stop", row.can_stop), ("block", row.can_block)) if count
         ]
-        return ", ".join(parts).capitalize() or "Stop what starts from now on"
+        return ", ".join(parts).capitalize() or "Stop new sessions"
     verb = "Hold calls of" if row.reaction == ContainmentReaction.HOLD else "Block calls of"
     return f"{verb} {row.can_stop + row.can_block:,}"
