@@ -72,7 +72,7 @@ def decided_settings(
 
 
 def _place(name: str, setting: ExplainedSetting, reached: str) -> tuple[bool, bool, bool, bool]:
-    """Return where a setting stands: after what was reached come what somebody has set, and numbers."""
+    """Return where a setting stands: after what was reached come values of people, and numbers."""
     is_of_preset = str(setting.get("source", "")).startswith("preset")
     is_number = type(setting.get("value")) in (int, float)
     return name != reached, name in _GENERAL, is_of_preset, not is_number
