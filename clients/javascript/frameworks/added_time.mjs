@@ -2,9 +2,9 @@
 //
 //     npm ci && LOOPGUARD_URL=http://127.0.0.1:8300 LOOPGUARD_KEY=lg_… node added_time.mjs [CALLS]
 //
-// Each way is one line: the median milliseconds without and with LoopGuard, what it adds, and the 99th percentile of a
-// guarded run. A bare request to the same server shows how busy the machine is. No call is like another, so that none is
-// blocked. The command ends with 1 if a call got no verdict.
+// Each way is one line: the median milliseconds without and with LoopGuard, what it adds, how much of that is processor
+// time of this process, and the 99th percentile of a guarded run. A bare request to the same server shows how busy the
+// machine is. No call is like another, so that none is blocked. The command ends with 1 if a call got no verdict.
 import { createHash, randomUUID } from "node:crypto";
 
 import Anthropic from "@anthropic-ai/sdk";
@@ -104,20 +104,21 @@ const WAYS = {
 };
 
 async function timed(run) {
-  const began = performance.now();
+  const [began, used] = [performance.now(), process.cpuUsage()];
   await run();
-  return performance.now() - began;
+  const { user, system } = process.cpuUsage(used);
+  return { clock: performance.now() - began, processor: (user + system) / 1000 };
 }
 
 const sorted = (times) => times.toSorted((one, other) => one - other);
-const median = (times) => sorted(times)[Math.floor(times.length / 2)];
+const median = (times, kind = "clock") => sorted(times.map((one) => one[kind]))[Math.floor(times.length / 2)];
 
 const bare = [];
 for (let at = 0; at < 50; at += 1) {
   bare.push(await timed(async () => (await fetch(`${guard.url}/livez`, { signal: AbortSignal.timeout(9_000) })).text()));
 }
 console.log(`bare request: ${median(bare).toFixed(2)} ms; ${calls} runs of one call each`);
-console.log("| way | without | with | added | p99 |\n| --- | ---: | ---: | ---: | ---: |");
+console.log("| way | without | with | added | of it processor | p99 |\n| --- | ---: | ---: | ---: | ---: | ---: |");
 for (const [name, way] of Object.entries(WAYS)) {
   const [without, guarded] = [[], []];
   await guard.session(`added-time-${randomUUID()}`).run(async () => {
@@ -128,8 +129,9 @@ for (const [name, way] of Object.entries(WAYS)) {
       guarded.push(times[1]);
     }
   });
-  const p99 = sorted(guarded)[Math.floor(guarded.length * 0.99)];
-  const figures = [median(without), median(guarded), median(guarded) - median(without), p99];
+  const p99 = sorted(guarded.map(({ clock }) => clock))[Math.floor(guarded.length * 0.99)];
+  const added = (kind) => median(guarded, kind) - median(without, kind);
+  const figures = [median(without), median(guarded), added("clock"), added("processor"), p99];
   console.log(`| ${name} | ${figures.map((one) => one.toFixed(2)).join(" | ")} |`);
 }
 await guard.close(10);
