@@ -120,7 +120,7 @@ def test_the_one_command_connects_a_coding_agent_and_changes_what_it_lists(conne
     listed = " ".join(GUIDES[host].changes)
     for file in changed:
         assert any(
-            place in listed for place in (file, f"{'/'.join(file.split('/')[:3])}", "file loopguard.js")
+            place in listed for place in (file, f"{'/'.join(file.split('/')[:3])}", "gets the plugin")
         ), file
     assert "~/.loopguard/curl" in changed
     assert (connect._home / ".loopguard" / "curl").stat().st_mode & 0o777 == 0o600

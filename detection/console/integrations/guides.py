@@ -122,7 +122,12 @@ class Guide:
         if not self.is_host:
             return (key, address)
         if not self.settings_file:
-            return (key, address, f"The folder plugins of {self.title} gets the file loopguard.js.", _BEFORE)
+            return (
+                key,
+                address,
+                f"The folder of {self.title} gets the plugin, which is ours alone.",
+                _BEFORE,
+            )
         return (
             key,
             address,
