@@ -68,7 +68,7 @@ class Writes:
             The rows of that write.
         """
         writes, self._writes = self._writes, []
-        if _has_nodes():
+        if has_nodes():
             (rows,) = send(first)
             if rows:
                 send(*writes, commits=True)
@@ -96,7 +96,7 @@ class Writes:
         writes, self._writes = self._writes, []
         if not writes:
             return []
-        if _has_nodes():
+        if has_nodes():
             return send(*writes, commits=commits)[-1]
         *others, last = writes
         named = ", ".join(f"w{number} AS ({write.text})" for number, write in enumerate(others))
@@ -104,7 +104,8 @@ class Writes:
         return send(Statement(text, _parameters(*writes)), commits=commits)[0]
 
 
-def _has_nodes() -> bool:
+def has_nodes() -> bool:
+    """Return whether the server may have rows on other nodes."""
     own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
     own.ensure_connection()
     return bool(own.connection.has_nodes)

@@ -24,7 +24,7 @@ from detection.integrations.people import Circumstances
 from detection.models import SessionKey
 from detection.models.events import EventType, MessageRole
 from detection.models.stored_verdict import StoredVerdict
-from detection.sql.pipeline import Writes, fetch
+from detection.sql.pipeline import Writes, fetch, has_nodes
 
 MAX_EVENTS: Final = 1_000
 """Events of one request."""
@@ -190,6 +190,8 @@ _INSERT = (
     f"INSERT INTO detection_event (project_id, {_COLUMNS}) SELECT %s, {_COLUMNS}"  # noqa: S608
     " FROM json_populate_recordset(NULL::detection_event, %s::json) WHERE true"
 )
+# Citus passes this on, but reads a SELECT first, copies its rows, and commits in two steps.
+_INSERT_ONE = f"INSERT INTO detection_event (project_id, {_COLUMNS}) VALUES (%s{', %s' * len(_NAMES)})"  # noqa: S608
 _OF_SESSION = f"SELECT {_SELECTED} FROM detection_event WHERE project_id = %s AND session_id = %s"  # noqa: S608
 _AFTER = f"{_OF_SESSION} AND seq > %s ORDER BY seq LIMIT %s"
 _LAST = f"{_OF_SESSION} AND seq <= %s ORDER BY seq DESC LIMIT %s"
@@ -213,6 +215,9 @@ def add_store(writes: Writes, project_id: int, events: Sequence[EventRecord]) ->
     """Add the write of new events; many of them are stored at once."""
     if len(events) > FEW_ROWS:
         store(project_id, events)
+    elif has_nodes():
+        for event in events:
+            writes.add(_INSERT_ONE, _row(project_id, event), ends_in_condition=True)
     elif events:
         writes.add(_INSERT, [project_id, orjson.dumps(events, default=str).decode()], ends_in_condition=True)
 
@@ -223,5 +228,9 @@ def store(project_id: int, events: Sequence[EventRecord]) -> None:
         return
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
         for event in events:
-            *values, verdict = _values(event)
-            copy.write_row([project_id, *values, verdict.dump() if verdict else None])
+            copy.write_row(_row(project_id, event))
+
+
+def _row(project_id: int, event: EventRecord) -> list[Any]:
+    *values, verdict = _values(event)
+    return [project_id, *values, verdict.dump() if verdict else None]
