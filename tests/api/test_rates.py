@@ -155,7 +155,7 @@ def test_all_projects_shows_those_that_the_person_may_see(api, project, as_other
     assert "rivals" not in page
     assert "Asks for a second factor" in asks
     assert not re.search(r"\?board=rate", asks)
-    no_rates = "there are no calls and no rates under it"
+    no_rates = "so calls and rates are omitted"
     for query, has_rates in (("", True), ("?q=agent:triage", True), ("?q=tool:x", False)):
         page = client.get(f"/p/support/insights{query}").content.decode()
         assert (no_rates not in page) == has_rates, query

@@ -16,7 +16,7 @@ def test_each_tile_says_its_present_state(world):
         project=world.project, of="session", name="gone", name_digest="0" * 32, requested_by="a"
     )
     page = text(world.client.get(f"{world.base}/settings"))
-    assert "Ingest 1 quarantined event," in page
+    assert "Ingest Requests, 1 quarantined event" in page
     assert "Erasure 1 erasure in progress" in page
     Erasure.objects.update(finished_at=timezone.now(), name="")
     assert "; 1 receipt" in text(world.client.get(f"{world.base}/settings"))

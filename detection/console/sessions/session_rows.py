@@ -70,6 +70,8 @@ class SessionLine:
         The state in a list; `word` has it whole.
     meter_label
         The detector that is near its limit, or empty.
+    meter_note
+        The same with its count, as a sentence.
     stopped_by, since_stop
         Who asked for a stop, and what has come of it, or empty.
     """
@@ -86,11 +88,7 @@ class SessionLine:
     stopped_by: str
     since_stop: str
     is_at_limit: bool
-
-    @property
-    def meter_note(self) -> str:
-        """What is near its limit, with its count, or empty."""
-        return f"{self.meter_label}: {self.meter_text}, near the limit" if self.meter_label else ""
+    meter_note: str
 
 
 def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
@@ -103,6 +101,8 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state in STOPPED_STATES or now - session.last_event_at > QUIET_AFTER
     is_over = state in (SessionState.IDLE, SessionState.ENDED)
+    meter = detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else ""
+    of_limit = formatting.of_limit(session.meter_count, session.meter_limit) if session.meter_limit else "–"
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
         session,
@@ -111,12 +111,13 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         word,
         SHORT_WORDS.get(state, word),
         "–" if is_quiet or is_over else formatting.compact(session.call_count / minutes),
-        formatting.of_limit(session.meter_count, session.meter_limit) if session.meter_limit else "–",
-        detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else "",
+        of_limit,
+        meter,
         behind,
         stopped_by(session) if state in STOP_STATES else "",
         _since_stop(session) if state in STOP_STATES else "",
         is_at_limit,
+        f"{meter}: {of_limit}, near the limit" if meter else "",
     )
 
 

@@ -31,6 +31,7 @@ def beats(**ages):
 def test_it_is_sent_while_all_parts_work_and_at_the_start(receiver):
     assert outside_signal.send()
     beats(worker=10_000, sweeper=1, beat=1, housekeeping=1)  # a worker may have nothing to do
+    app.loader.import_default_modules()
     app.tasks[jobs.SIGNAL]()
     assert [path.rpartition("/ping/")[2] for path, _, _ in receiver.requests] == ["3f2a", "3f2a"]
 
