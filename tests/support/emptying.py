@@ -58,7 +58,7 @@ def _statements() -> tuple[str, str]:
         for model in apps.get_models(include_auto_created=True)
         if not model._meta.proxy and model not in _KEPT
     ]
-    ask = " UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT FROM {table})" for table in tables)
+    ask = " UNION ALL ".join(f"SELECT '{table}' WHERE EXISTS (SELECT 1 FROM {table})" for table in tables)
     return f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE", ask
 
 

@@ -14,7 +14,8 @@ from django.db import IntegrityError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from detection.models import BulkAction, Loop
+from detection.models import BulkAction, Loop, LoopActivity
+from detection.models.tenants import projects_of
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid, ServiceError
@@ -244,4 +245,10 @@ def carry_out_waiting(verbs: Verbs) -> int:
 
 def trim() -> None:
     """Delete actions that can no longer be undone."""
-    BulkAction.objects.filter(finished_at__lt=timezone.now() - KEPT).delete()
+    old = BulkAction.objects.filter(finished_at__lt=timezone.now() - KEPT)
+    for project_id in projects_of(old):
+        rows = old.filter(project_id=project_id)
+        done = Q(bulk_action__in=rows) | Q(bulk_action__reverts__in=rows)
+        with transaction.atomic():
+            LoopActivity.objects.filter(done, project_id=project_id).update(bulk_action=None)
+            rows.delete()

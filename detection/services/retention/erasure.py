@@ -395,13 +395,15 @@ class _ErasureWork:
             notifications=_erase_notifications(project_id, notifications),
             incidents=incidents.count(),
         )
-        incidents.delete()
+        removal.delete_incidents(project_id, incidents)
         left = Incident.objects.filter(project_id=project_id, loop_id=OuterRef("pk"))
         empty = Loop.objects.filter(Q(pk__in=loops) & ~Exists(left), project_id=project_id)
         about += empty.values_list("public_id", flat=True)
-        about += AlertSilence.objects.filter(project_id=project_id, loop__in=empty).values_list(
-            "public_id", flat=True
+        silences = dict(
+            AlertSilence.objects.filter(project_id=project_id, loop__in=empty).values_list("pk", "public_id")
         )
+        about += silences.values()
+        AlertEvent.objects.filter(project_id=project_id, silence_id__in=silences).update(silence=None)
         empty.delete()
         return removed
 

@@ -14,7 +14,7 @@ from datetime import datetime
 from django.db import connection, transaction
 from django.db.models import QuerySet
 
-from detection.models import Incident, JudgeCall, Session, SessionKey
+from detection.models import Approval, Incident, JudgeCall, Session, SessionKey
 from detection.models.sessions import IMPORTED
 from detection.services import audit
 from detection.services.audit import Actor
@@ -77,11 +77,18 @@ def remove_demo(project_id: int, actor: Actor) -> int:
             delete_sessions(project_id, ids)
         total += len(ids)
     with transaction.atomic():
-        Incident.objects.filter(project_id=project_id, is_demo=True).delete()
+        delete_incidents(project_id, Incident.objects.filter(project_id=project_id, is_demo=True))
         hourly_counts.forget_demo(project_id)
         audit.record(actor, "demo.remove", "demo sessions", project_id=project_id, before={"sessions": total})
         publish_after_commit(project_id, Hint("session"), Hint("incident"))
     return total
+
+
+def delete_incidents(project_id: int, incidents: QuerySet[Incident]) -> None:
+    """Delete incidents; approvals and consultations of the judge that refer to them stay."""
+    Approval.objects.filter(project_id=project_id, incident__in=incidents).update(incident=None)
+    JudgeCall.objects.filter(project_id=project_id, incident__in=incidents).update(incident=None)
+    incidents.delete()
 
 
 def delete_sessions(project_id: int, session_ids: list[int]) -> None:
@@ -93,6 +100,7 @@ def delete_sessions(project_id: int, session_ids: list[int]) -> None:
                 [project_id, session_ids],
             )
     JudgeCall.objects.filter(project_id=project_id, session_id__in=session_ids).delete()
+    Incident.objects.filter(project_id=project_id, session_id__in=session_ids).update(session=None)
     Session.objects.filter(project_id=project_id, pk__in=session_ids).delete()
 
 
