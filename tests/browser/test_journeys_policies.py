@@ -29,7 +29,6 @@ def test_which_setting_blocked_it_and_change_it_there(site, world, page):
     noise = noise_of(page)
     sign_in(page, site, world.user)
     page.goto(f"{site.url}{world.base}/sessions/s-2")
-    page.locator("li a[data-seq]", has_text="blocked").first.click()
     page.get_by_role("link", name="Change here: Limit for identical calls").click()
     dialog = page.get_by_role("dialog", name="Limit for identical calls")
     expect(dialog).to_contain_text("because model openai / gpt-5 says so")

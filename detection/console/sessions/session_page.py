@@ -192,10 +192,21 @@ def _session(request: ProjectRequest, name: str) -> Session:
 
 
 def _first_shown(run: Navigator) -> int:
-    """Return the call that is shown until one is selected: the first of the newest loop, otherwise the newest call."""
+    """Return the call that is shown until one is selected.
+
+    Of the newest loop the first that did not run, which is what people ask about, or the first; without a loop the
+    newest call.
+    """
     seqs = run.run.seqs
-    looping = next((loop.first_seq for loop in reversed(run.loops) if loop.first_seq in seqs), 0)
-    return looping or (seqs[-1] if seqs else 0)
+    loop = next((loop for loop in reversed(run.loops) if loop.first_seq in seqs), None)
+    if loop is None:
+        return seqs[-1] if seqs else 0
+    kept = (
+        cell.seq
+        for cell in run.run.cells
+        if loop.first_seq <= cell.seq <= loop.last_seq and call_flags.has_not_run(cell.flags)
+    )
+    return next(kept, loop.first_seq)
 
 
 def _newest_incident(session: Session) -> Incident | None:
