@@ -42,6 +42,8 @@ def empty_tables(_test_case: Any) -> None:
 def _empty(connection: psycopg.Connection) -> None:
     lock, ask = _statements()
     with connection.transaction():
+        # Of Citus: of tables that refer to one another, one connection to each node. Elsewhere it means nothing.
+        connection.execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         # Waits, as a truncation does, for transactions that threads of the test have not finished.
         connection.execute(lock)
         for (table,) in connection.execute(ask).fetchall():
