@@ -216,8 +216,9 @@ def add_store(writes: Writes, project_id: int, events: Sequence[EventRecord]) ->
     if len(events) > FEW_ROWS:
         store(project_id, events)
     elif has_nodes():
-        for event in events:
-            writes.add(_INSERT_ONE, _row(project_id, event), ends_in_condition=True)
+        for *values, verdict in map(_values, events):
+            row = [project_id, *values, verdict.dump() if verdict else None]
+            writes.add(_INSERT_ONE, row, ends_in_condition=True)
     elif events:
         writes.add(_INSERT, [project_id, orjson.dumps(events, default=str).decode()], ends_in_condition=True)
 
@@ -227,10 +228,5 @@ def store(project_id: int, events: Sequence[EventRecord]) -> None:
     if not events:
         return
     with connection.cursor() as cursor, connection.wrap_database_errors, cursor.copy(_COPY) as copy:
-        for event in events:
-            copy.write_row(_row(project_id, event))
-
-
-def _row(project_id: int, event: EventRecord) -> list[Any]:
-    *values, verdict = _values(event)
-    return [project_id, *values, verdict.dump() if verdict else None]
+        for *values, verdict in map(_values, events):
+            copy.write_row([project_id, *values, verdict.dump() if verdict else None])

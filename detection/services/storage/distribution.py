@@ -52,6 +52,11 @@ class _Reference(NamedTuple):
     statement: str
 
 
+def tables_by_project() -> frozenset[str]:
+    """Return the tables whose rows are where their project is."""
+    return tenant_tables() - {model._meta.db_table for model in _EVERYWHERE}
+
+
 @contextmanager
 def entered(using: str) -> Iterator[bool]:
     """Use the database also if an earlier attempt has left it closed; yields whether one has.
@@ -94,7 +99,7 @@ def plan(using: str) -> list[TableMove]:
         )
     }
     everywhere = [model._meta.db_table for model in _EVERYWHERE]
-    by_project = sorted(tenant_tables() - {*everywhere}, key=lambda table: (table != ANCHOR, table))
+    by_project = sorted(tables_by_project(), key=lambda table: (table != ANCHOR, table))
     steps = [*(TableMove(one, True) for one in everywhere), *(TableMove(one, False) for one in by_project)]
     return [step for step in steps if step.table not in done]
 
