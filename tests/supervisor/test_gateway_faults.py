@@ -266,6 +266,9 @@ def test_a_sigterm_lets_web_worker_and_gateway_finish_what_they_are_at_and_begin
     for line in ("web ended (status 0)", "worker ended (status 0)", "live ended (SIGTERM)"):
         wait_until(world, partial(says, world, line))
     wait_until(world, lambda: not refuses(world.url) and not refuses(world.pages))
+    wait_until(
+        world, lambda: bool(world.processes("celery", "--without-gossip"))
+    )  # the next test may kill it
     wait_until_every_call_counts(world, agent)
     with psycopg.connect(world.run.servers()["DATABASE_URL"]) as database:
         assert database.execute(COUNT, ["evaluated"]).fetchone() == (6,)
