@@ -101,12 +101,14 @@ def test_a_part_of_ci_that_fails_fails_all_of_it_and_runs_once(fails, tmp_path):
     programs = {
         ".ci/on_external_servers": '#!/bin/bash\nexec "${@:3}"\n',
         "bin/dpkg-query": "#!/bin/sh\n",
+        "bin/npm": "#!/bin/sh\n",
+        "clients/javascript/package.json": "{}",
         "manage.py": STUB,
         "tests/test_of_servers.py": f"mark.{MARK}",
     }
     for name, text in programs.items():
         file = tmp_path / name
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
         file.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
