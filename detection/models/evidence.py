@@ -79,6 +79,9 @@ class Evidence(TypedDict, total=False):
         Of the latest finding of the detector that the incident is named after.
     keys, seqs, sessions
         The latest calls of the loop by key and by number and, of a family, the sessions.
+    counted_elsewhere, counted
+        Those of `seqs` whose costs another incident has; and of a family, the calls whose costs this one has, each by
+        its session and number.
     calls, messages
         Copies of the latest calls or, of loops without calls, of the texts.
     rungs, detection_number
@@ -99,6 +102,8 @@ class Evidence(TypedDict, total=False):
     detail: FindingDetail
     keys: list[str]
     seqs: list[int]
+    counted_elsewhere: list[int]
+    counted: list[tuple[str, int]]
     sessions: list[str]
     calls: list[EvidenceCall]
     messages: list[EvidenceMessage]

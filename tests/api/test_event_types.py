@@ -66,15 +66,40 @@ def test_usage_of_a_response_without_calls_counts_for_the_budget(api):
     assert guard(api, 1)["decision"] == "stop"
 
 
-def test_a_loop_costs_what_its_calls_cost_however_late_that_is_known(api):
-    for number in range(4):
+WHEN_KNOWN = ["with each call", "while it loops", "after the loop", "after the session", "in one batch"]
+
+
+@pytest.mark.parametrize("when", WHEN_KNOWN)
+def test_a_loop_costs_what_its_calls_cost_however_late_that_is_known(api, when):
+    ended = {"type": "end", "session": "s-1"}
+    others = [
+        CALL | {"type": "call", "session": "s-1", "round": f"o{n}", "arguments": {"n": n}} for n in range(6)
+    ]
+    costs = [usage(f"r{number}") for number in range(4)]
+    if when == "in one batch":
+        calls = [
+            CALL | {"type": "call", "session": "s-1", "round": f"r{n}", "call_id": f"c{n}"} for n in range(4)
+        ]
+        send(api, *[one for pair in zip(calls, costs, strict=True) for one in pair], *others)
+    for number in range(0 if when == "in one batch" else 4):
         guard(api, number)
-        if number < 2:
-            send(api, usage(f"r{number}"))
-    send(api, *[usage(f"r{number}") for number in (2, 3)])
-    incident = Incident.objects.get()
-    assert incident.calls_in_loop == 4
-    assert float(incident.cost_usd) == 2.0
+        if when == "with each call" or (when == "while it loops" and number == 3):
+            send(api, *(costs[number:][:1] if when == "with each call" else costs))
+    if when == "after the loop":
+        send(api, *others)
+        assert api.get("/incidents").json()["items"][0]["ended_at"]
+        send(api, *costs)
+    elif when == "after the session":
+        send(api, ended)
+        send(api, *costs[:2])
+        send(api, *costs[2:])
+    hourly_counts.count_calls()
+    (incident,) = api.get("/incidents").json()["items"]
+    (loop,) = api.get("/loops").json()["items"]
+    assert (incident["calls_in_loop"], incident["cost_usd"]) == (4, 2.0)
+    assert api.get(f"/incidents/{incident['id']}").json()["cost_usd"] == loop["cost_usd"] == 2.0
+    assert api.get("/sessions/s-1").json()["cost_usd"] == 2.0
+    assert api.get("/statistics").json()["total"]["loop_cost_usd"] == 2.0
 
 
 def test_the_hours_of_the_statistics_count_late_usage(api):

@@ -309,3 +309,31 @@ def test_its_page_names_the_sub_agents_and_leads_to_their_calls(api):
         assert f"/sessions/{name}?call=" in page
     top = client.get(permalinks.session_url(incident.project.slug, "parent") + "?call=0")
     assert incident.public_id in top.content.decode()
+
+
+@pytest.mark.parametrize("when", ["at once", "while it loops", "after the loop"])
+def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known(api, when):
+    fleet = Fleet(api, family_enabled=True, family_ladder="block")
+
+    def report(*costs):
+        for child, round_name in costs:
+            sent = {"type": "usage", "session": child, "round": round_name, "usage": {"cost_usd": 0.5}}
+            api.post("/events", sent)
+            evaluate(Session.objects.get(external_id=child).key)
+
+    fleet.asks("parent", {"tool": "plan", "arguments": {}}, parent=None)
+    costs = [(f"child-{n // 3}", f"r{n}") for n in range(12)]
+    for n, cost in enumerate(costs):
+        fleet.asks(cost[0], round=f"r{n}")
+        if when == "at once":
+            report(cost)
+    if when == "after the loop":
+        Incident.objects.update(ended_at=timezone.now())
+    if when != "at once":
+        report(*costs)
+    of_family = Incident.objects.get(is_of_family=True)
+    own = Incident.objects.filter(is_of_family=False)
+    assert of_family.counted_calls == len(of_family.evidence["counted"]) > 0
+    assert float(of_family.cost_usd) == 0.5 * of_family.counted_calls
+    assert [float(one.cost_usd) for one in own] == [0.5 * one.counted_calls for one in own]
+    assert sum(one.counted_calls for one in [of_family, *own]) == 12, "a call of two loops counts once"

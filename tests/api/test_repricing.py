@@ -19,6 +19,7 @@ from detection.services.gateway import repricing
 from detection.services.ingestion import import_files, import_worker, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.tracking import tracker
 from tests.support.alerts import ANA
 from tests.support.projects import make_key, make_project
 from tests.support.transcripts import claude_code, lines
@@ -81,7 +82,10 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("commands", COMMANDS.values(), ids=COMMANDS)
-def test_a_price_saved_later_gives_what_one_saved_before_would_have_given(api, project, commands):
+def test_a_price_saved_later_gives_what_one_saved_before_would_have_given(
+    api, project, commands, monkeypatch
+):
+    monkeypatch.setattr(tracker, "MAX_SEQS", 100)
     imported(project, commands)
     count_calls()
     without = figures(project)

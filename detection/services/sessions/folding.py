@@ -308,7 +308,7 @@ class Folding:
             self._observe(event, policy)
         locked.session.token_count += event.tokens
         locked.session.cost_usd = cost_with(locked.session.cost_usd, event.cost_usd)
-        if policy.values["enabled"] and policy.values["family_budget_enabled"]:
+        if policy.values["enabled"] and families.is_watched(policy):
             locked.enter_family()
         locked.incidents.add_usage(event)
 

@@ -36,8 +36,9 @@ from detection.services.sessions.recent_ids import recent_ids
 from detection.services.sessions.recent_sessions import RecentSession, recent_sessions
 from detection.services.sessions.session_rows import KnownRows, RowVersions, SavedValues
 from detection.services.sessions.tracker_state import Outcome
+from detection.services.tracking.incident_changes import FamilyTop
 from detection.services.tracking.open_approvals import OpenApprovals
-from detection.services.tracking.tracker import FamilyTop, IncidentTracker
+from detection.services.tracking.tracker import IncidentTracker
 from detection.sql.pipeline import (
     DeferredLock,
     OutdatedError,
@@ -249,6 +250,7 @@ class LockedSession:
         if self.incidents.is_touched:
             writes.send()  # The evidence is copied from the events, marks included.
             self.incidents.save()
+        self.incidents.add_writes(writes)
         self.approvals.save()
         if session.evaluated_seq >= session.last_seq:
             session.pending_since = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable
 from operator import itemgetter
+from typing import Final, NamedTuple
 
 from detection import clock
 from detection.engine.detectors import detector_for
@@ -24,14 +25,38 @@ from detection.models import (
     call_flags,
 )
 from detection.models.evidence import EvidenceCall, EvidenceMessage
-from detection.models.sessions import cost_with
+from detection.models.sessions import MAX_COST_USD, cost_with
 from detection.services import audit
 from detection.services.alerting import outbox
 from detection.services.tracking import loops
+from detection.sql.pipeline import Writes
 from detection.stream.hints import Hint
 
 EVIDENCE_CALLS = 24
 EVIDENCE_ARGUMENTS_CHARACTERS, EVIDENCE_RESULT_CHARACTERS = 4000, 2000
+
+_ADD_LATE_COSTS: Final = """
+UPDATE detection_incident i SET cost_usd = least(%s, i.cost_usd + (
+    SELECT sum(l.cost) FROM unnest(%s::int[], %s::numeric[]) AS l (seq, cost) WHERE {counts}))
+WHERE i.project_id = %s AND {place} AND EXISTS (SELECT FROM unnest(%s::int[]) AS l (seq) WHERE {counts})
+"""
+_OF_SESSION: Final = _ADD_LATE_COSTS.format(
+    place="i.session_id = %s AND NOT i.is_of_family",
+    counts="i.evidence->'seqs' @> to_jsonb(l.seq)"
+    " AND NOT coalesce(i.evidence->'counted_elsewhere' @> to_jsonb(l.seq), false)",
+)
+_OF_FAMILY: Final = _ADD_LATE_COSTS.format(
+    place="i.is_of_family AND i.session_name = %s AND (i.ended_at IS NULL OR i.session_id = %s)",
+    counts="i.evidence->'counted' @> jsonb_build_array(jsonb_build_array(%s::text, l.seq))",
+)
+
+
+class FamilyTop(NamedTuple):
+    """Where the incidents of a family are reported: the session at the top, which may not be stored."""
+
+    session_name: str
+    session_id: int | None
+    agent: str
 
 
 class IncidentChanges:
@@ -58,6 +83,8 @@ class IncidentChanges:
         self._ended_at_seq: dict[str, int] = {}
         self._unpriced_calls: dict[str, set[int]] = {}
         """Counted calls by incident whose costs `save` adds."""
+        self._late_costs: dict[int, float] = {}
+        self._family_top: FamilyTop | None = None
 
     @property
     def has_any(self) -> bool:
@@ -120,6 +147,28 @@ class IncidentChanges:
     def unpriced_calls(self, public_id: str) -> frozenset[int]:
         """Return the counted calls of an incident whose costs are not added yet."""
         return frozenset(self._unpriced_calls.get(public_id, ()))
+
+    def is_unpriced(self, seq: int) -> bool:
+        """Return whether `save` adds the costs of a call, with the usage that is evaluated by then."""
+        return any(seq in seqs for seqs in self._unpriced_calls.values())
+
+    def add_late_cost(self, seq: int, cost_usd: float, family_top: FamilyTop | None) -> None:
+        """Add more of the cost of a call to the incident that counts it; most calls are in none."""
+        self._late_costs[seq] = self._late_costs.get(seq, 0.0) + cost_usd
+        self._family_top = family_top
+
+    def add_writes(self, writes: Writes) -> None:
+        """Add the writes of late costs. They look for the incident, so that healthy sessions wait for no query."""
+        if not self._late_costs:
+            return
+        session, top = self._session, self._family_top
+        seqs, costs = [*self._late_costs], [*self._late_costs.values()]
+        added = [MAX_COST_USD, seqs, costs]
+        writes.add(_OF_SESSION, [*added, session.project_id, session.pk, seqs], ends_in_condition=True)
+        if top is not None:
+            place, name = (session.project_id, top.session_name, top.session_id), session.external_id
+            writes.add(_OF_FAMILY, [*added, name, *place, seqs, name], ends_in_condition=True)
+        self._late_costs.clear()
 
     def save(self, up_to_seq: int) -> None:
         """Write what changed, in the caller's transaction; the events must be stored already.
@@ -187,6 +236,8 @@ class IncidentChanges:
         wanted = set().union(*self._unpriced_calls.values())
         if not wanted:
             return
+        for seq in wanted:
+            self._late_costs.pop(seq, None)
         rows = Event.objects.filter(session=self._session, seq__in=wanted)
         cost_of = {seq: float(cost) for seq, cost in rows.values_list("seq", "cost_usd")}
         later = Event.objects.filter(session=self._session, type=EventType.USAGE, closes__in=wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from detection import clock
 from detection.engine import reactions
@@ -31,7 +31,8 @@ from detection.models.incidents import IncidentLabel, IncidentStatus, ReactionOu
 from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
 from detection.services.tracking import lifecycle
-from detection.services.tracking.incident_changes import IncidentChanges
+from detection.services.tracking.incident_changes import FamilyTop, IncidentChanges
+from detection.sql.pipeline import Writes
 from detection.stream.hints import Hint
 
 QUIET_CALLS = 5
@@ -39,7 +40,9 @@ QUIET_CALLS = 5
 ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
-MAX_TRACES = 100
+MAX_KEYS = 100
+MAX_SEQS = 1_000
+"""Calls that an incident knows by number: as far back as usage finds its call (`call_identity.ROUND_EVENTS`)."""
 MAX_FINDINGS = 16
 """Findings that an incident names, as many as a session remembers loops; the one found longest ago goes first."""
 _SIGNS_OF_LIFE = {
@@ -57,14 +60,6 @@ _FOUND_FIELDS = (
     "last_call_number", "evidence", "policy", "last_seen_at",
 )  # fmt: skip
 """Fields of an incident that a finding changes."""
-
-
-class FamilyTop(NamedTuple):
-    """Where the incidents of a family are reported: the session at the top, which may not be stored."""
-
-    session_name: str
-    session_id: int | None
-    agent: str
 
 
 class IncidentTracker:
@@ -135,6 +130,10 @@ class IncidentTracker:
     def save(self) -> None:
         """Write what changed, in the caller's transaction; the events must be stored already."""
         self._changes.save(self._now[0])
+
+    def add_writes(self, writes: Writes) -> None:
+        """Add what is written without reading, after `save`: costs of incidents that have ended or are of the family."""
+        self._changes.add_writes(writes)
 
     def take_alert_event(self, incident: Incident | None) -> AlertEvent | None:
         """Return the event of the latest `save` that makes an incident worth a look, once."""
@@ -296,13 +295,20 @@ class IncidentTracker:
         return incident.session_name == self.session.external_id
 
     def add_usage(self, usage: EventRecord) -> None:
-        """Add the cost of a model response that came after its calls to the first loop that they are in."""
-        if not usage.closes or not usage.cost_usd:
+        """Add the cost of a model response that came after its calls to the incident that counts its call.
+
+        That may have ended before.
+        """
+        seq = usage.closes
+        if not seq or not usage.cost_usd or self._changes.is_unpriced(seq):
             return
-        incident = next((one for one in self.active.values() if usage.closes in _seen(one)), None)
+        known = (*self.active.values(), *self._changes.touched)
+        incident = next((one for one in known if seq in _counted(one)), None)
         if incident is not None:
             self._changes.touch(incident, ("cost_usd",))
             incident.cost_usd = cost_with(incident.cost_usd, usage.cost_usd)
+        else:
+            self._changes.add_late_cost(seq, usage.cost_usd, self.family_top)
 
     def _found_again(self, incident: Incident, seq: int) -> None:
         self._changes.touch(incident, _FOUND_FIELDS)
@@ -387,13 +393,15 @@ class IncidentTracker:
         is_run_limit = detector.is_run_limit
         own = _seen(incident)
         added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
-        if len(own) == MAX_TRACES:
+        if len(own) == MAX_SEQS:
             # Older calls may have been counted before they were forgotten.
             added = {one for one in added if one > min(own)}
-        counted = added.difference(*(_seen(other) for other in self.active.values()))
+        counted = added.difference(
+            *(_seen(other) for other in self.active.values()), self._counted_in_family()
+        )
         if counted and min(counted) < seq:
             # A detector that joins may find calls that an incident counted which has ended since.
-            counted -= self._counted_by_ended(min(counted))
+            counted -= self._counted_before_by_others(min(counted))
         incident.calls_in_loop += len(added)
         incident.counted_calls += len(counted)
         if not (is_run_limit or detector_for(finding.kind).is_silence or finding.detail.get("family")):
@@ -401,7 +409,10 @@ class IncidentTracker:
             incident.calls_in_loop = max(
                 incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
             )
-        incident.evidence["seqs"] = sorted(own | added)[-MAX_TRACES:]
+        incident.evidence["seqs"] = sorted(own | added)[-MAX_SEQS:]
+        if counted != added:
+            elsewhere = {*incident.evidence.get("counted_elsewhere", ()), *(added - counted)}
+            incident.evidence["counted_elsewhere"] = sorted(elsewhere)[-MAX_SEQS:]
         self._changes.add_costs(incident, counted)
         is_new = self._changes.is_new(incident)
         if not is_run_limit or is_new:
@@ -412,20 +423,31 @@ class IncidentTracker:
         """Count the call in hand, once for all loops that it is in, and name its session."""
         evidence, name = incident.evidence, self.session.external_id
         evidence["sessions"] = _joined(evidence.get("sessions"), [name])
-        counted = {seq}.difference(*(_seen(other) for other in self.active.values()))
+        counted = {seq}.difference(
+            *(_seen(other) for other in self.active.values()), self._counted_in_family()
+        )
         incident.calls_in_loop += 1
         incident.counted_calls += len(counted)
+        evidence["counted"] = [*evidence.get("counted", ()), *((name, one) for one in counted)][-MAX_SEQS:]
         self._changes.add_costs(incident, counted)
         is_limit = detector_for(finding.kind).is_run_limit
         own = (call["seq"] for call in evidence.get("calls", ()) if call["session"] == name)
         # With every finding, the results that came since then.
         self._changes.add_evidence(incident, (*own, *(() if is_limit else finding.seqs), seq))
 
-    def _counted_by_ended(self, since_seq: int) -> set[int]:
-        """Return the calls that ended incidents count: a loop that continues after a resolution is a new one.
+    def _counted_in_family(self) -> set[int]:
+        """Return the calls of the session that incidents of its family count, as far as this transaction knows them."""
+        return self._own_calls(one.evidence.get("counted") for one in self._of_family.values())
 
-        One query for a transaction in which a finding adds earlier calls, and another one for each that reaches further
-        back.
+    def _own_calls(self, counted: Iterable[list[tuple[str, int]] | None]) -> set[int]:
+        name = self.session.external_id
+        return {seq for calls in counted for session, seq in calls or () if session == name}
+
+    def _counted_before_by_others(self, since_seq: int) -> set[int]:
+        """Return the calls that ended incidents count, a loop that continues after a resolution being a new one.
+
+        Those that incidents of the family count are among them. A query or, in a family, two for a transaction in which
+        a finding adds earlier calls, and as many for each that reaches further back.
         """
         if since_seq < self._known_since:
             self._known_since = since_seq
@@ -434,6 +456,15 @@ class IncidentTracker:
             )
             for seqs in ended.values_list("evidence__seqs", flat=True):
                 self._counted_before.update(seqs or ())
+            if self.family_top is not None:
+                of_family = Incident.objects.filter(
+                    project_id=self.session.project_id,
+                    session_name=self.family_top.session_name,
+                    is_of_family=True,
+                    ended_at=None,
+                )
+                counted = of_family.values_list("evidence__counted", flat=True)
+                self._counted_before |= self._own_calls(counted)
         return self._counted_before
 
     def _of_same_loop(self, finding: Finding) -> Incident | None:
@@ -696,8 +727,12 @@ def _last_call(incident: Incident) -> int:
 
 def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
     """Return both lists as one without duplicates, the newest last, bounded."""
-    return [*dict.fromkeys([*(known or ()), *new])][-MAX_TRACES:]
+    return [*dict.fromkeys([*(known or ()), *new])][-MAX_KEYS:]
 
 
 def _seen(incident: Incident) -> set[int]:
     return {*incident.evidence.get("seqs", ())}
+
+
+def _counted(incident: Incident) -> set[int]:
+    return _seen(incident).difference(incident.evidence.get("counted_elsewhere", ()))
