@@ -41,6 +41,7 @@ class Agent:
         )
         self._numbers = itertools.count()
         self.acknowledged: list[str] = []
+        self.refused: list[tuple[int, str, bool]] = []
         self.ended = threading.Event()
 
     def send(self) -> int:
@@ -54,6 +55,9 @@ class Agent:
             return 0
         if answer.status_code == 202:
             self.acknowledged.append(name)
+        else:
+            code = answer.json()["code"] if answer.status_code == 503 else answer.text
+            self.refused.append((answer.status_code, code, "Retry-After" in answer.headers))
         return answer.status_code
 
     def keep_sending(self) -> None:
@@ -105,6 +109,7 @@ def test_a_backup_is_taken_and_restored_while_agents_work_and_moves_to_another_m
     assert restored.returncode == 0, restored.stderr
     agent.ended.set()
     sender.join(PATIENCE_SECONDS)
+    assert {*agent.refused} <= {(503, "unavailable", True)}
     stored = agent.stored()
     assert len(stored) == len({*stored})
     assert {*before} <= {*stored}

@@ -18,14 +18,14 @@ from typing import Any, Final, NamedTuple, cast
 
 from django.apps import apps
 from django.contrib.auth import get_user_model
-from django.db import connections
+from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.models import Model
 from psycopg import sql
 
 from detection.models import GatewayBackend, Project
 from detection.models.tenants import tenant_tables
 from detection.services.errors import Conflict
-from detection.sql.postgresql.base import CLOSED
+from detection.sql.postgresql.base import CLOSED, DatabaseWrapper
 from detection.sql.postgresql.schema import ANCHOR, TenantSchemaEditor
 
 _EVERYWHERE: Final = (get_user_model(), Project, GatewayBackend)
@@ -34,7 +34,7 @@ backends."""
 _END_OTHERS: Final = """
 SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity
 WHERE datname = current_database() AND pid <> pg_backend_pid()
-  AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%'
+  AND backend_type = 'client backend' AND application_name NOT LIKE 'citus%' AND pg_has_role(usesysid, 'USAGE')
 """
 
 
@@ -63,16 +63,24 @@ def entered(using: str) -> Iterator[bool]:
 
     Nothing ends a table that takes hours.
     """
-    connection = connections[using]
-    options = connection.settings_dict["OPTIONS"]
-    before = options["options"]
-    options["options"] = f"{before} -c {CLOSED}=off -c statement_timeout=0 -c lock_timeout=0"
-    connection.close()
+    aliases = {using, DEFAULT_DB_ALIAS}
+    before = {alias: connections[alias].settings_dict["OPTIONS"]["options"] for alias in aliases}
     try:
+        for alias in aliases:
+            own = f"{before[alias]} -c {CLOSED}=off -c statement_timeout=0 -c lock_timeout=0"
+            _reconnect(alias, own)
         yield bool(_ask(using, _IS_CLOSED))
     finally:
-        connection.close()
-        options["options"] = before
+        for alias in aliases:
+            _reconnect(alias, before[alias])
+
+
+def _reconnect(alias: str, options: str) -> None:
+    """Let the next connection have these options."""
+    connection = cast("DatabaseWrapper", connections[alias])
+    connection.close()
+    connection.close_pool()
+    connection.settings_dict["OPTIONS"]["options"] = options
 
 
 def plan(using: str) -> list[TableMove]:
@@ -148,15 +156,26 @@ WHERE o.contype = 'f' AND o.conparentid = 0 AND c.relnamespace = current_schema(
 
 
 @contextmanager
-def closed(using: str) -> Iterator[None]:
-    """Close the database for all other connections of LoopGuard, which then answers 503."""
+def closed(using: str, *, opens_after_errors: bool = False) -> Iterator[None]:
+    """Close the database for all other connections of LoopGuard, which then answers 503.
+
+    Parameters
+    ----------
+    opens_after_errors
+        Whether an error leaves the database as it was.
+    """
     name = sql.Identifier(connections[using].settings_dict["NAME"])
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql.SQL(f"ALTER DATABASE {{}} SET {CLOSED} = on").format(name))
-        cursor.execute(_END_OTHERS)
-    yield
-    with connections[using].cursor() as cursor:
-        cursor.execute(sql.SQL(f"ALTER DATABASE {{}} RESET {CLOSED}").format(name))
+    is_done = False
+    try:
+        with connections[using].cursor() as cursor:
+            cursor.execute(sql.SQL(f"ALTER DATABASE {{}} SET {CLOSED} = on").format(name))
+            cursor.execute(_END_OTHERS)
+        yield
+        is_done = True
+    finally:
+        if is_done or opens_after_errors:
+            with connections[using].cursor() as cursor:
+                cursor.execute(sql.SQL(f"ALTER DATABASE {{}} RESET {CLOSED}").format(name))
 
 
 def _move(using: str, step: TableMove) -> None:

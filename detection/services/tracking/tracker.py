@@ -132,7 +132,7 @@ class IncidentTracker:
         self._changes.save(self._now[0])
 
     def add_writes(self, writes: Writes) -> None:
-        """Add what is written without reading, after `save`: costs of incidents that have ended or are of the family."""
+        """Add what is written unread, after `save`: costs of incidents that have ended or are of the family."""
         self._changes.add_writes(writes)
 
     def take_alert_event(self, incident: Incident | None) -> AlertEvent | None:

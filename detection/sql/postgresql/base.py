@@ -128,7 +128,9 @@ class DeadlineConnection(psycopg.Connection[Any]):
         is_closed, has_nodes = self._ask(_FIRST)
         if is_closed == b"on":
             self.pgconn.finish()
-            raise psycopg.OperationalError("the database is closed until `distribute` has run to its end")
+            raise psycopg.OperationalError(
+                "the database is closed until `restore` or `distribute` has run to its end"
+            )
         self.has_nodes = has_nodes == b"t"
         if self.has_nodes:
             # Which node a statement is for depends on its parameters.

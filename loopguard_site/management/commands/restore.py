@@ -12,6 +12,7 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from detection.services.storage import distribution
 from loopguard_site.database_programs import ProgramProblem, environment, failure, program
 
 TRIES = 5
@@ -36,19 +37,26 @@ class Command(BaseCommand):
         owner = "owner" if "owner" in settings.DATABASES else DEFAULT_DB_ALIAS
         name = connections[owner].settings_dict["NAME"]
         try:
-            script = self._script(file, owner)
-            if not options["yes"] and not _agrees(
-                f"Replace everything in the database {name} by {file}? [y/N] "
-            ):
-                raise CommandError("Nothing was changed.")
-            self._replace(script, owner)
+            with distribution.entered(owner):
+                script = self._script(file, owner)
+                if not options["yes"] and not _agrees(
+                    f"Replace everything in the database {name} by {file}? [y/N] "
+                ):
+                    raise CommandError("Nothing was changed.")
+                self._replace_and_prepare(script, owner)
         except (ProgramProblem, OSError) as problem:
             raise CommandError(f"{problem}\nNothing was changed.") from problem
-        finally:
-            for alias in connections:
-                connections[alias].close()
-        call_command("prepare", stdout=self.stdout, stderr=self.stderr)
         self.stdout.write(f"Restored {name} from {file}.")
+
+    def _replace_and_prepare(self, script: list[str], owner: str) -> None:
+        """Do both while requests are answered with 503: between them, the rights of the processes are gone."""
+        with distribution.closed(owner, opens_after_errors=True):
+            try:
+                self._replace(script, owner)
+            finally:
+                for alias in connections:
+                    connections[alias].close()
+            call_command("prepare", stdout=self.stdout, stderr=self.stderr)
 
     def _script(self, file: Path, owner: str) -> list[str]:
         """Return the command that writes the backup as SQL, after reading the file once as a check."""
