@@ -89,8 +89,13 @@ BEGIN
         end_id := (split_part(partition, '_', 3)::bigint + 7) << 32;
         IF first_id >= before_day::bigint << 32
            OR EXISTS (SELECT 1 FROM detection_project p JOIN detection_session s
-                          ON s.project_id = p.id AND s.id >= first_id AND s.id < end_id)
+                          ON s.project_id = p.id AND s.id >= first_id AND s.id < end_id AND s.packed_at IS NULL)
            OR EXISTS (SELECT 1 FROM detection_event WHERE session_id >= first_id AND session_id < end_id) THEN
+            CONTINUE;
+        END IF;
+        -- Whoever unpacks events has written them before this lock is granted, or writes them to the default partition.
+        LOCK TABLE detection_event IN ACCESS EXCLUSIVE MODE;
+        IF EXISTS (SELECT 1 FROM detection_event WHERE session_id >= first_id AND session_id < end_id) THEN
             CONTINUE;
         END IF;
         EXECUTE format('DROP TABLE %I', partition);
@@ -111,6 +116,7 @@ ALTER TABLE detection_session SET (fillfactor = 70);
 ALTER TABLE detection_trackerstate SET (fillfactor = 50);
 ALTER TABLE detection_trackerstate ALTER COLUMN snapshot SET STORAGE EXTERNAL;
 ALTER TABLE detection_incident SET (toast_tuple_target = 512);
+ALTER TABLE detection_packedevents ALTER COLUMN columns SET STORAGE EXTERNAL;
 ALTER TABLE detection_searchblock ALTER COLUMN signature SET STORAGE EXTERNAL, SET (fillfactor = 80);
 """,
     "",

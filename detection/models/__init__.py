@@ -30,7 +30,7 @@ from detection.models.audit import AuditEntry
 from detection.models.bulk_actions import BulkAction
 from detection.models.containments import Containment, ContainmentReaction, ContainmentScope
 from detection.models.erasures import Erasure, ErasureOf
-from detection.models.events import Event, EventKey, EventType, MessageRole
+from detection.models.events import Event, EventKey, EventType, MessageRole, PackedEvents
 from detection.models.families import SessionFamily
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
@@ -132,6 +132,7 @@ __all__ = [
     "NotificationState",
     "OutboxState",
     "Override",
+    "PackedEvents",
     "PartHeartbeat",
     "Project",
     "QuarantinedEvent",

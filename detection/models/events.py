@@ -7,6 +7,7 @@ clients have a narrow table with its own retention. See docs/decisions/0024-keys
 
 from __future__ import annotations
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -14,7 +15,7 @@ from django.utils import timezone
 from detection.models.projects import Project
 from detection.models.sessions import Session
 from detection.models.stored_verdict import VerdictField
-from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
+from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel, TenantOneToOneField
 
 DAYS_PER_PARTITION = 7
 
@@ -134,3 +135,20 @@ class EventKey(TenantModel):
 
     def __str__(self) -> str:
         return f"{self.project_id}/{self.session_id}"
+
+
+class PackedEvents(TenantModel):
+    """All events of a session that has rested for long, column by column and compressed, in place of their rows.
+
+    Written by `services.sessions.packing` and read by `selectors.packed_events`; deleted with the session.
+    """
+
+    project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")
+    session = TenantOneToOneField(Session, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    events = models.IntegerField()
+    agents = ArrayField(models.CharField(max_length=128), help_text="Agents that the events name, sorted.")
+    row_bytes = models.BigIntegerField(help_text="Size that the rows had, without their indexes.")
+    columns = models.BinaryField()
+
+    def __str__(self) -> str:
+        return f"{self.events} events of {self.session_id}"

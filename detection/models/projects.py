@@ -10,6 +10,8 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 
 MIN_RETENTION_DAYS, MAX_RETENTION_DAYS = 7, 3650
+MIN_PACK_DAYS = 7
+"""No event is that late, and ids of events are kept for as long."""
 MAX_SPIKE_LIMIT = 100_000_000
 """Events in a minute: two hundred times what one machine stores (docs/benchmarks.md), so never a limit by mistake."""
 
@@ -51,6 +53,12 @@ class Project(models.Model):
         default=30,
         validators=[MinValueValidator(MIN_RETENTION_DAYS), MaxValueValidator(MAX_RETENTION_DAYS)],
         help_text="Sessions and calls are deleted after this time. Incidents keep their evidence.",
+    )
+    pack_after_days = models.PositiveIntegerField(
+        default=0,
+        db_default=0,
+        validators=[MaxValueValidator(MAX_RETENTION_DAYS)],
+        help_text="Calls of sessions without an event for this time are stored packed. 0: never.",
     )
     redacted_names = ArrayField(
         models.CharField(max_length=64),

@@ -179,6 +179,12 @@ class Session(TenantModel):
         blank=True,
         help_text="When to look whether something of the session is stalled; null if nothing can be.",
     )
+    packed_at = models.DateTimeField(
+        null=True, blank=True, help_text="When its events were packed; null if they are rows."
+    )
+    unpacked_at = models.DateTimeField(
+        null=True, blank=True, help_text="When packed events became rows again last."
+    )
     changed_xid = models.BigIntegerField(
         db_default=RawSQL("pg_current_xact_id()::text::bigint", ()), editable=False
     )

@@ -258,6 +258,7 @@ SELECT day, bytes FROM (
 _RETURNED_AT = """
 SELECT max(s.last_event_at + make_interval(days => p.retention_days))
 FROM detection_session s JOIN detection_project p ON p.id = s.project_id WHERE s.id >= %s AND s.id < %s
+    AND s.packed_at IS NULL
 """
 
 

@@ -26,6 +26,7 @@ from detection.filtering.language import FilterError
 from detection.filtering.signatures import MAX_CHARACTERS, folded, pieces_of, terms_of
 from detection.models import Project
 from detection.selectors.filters import TEXT_FIELD, ListQuery
+from detection.selectors.packed_events import ROWS, packed_rows
 from detection.selectors.pages import BadCursor
 from detection.selectors.row_fields import Shown
 
@@ -57,16 +58,18 @@ WITH part AS MATERIALIZED (
 SELECT session_id, first_seq, last_seq, calls, bare_calls, {condition} FROM part
 """
 _NAMES = """
-SELECT id, external_id, agent, backend, model FROM detection_session WHERE project_id = %s AND id = ANY (%s)
+SELECT id, packed_at IS NOT NULL, external_id, agent, backend, model FROM detection_session
+WHERE project_id = %s AND id = ANY (%s)
 """
 _TEXTS = """
 SELECT e.session_id, d.first_seq, e.seq, e.type, coalesce(nullif(e.tool, ''), c.tool, ''), e.arguments, e.content,
     coalesce(c.seq, e.seq), coalesce(c.call_number, e.call_number), e.received_at
 FROM unnest(%s::bigint[], %s::int[], %s::int[]) AS d (session_id, first_seq, last_seq)
-JOIN detection_event e ON e.project_id = %s AND e.session_id = d.session_id AND e.seq BETWEEN d.first_seq AND d.last_seq
-LEFT JOIN detection_event c ON c.project_id = e.project_id AND c.session_id = e.session_id AND c.seq = e.closes
+JOIN {events} e ON e.project_id = %s AND e.session_id = d.session_id
+    AND e.seq BETWEEN d.first_seq AND d.last_seq
+LEFT JOIN {events} c ON c.project_id = e.project_id AND c.session_id = e.session_id AND c.seq = e.closes
     AND e.type = 'result'
-WHERE e.type = ANY ('{call,result,message}'::text[]) ORDER BY e.session_id DESC, e.seq DESC
+WHERE e.type = ANY ('{{call,result,message}}'::text[]) ORDER BY e.session_id DESC, e.seq DESC
 """
 _WAITING = """
 SELECT count(*) FROM (
@@ -376,9 +379,13 @@ class _Scan:
         if possible:
             ids = [*{one.session_id for one in possible}]
             rows = self._rows(_NAMES, [self._project_id, ids])
-            names = {row[0]: _NamesOfSession(*row[1:]) for row in rows}
+            names = {row[0]: _NamesOfSession(*row[2:]) for row in rows}
             places = [[*column] for column in zip(*(one[:3] for one in possible), strict=True)]
-            for text in map(_StoredText._make, self._rows(_TEXTS, [*places, self._project_id])):
+            found = self._rows(_TEXTS.format(events="detection_event"), [*places, self._project_id])
+            packed = packed_rows(self._project_id, [row[0] for row in rows if row[1]])
+            if packed is not None:
+                found += self._rows(_TEXTS.format(events=ROWS), [*places, packed, self._project_id, packed])
+            for text in map(_StoredText._make, found):
                 texts.setdefault(text[:2], []).append(text)
         for one in part:
             # A session that is being erased has a block for a moment longer than a row that is found.

@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from datetime import datetime
 from time import monotonic
+from typing import Any
 
 from django.db import connection
 from django.db.models import Q, TextField, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Coalesce
 
-from detection.models import Event, EventType, Incident, Session
+from detection.models import EventType, Incident, Session
+from detection.selectors.packed_events import events_of, source_of
 from detection.selectors.strips import Cell
 
 MAX_RUN_CALLS = 50_000
@@ -24,7 +26,7 @@ SEARCH_SECONDS = 1.0
 RUN_KEY_CHARACTERS = 12
 """Beginning of a call key that tells the calls of a run apart; with six, some of 10,000 would look repeated."""
 _CALLS_OF_SESSION = """
-    SELECT seq, left(call_key, %s), flags, call_number, extract(epoch FROM received_at)::float8 FROM detection_event
+    SELECT seq, left(call_key, %s), flags, call_number, extract(epoch FROM received_at)::float8 FROM {source}
     WHERE project_id = %s AND session_id = %s AND type = %s ORDER BY seq DESC LIMIT %s
 """
 
@@ -55,9 +57,15 @@ def read_run(session: Session) -> CallRun:
     """Return the newest calls of a session, at most `MAX_RUN_CALLS`; one query, by index."""
     # By hand: for ten thousand rows the rest of the ORM takes as long as the database.
     with connection.cursor() as cursor:
-        cursor.execute(
-            _CALLS_OF_SESSION, [RUN_KEY_CHARACTERS, *session.key, EventType.CALL, MAX_RUN_CALLS + 1]
-        )
+        source = source_of(session)
+        given: list[Any] = [
+            RUN_KEY_CHARACTERS,
+            *source.parameters,
+            *session.key,
+            EventType.CALL,
+            MAX_RUN_CALLS + 1,
+        ]
+        cursor.execute(_CALLS_OF_SESSION.format(source=source.text), given)
         found = cursor.fetchall()
     is_cut, found = len(found) > MAX_RUN_CALLS, found[:MAX_RUN_CALLS]
     found.reverse()
@@ -125,7 +133,7 @@ def search_calls(session: Session, text: str, *, after_seq: int = 0) -> Hits:
     Reads the session once from `after_seq` on, by index in chunks, until its end, `MAX_HITS` calls or `SEARCH_SECONDS`.
     A result that contains the text counts for its call.
     """
-    events = Event.objects.filter(session=session, type__in=(EventType.CALL, EventType.RESULT))
+    events = events_of(session).filter(type__in=(EventType.CALL, EventType.RESULT))
     contains = Q(tool__icontains=text) | Q(arguments__icontains=text) | Q(content__icontains=text)
     deadline = monotonic() + SEARCH_SECONDS
     found: set[int] = set()

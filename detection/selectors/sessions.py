@@ -19,6 +19,7 @@ from detection.models.stored_verdict import StoredVerdict
 from detection.selectors import changes
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
+from detection.selectors.packed_events import events_of
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 from detection.selectors.session_rows import SessionRow
 
@@ -257,7 +258,7 @@ def session_calls(
         Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length.
         Tokens and cost include usage that was reported by itself, at most `USAGE_EVENTS` events later.
     """
-    calls = Event.objects.filter(session=session, type=EventType.CALL, seq__gt=after_seq)
+    calls = events_of(session).filter(type=EventType.CALL, seq__gt=after_seq)
     if before_seq is not None:
         calls = calls.filter(seq__lt=before_seq)
     found = list(
@@ -269,12 +270,13 @@ def session_calls(
         found.reverse()
     results = {
         row[0]: ResultRow(*row[1:])
-        for row in Event.objects.filter(
-            session=session,
+        for row in events_of(session)
+        .filter(
             type=EventType.RESULT,
             call_id__in=[row[1] for row in found],
             closes__in=[row[0] for row in found],
-        ).values_list("closes", *_RESULT_FIELDS)
+        )
+        .values_list("closes", *_RESULT_FIELDS)
     }
     usage = _usage_of_calls(session, [row[0] for row in found])
     rows = tuple(_with_usage(CallRow(*[*row, results.get(row[0])]), usage) for row in found)
@@ -285,7 +287,7 @@ def _usage_of_calls(session: Session, seqs: list[int]) -> dict[int, tuple[int, D
     """Return tokens and cost that were reported after these calls; one query."""
     if not seqs:
         return {}
-    found = Event.objects.filter(session=session, type=EventType.USAGE, closes__in=seqs)
+    found = events_of(session).filter(type=EventType.USAGE, closes__in=seqs)
     usage: dict[int, tuple[int, Decimal]] = {}
     near = found.filter(seq__gt=min(seqs), seq__lte=max(seqs) + USAGE_EVENTS)
     for seq, tokens, cost in near.values_list("closes", "tokens", "cost_usd"):
@@ -314,7 +316,7 @@ def command_replies(
     session: Session, *, after_seq: int = 0, up_to_seq: int | None = None, limit: int = 500
 ) -> list[CommandReplyRow]:
     """List the newest replies to in-chat commands between two sequence numbers, oldest first. One query, by index."""
-    messages = Event.objects.filter(session=session, type=EventType.MESSAGE, seq__gt=after_seq)
+    messages = events_of(session).filter(type=EventType.MESSAGE, seq__gt=after_seq)
     found = messages.exclude(reply="")
     if up_to_seq is not None:
         found = found.filter(seq__lte=up_to_seq)
@@ -337,8 +339,7 @@ class MessageRow:
 
 def list_messages(session: Session, *, after_seq: int, up_to_seq: int, limit: int = 200) -> list[MessageRow]:
     """List the newest messages of user and model between two sequence numbers, oldest first. One query, by index."""
-    found = Event.objects.filter(
-        session=session,
+    found = events_of(session).filter(
         type=EventType.MESSAGE,
         role__in=("", MessageRole.USER, MessageRole.ASSISTANT),
         seq__gt=after_seq,
@@ -360,9 +361,7 @@ def list_compactions(
     session: Session, *, after_seq: int, up_to_seq: int, limit: int = 100
 ) -> list[CompactionRow]:
     """List the newest compactions between two sequence numbers, oldest first. One query, by index."""
-    found = Event.objects.filter(
-        session=session, type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq
-    )
+    found = events_of(session).filter(type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq)
     rows = found.order_by("-seq").values_list("seq", "received_at")[:limit]
     return [CompactionRow(*row) for row in reversed(rows)]
 

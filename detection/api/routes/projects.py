@@ -9,9 +9,15 @@ from ninja import Body, Router
 from detection.api.auth import ADMIN_WITH_BODY, READ
 from detection.api.requests import ApiRequest, actor_of
 from detection.api.responses import json_response
-from detection.api.schemas.projects import ProjectRequestSchema, ProjectSchema, ReportedEventsSchema
+from detection.api.schemas.projects import (
+    PackedSchema,
+    ProjectRequestSchema,
+    ProjectSchema,
+    ReportedEventsSchema,
+)
 from detection.api.versions import CONDITIONAL, expected_version, with_version
 from detection.models import Project
+from detection.selectors.packed_events import packed_sum
 from detection.selectors.reported_events import reported_events
 from detection.selectors.row_fields import document_of
 from detection.services.projects import projects
@@ -20,7 +26,9 @@ router = Router(tags=["project"])
 
 
 def _response(project: Project) -> HttpResponse:
-    return with_version(json_response(document_of(project, ProjectSchema)), projects.project_version(project))
+    packed = document_of(packed_sum(project.pk), PackedSchema)
+    document = document_of(project, ProjectSchema, packed=packed)
+    return with_version(json_response(document), projects.project_version(project))
 
 
 @router.get("/project", auth=READ, response={200: ProjectSchema}, summary="Get the project")

@@ -19,6 +19,13 @@ class ProjectRequestSchema(StrictSchema):
     retention_days: int | None = Field(
         None, ge=7, le=3650, description="Days after which sessions are deleted, with their calls."
     )
+    pack_after_days: int | None = Field(
+        None,
+        ge=0,
+        le=3650,
+        description="Days after their last event after which the calls of sessions are stored packed: 0 for never, or 7"
+        " and more.",
+    )
     stores_payloads: bool | None = Field(
         None, description="Whether arguments and results are stored; otherwise only their digests."
     )
@@ -52,12 +59,23 @@ class ProjectRequestSchema(StrictSchema):
     )
 
 
+class PackedSchema(Schema):
+    """How much of a project is packed; sizes are those of rows and packed columns, without indexes."""
+
+    sessions: int = Field(description="Number of sessions.")
+    events: int = Field(description="Number of their events.")
+    row_bytes: int = Field(description="Size of the events before, as rows.")
+    packed_bytes: int = Field(description="Their size now.")
+
+
 class ProjectSchema(Schema):
     """The project of the key."""
 
     slug: str = Field(description="Name in URLs.")
     name: str = Field(description="Name of the project.")
     retention_days: int = Field(description="Days after which sessions are deleted, with their calls.")
+    pack_after_days: int = Field(description="Days after which calls are stored packed; 0 for never.")
+    packed: PackedSchema = Field(description="What is packed.")
     stores_payloads: bool = Field(description="Whether arguments and results are stored.")
     is_searchable: bool = Field(
         description="Whether an index is kept that arguments, results and messages are searched with."

@@ -15,8 +15,10 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console import edits
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.projects.system import packed_words
 from detection.models import Project, Role, Session, SpikeAction
-from detection.models.projects import MAX_RETENTION_DAYS, MIN_RETENTION_DAYS
+from detection.models.projects import MAX_RETENTION_DAYS, MIN_PACK_DAYS, MIN_RETENTION_DAYS
+from detection.selectors.packed_events import packed_sum
 from detection.services.errors import Invalid, ServiceError
 from detection.services.projects import projects as service
 from detection.services.redaction.redaction import normalized_name
@@ -36,6 +38,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
         "form": {
             "name": project.name,
             "retention_days": project.retention_days,
+            "pack_after_days": project.pack_after_days,
             "stores_payloads": project.stores_payloads,
             "is_searchable": project.is_searchable,
             "redacted_names": ", ".join(project.redacted_names),
@@ -46,6 +49,8 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
         },
         "spike_actions": SpikeAction.choices,
         "limits": (MIN_RETENTION_DAYS, MAX_RETENTION_DAYS),
+        "min_pack_days": MIN_PACK_DAYS,
+        "packed": packed_words(packed_sum(project.pk)),
         "max_name": service.MAX_NAME_CHARACTERS,
         "version": service.project_version(project),
     }
@@ -84,6 +89,7 @@ def settings_page(request: ProjectRequest) -> HttpResponse:
                     *filter(None, map(normalized_name, _SEPARATORS.split(given["redacted_names"])))
                 ],
                 "redaction_patterns": given["redaction_patterns"].splitlines(),
+                "pack_after_days": _number(given["pack_after_days"]),
                 "spike_limit": _number(given["spike_limit"]),
             }
             context |= {"error": None, **edits.conflict(error, entered)}
@@ -112,6 +118,7 @@ def _save(request: ProjectRequest) -> None:
         version=form.get("version"),
         name=form.get("name", ""),
         retention_days=retention_days,
+        pack_after_days=_number(form.get("pack_after_days") or "0"),
         stores_payloads=form.get("stores_payloads") == "yes",
         is_searchable=form.get("is_searchable") == "yes",
         redacted_names=_SEPARATORS.split(form.get("redacted_names", "")),

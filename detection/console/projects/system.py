@@ -20,6 +20,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.engine import durations
 from detection.selectors import dashboard, heartbeats
 from detection.selectors.audit import audit_weakness
+from detection.selectors.packed_events import PackedSum, packed_sum
 from detection.selectors.quarantine import QuarantineCounts, quarantine_counts
 from detection.selectors.servers import Server, broker_server, database_server
 from detection.services.storage.disk_space import DiskUsage, disk_monitor
@@ -77,8 +78,9 @@ def page(request: ProjectRequest) -> HttpResponse:
         "parts": parts,
         "is_well": all(part["state"] == "ok" for part in parts),
         "status": status,
-        "size": _size(status.database_bytes),
-        "weeks": [(week, _size(week.size)) for week in dashboard.past_weeks()],
+        "size": size_words(status.database_bytes),
+        "packed": packed_words(packed_sum(request.project.pk)),
+        "weeks": [(week, size_words(week.size)) for week in dashboard.past_weeks()],
         "versions": _versions(),
         "urls": (("Pages and API", settings.PUBLIC_URL), ("Live socket", settings.LIVE_URL)),
     }
@@ -99,10 +101,10 @@ def _disk(usage: DiskUsage | None) -> list[dict[str, str]]:
     """Return the state of the database's disk; empty when the database is on another machine."""
     if usage is None:
         return []
-    words = f"{_size(usage.free)} of {_size(usage.total)} free"
+    words = f"{size_words(usage.free)} of {size_words(usage.total)} free"
     about = "Sessions, events and loops."
     if usage.min_free:
-        about = f"Below {_size(usage.min_free)} free, new events are rejected. Everything else keeps working."
+        about = f"Below {size_words(usage.min_free)} free, new events are rejected. Everything else keeps working."
     if usage.is_full:
         return [
             _part("Disk", "bad", f"{words}: events and guard requests are rejected (503 storage_full)", about)
@@ -174,7 +176,16 @@ def _versions() -> list[tuple[str, str]]:
     ]
 
 
-def _size(count: float) -> str:
+def packed_words(packed: PackedSum) -> str:
+    """Return how much is packed, in words; empty for nothing."""
+    if not packed.sessions:
+        return ""
+    sizes = f"{size_words(packed.row_bytes)} of rows in {size_words(packed.packed_bytes)}"
+    return f"{packed.sessions:,} session{'' if packed.sessions == 1 else 's'} packed, {sizes}"
+
+
+def size_words(count: float) -> str:
+    """Return a number of bytes in words."""
     amount = float(count)
     for unit in ("B", "KB", "MB", "GB"):
         if amount < 1024:

@@ -21,9 +21,10 @@ from detection.engine.calls import Message
 from detection.engine.scopes import MAX_NAME_CHARACTERS
 from detection.integrations.labels import NO_LABELS, Labels
 from detection.integrations.people import Circumstances
-from detection.models import SessionKey
+from detection.models import Session, SessionKey
 from detection.models.events import EventType, MessageRole
 from detection.models.stored_verdict import StoredVerdict
+from detection.selectors.packed_events import source_of
 from detection.sql.pipeline import Writes, fetch, has_nodes
 
 MAX_EVENTS: Final = 1_000
@@ -205,6 +206,14 @@ def after(key: SessionKey, seq: int, limit: int) -> list[EventRecord]:
 def last(key: SessionKey, up_to_seq: int, limit: int) -> list[EventRecord]:
     """Read the newest events up to and including `up_to_seq`, oldest first."""
     return _records(reversed(fetch(_LAST, [*key, up_to_seq, limit])))
+
+
+def packed(session: Session) -> list[EventRecord] | None:
+    """Read the packed events of a session, oldest first; None if they are not packed. Some thousand at most."""
+    source = source_of(session)
+    if not source.parameters:
+        return None
+    return _records(fetch(f"SELECT {_SELECTED} FROM {source.text} ORDER BY seq", source.parameters))  # noqa: S608
 
 
 def _records(rows: Iterable[tuple[Any, ...]]) -> list[EventRecord]:

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.text import slugify
 
 from detection.models import Membership, Project, Role, SpikeAction
-from detection.models.projects import MAX_RETENTION_DAYS, MAX_SPIKE_LIMIT, MIN_RETENTION_DAYS
+from detection.models.projects import MAX_RETENTION_DAYS, MAX_SPIKE_LIMIT, MIN_PACK_DAYS, MIN_RETENTION_DAYS
 from detection.services import audit
 from detection.services.audit import Actor
 from detection.services.errors import Conflict, Invalid
@@ -34,6 +34,7 @@ _OF_PATTERNS = re.compile(r"[\\^*+?|(){}]")
 CHANGEABLE = (
     "name",
     "retention_days",
+    "pack_after_days",
     "stores_payloads",
     "is_searchable",
     "redacted_names",
@@ -120,8 +121,7 @@ def update_project(project_id: int, actor: Actor, *, version: str | None = None,
     version
         `project_version` of what the person has seen; None checks nothing.
     **values
-        `name`, `retention_days`, `stores_payloads`, `is_searchable`, `redacted_names`, `redaction_patterns`,
-        `requires_second_factor`, `spike_action`, `spike_limit`.
+        Those in `CHANGEABLE`.
 
     Raises
     ------
@@ -173,6 +173,15 @@ def _retention_days(value: Any) -> int:
         raise Invalid(
             f"`retention_days` must be between {MIN_RETENTION_DAYS} and {MAX_RETENTION_DAYS:,}.",
             field="retention_days",
+        )
+    return value
+
+
+def _pack_after_days(value: Any) -> int:
+    if not isinstance(value, int) or not (value == 0 or MIN_PACK_DAYS <= value <= MAX_RETENTION_DAYS):
+        raise Invalid(
+            f"`pack_after_days` must be 0 (never), or between {MIN_PACK_DAYS} and {MAX_RETENTION_DAYS:,}.",
+            field="pack_after_days",
         )
     return value
 
@@ -243,6 +252,7 @@ _CHECKS: dict[str, Any] = {
     "is_searchable": bool,
     "requires_second_factor": bool,
     "spike_action": _spike_action,
+    "pack_after_days": _pack_after_days,
     "spike_limit": _spike_limit,
     "redacted_names": checked_redacted_names,
     "redaction_patterns": checked_redaction_patterns,

@@ -39,6 +39,7 @@ from detection.models import (
     Loop,
     Notification,
     NotificationItem,
+    PackedEvents,
     Project,
     RememberedDecision,
     Session,
@@ -293,7 +294,11 @@ class _ErasureWork:
             events = Event.objects.filter(
                 project_id=self._row.project_id, session_id__in=ids, agent=self._row.name
             )
-            yield from rows.filter(pk__in=events.values_list("session_id", flat=True).distinct())
+            packed = PackedEvents.objects.filter(
+                project_id=self._row.project_id, session_id__in=ids, agents__contains=[self._row.name]
+            )
+            named = {*events.values_list("session_id", flat=True).distinct()}
+            yield from rows.filter(pk__in=named.union(packed.values_list("session_id", flat=True)))
 
     def _erase_mentions(self) -> None:
         """Remove the views that select the name, and what the project knows of an agent besides its sessions."""
@@ -311,6 +316,7 @@ class _ErasureWork:
 
     def _erase_session(self, session: Session) -> None:
         events = Event.objects.filter(session=session).count()
+        events += sum(PackedEvents.objects.filter(session=session).values_list("events", flat=True))
         # In transactions of limited size; what arrives meanwhile is deleted with the row.
         removal.delete_events(Session.objects.filter(project_id=session.project_id, pk=session.pk))
         self._erase_name(session.external_id, session.pk, events)

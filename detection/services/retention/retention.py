@@ -21,7 +21,7 @@ from detection.services.gateway.traffic import trim_traffic
 from detection.services.incidents import bulk_actions, family_incidents
 from detection.services.ingestion import transcript_imports
 from detection.services.ingestion.spikes import forget_old_hours
-from detection.services.retention import removal
+from detection.services.retention import history, removal
 from detection.services.sessions import families
 from detection.services.sessions.locked_session import locked_session
 from detection.services.storage.disk_space import recycle_log_if_nearly_full
@@ -49,6 +49,7 @@ def housekeeping() -> None:
         end_abandoned()
         for project in Project.objects.order_by("pk"):
             purge(project)
+            history.pack_old(project)
         drop_empty_partitions()
         trim()
 

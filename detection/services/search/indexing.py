@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from detection.filtering.signatures import MAX_FILL, folded, pieces_of, size_for, with_pieces
 from detection.models import IndexingCursor, Project, SessionKey
 from detection.selectors import changes
+from detection.selectors.packed_events import ROWS, packed_rows
 from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
 
 BATCH_SESSIONS: Final = 200
@@ -47,8 +48,8 @@ ORDER BY s.changed_xid, s.id LIMIT %(limit)s
 _EVENTS = """
 SELECT e.session_id, e.seq, e.type, e.tool, e.arguments, e.content, CASE WHEN e.tool = '' THEN e.closes ELSE 0 END
 FROM unnest(%s::bigint[], %s::int[], %s::int[]) AS d (session_id, after, upto)
-JOIN detection_event e ON e.project_id = %s AND e.session_id = d.session_id AND e.seq > d.after AND e.seq <= d.upto
-WHERE e.type = ANY ('{call,result,message}'::text[]) ORDER BY e.session_id, e.seq
+JOIN {events} e ON e.project_id = %s AND e.session_id = d.session_id AND e.seq > d.after AND e.seq <= d.upto
+WHERE e.type = ANY ('{{call,result,message}}'::text[]) ORDER BY e.session_id, e.seq
 """
 _TOOLS = """
 SELECT e.session_id, e.seq, e.tool
@@ -205,8 +206,13 @@ def _index(project_id: int, sessions: Sequence[_TouchedSession]) -> None:
     rows: list[tuple[object, ...]] = []
     with connection.cursor() as cursor:
         wanted = [(one.key.session_id, one.last_seq, one.evaluated_seq) for one in sessions]
-        cursor.execute(_EVENTS, [*_columns(wanted), project_id])
+        cursor.execute(_EVENTS.format(events="detection_event"), [*_columns(wanted), project_id])
         events = [*map(_TextEvent._make, cursor)]
+        unread = {one[0] for one in wanted} - {one.session_id for one in events}
+        packed = packed_rows(project_id, unread) if unread else None
+        if packed is not None:  # of a project that wants an index again
+            cursor.execute(_EVENTS.format(events=ROWS), [*_columns(wanted), packed, project_id])
+            events += map(_TextEvent._make, cursor)
         of_session = {
             session_id: [*own] for session_id, own in groupby(events, key=lambda one: one.session_id)
         }

@@ -28,7 +28,7 @@ from detection.services.errors import NotFound
 from detection.services.events.event_records import EventRecord
 from detection.services.events.recent_calls import RecentCalls
 from detection.services.keys import Principal
-from detection.services.sessions import families, read_messages, session_rows, tracker_state
+from detection.services.sessions import families, packing, read_messages, session_rows, tracker_state
 from detection.services.sessions.call_identity import CallIdentity
 from detection.services.sessions.event_changes import EventChanges
 from detection.services.sessions.families import LockedFamily
@@ -77,6 +77,8 @@ class LockedSession:
         The calls on hold. Costs no query for a session without one.
     identity : CallIdentity
         The stored calls that the events of a request may refer to; see `locked_session_of_agent`.
+    was_packed : bool
+        Whether its events were packed until it was locked.
     read_messages : bytes or None
         What is to be remembered of message lists; None if it stays as it is.
     """
@@ -98,6 +100,7 @@ class LockedSession:
         self.approvals = OpenApprovals(session, self.incidents)
         self.identity = CallIdentity(session.project_id, ())
         self.read_messages: bytes | None = None
+        self.was_packed = False
         self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
         self._tracker: State | None = None
         self._family: LockedFamily | None = None
@@ -416,7 +419,8 @@ def locked_session_of_agent(
             project_version = session_rows.project_version(found[0])
             locked = _locked(*found)
         session = locked.session
-        if session.pk != known_id:
+        # What was read with the lock has no events that were packed until then.
+        if session.pk != known_id or locked.was_packed:
             recent_ids.put(project_id, external_id, session.pk)
             identity = CallIdentity(project_id, ((session.pk, event) for event in events if session.last_seq))
             rows = send(*identity.reads) if identity.reads else []
@@ -455,6 +459,9 @@ def locked_sessions_of_batch(principal: Principal, names: Iterable[str]) -> Iter
     """
     with transaction.atomic():
         sessions = session_rows.lock_or_create(principal, names)
+        for one in sessions.values():
+            if one.packed_at is not None:
+                packing.unpack(one)
         before = {name: (one.tags, one.metadata) for name, one in sessions.items()}
         yield sessions
         session_rows.save_received(principal.project_id, sessions.values())
@@ -468,4 +475,9 @@ def _locked(locked_rows: Rows, tracker_rows: Rows) -> LockedSession:
     if not locked_rows:
         raise NotFound
     (session,) = session_rows.sessions_of(locked_rows)
-    return LockedSession(session, tracker_rows)
+    was_packed = session.packed_at is not None
+    if was_packed:
+        packing.unpack(session)
+    locked = LockedSession(session, tracker_rows)
+    locked.was_packed = was_packed
+    return locked

@@ -213,9 +213,17 @@ class History:
         return before, after, calls
 
     def _batches(self, session: Session) -> Iterator[list[EventRecord]]:
-        seq = 0
+        seq, packed = 0, event_records.packed(session)
         while seq < min(session.evaluated_seq, MAX_EVENTS):
-            read = event_records.after(session.key, seq, BATCH_EVENTS)
+            if packed is None:
+                read = event_records.after(session.key, seq, BATCH_EVENTS)
+            else:
+                read = [event for event in packed if event.seq > seq][:BATCH_EVENTS]
+            if not read and packed is None:
+                session.refresh_from_db(fields=("packed_at",))  # maybe it was packed since it was read
+                packed = event_records.packed(session)
+                if packed is not None:
+                    continue
             batch = [event for event in read if event.seq <= min(session.evaluated_seq, MAX_EVENTS)]
             if not batch:
                 return

@@ -1,0 +1,463 @@
+"""Packed sessions: everything that reads or writes them finds their events as they were."""
+
+from contextlib import suppress
+from datetime import timedelta
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connection
+from django.test import Client
+from django.utils import timezone
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from detection.models import (
+    AuditEntry,
+    CallCount,
+    Event,
+    Incident,
+    PackedEvents,
+    SearchBlock,
+    Session,
+    SessionKey,
+)
+from detection.selectors.packed_events import columns_from, events_of, rows_from
+from detection.services.audit import SYSTEM
+from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.projects import projects
+from detection.services.retention import erasure, history, retention
+from detection.services.search import indexing
+from detection.services.sessions import packing
+from detection.services.sessions.evaluation import evaluate
+from detection.services.what_if import changes, what_ifs, worker
+from tests.support.projects import make_key, make_member, make_project
+
+pytestmark = pytest.mark.django_db
+STEPS = [
+    ("read_file", {"path": f"notes-{number}.txt"}, f'line {number}: "größe" is\t{number} \\ kB', number == 3)
+    for number in range(6)
+]
+MONTH = timedelta(days=30)
+
+
+def settle():
+    """What workers do until a session rests."""
+    for session in Session.objects.filter(packed_at=None):
+        evaluate(session.key)
+    indexing.index_texts()
+    count_calls()
+
+
+def age(name, days=40):
+    """Let a session be older."""
+    then = timezone.now() - timedelta(days=days)
+    Session.objects.filter(external_id=name).update(last_event_at=then, started_at=then)
+
+
+def rows(name):
+    """Every column of the events of a session, as the database shows them."""
+    names = ", ".join(field.column for field in Event._meta.concrete_fields if field.column)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"SELECT {names}, e::text FROM detection_event e JOIN detection_session s ON s.id = e.session_id"
+            " AND s.project_id = e.project_id WHERE s.external_id = %s ORDER BY seq".replace(
+                names, ", ".join(f"e.{one}" for one in names.split(", "))
+            ),
+            [name],
+        )
+        return cursor.fetchall()
+
+
+def session(name):
+    return Session.objects.select_related("project").get(external_id=name)
+
+
+def rested(api, name="old", **about):
+    """A session that has rested for 40 days, not packed yet."""
+    api.run(STEPS, name, agent="reader", **about)
+    settle()
+    age(name)
+
+
+def packed(api, project, name="old", **about):
+    """Such a session, packed; returns its rows from before."""
+    rested(api, name, **about)
+    before = rows(name)
+    assert history.pack(project, timezone.now() - MONTH, name=name).sessions == 1
+    assert rows(name) == []
+    return before
+
+
+def command(*arguments):
+    out = StringIO()
+    call_command("history", *arguments, stdout=out, stderr=StringIO())
+    return out.getvalue()
+
+
+def calls_of(api, name="old"):
+    return api.get(f"/sessions/{name}/calls", limit=100).json()["items"]
+
+
+def test_packing_and_unpacking_are_the_identity_on_all_columns(api, project):
+    before = packed(api, project)
+    assert len(before) == 12
+    assert session("old").packed_at is not None
+    one = PackedEvents.objects.get()
+    assert (one.events, one.agents, one.project_id) == (12, ["reader"], project.pk)
+    assert one.row_bytes > len(bytes(one.columns)) > 0
+
+    assert history.unpack(project).sessions == 1
+    assert rows("old") == before
+    assert not PackedEvents.objects.exists()
+    assert session("old").packed_at is None
+    # It rests anew from here on.
+    assert history.pack(project, timezone.now() - MONTH).sessions == 0
+    Session.objects.update(unpacked_at=timezone.now() - timedelta(days=35))
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+
+
+TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+EVENT = st.fixed_dictionaries(
+    {},
+    optional={
+        "arguments": TEXT,
+        "content": TEXT,
+        "tool": TEXT,
+        "reply": TEXT,
+        "is_error": st.sampled_from([True, False, None]),
+        "tokens": st.integers(-(2**31), 2**31 - 1),
+        "cost_usd": st.decimals(0, 999_999, places=6),
+        "occurred_at": st.datetimes(timezones=st.just(timezone.get_fixed_timezone(0))),
+        "received_at": st.datetimes(timezones=st.just(timezone.get_fixed_timezone(0))),
+        "verdict": st.recursive(
+            st.none() | st.booleans() | TEXT | st.decimals(-(10**30), 10**30, places=9).map(str),
+            lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+            max_leaves=5,
+        ),
+    },
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(EVENT, min_size=1, max_size=4))
+def test_any_values_survive(project, events):
+    made = Session.objects.create(project=project, external_id=f"any-{Session.objects.count()}")
+    with connection.cursor() as cursor:
+        for number, event in enumerate(events):
+            values = dict(event)
+            verdict = values.pop("verdict", None)
+            named = ["project_id", "session_id", "seq", "type", *values]
+            cursor.execute(
+                f"INSERT INTO detection_event ({', '.join(named)}, verdict)"
+                f" VALUES ({', '.join(['%s'] * len(named))}, %s::jsonb)",
+                [
+                    project.pk,
+                    made.pk,
+                    number + 1,
+                    "call",
+                    *values.values(),
+                    None if verdict is None else connection.ops.adapt_json_value(verdict, None),
+                ],
+            )
+        # A number in JSON keeps its digits.
+        cursor.execute("UPDATE detection_event SET verdict = '{\"n\": 1.10}' WHERE seq = 2")
+    Session.objects.filter(pk=made.pk).update(
+        last_seq=len(events), evaluated_seq=len(events), last_event_at=timezone.now() - MONTH
+    )
+    settle()
+    before = rows(made.external_id)
+    assert packing.pack(packing.resting(project, timezone.now() - timedelta(days=20)), made.key) == len(
+        events
+    )
+    read = [
+        *events_of(session(made.external_id))
+        .order_by("seq")
+        .values_list("arguments", "received_at", "cost_usd")
+    ]
+    assert rows(made.external_id) == []
+    history.unpack(project)
+    assert rows(made.external_id) == before
+    assert read == [
+        *Event.objects.filter(session=made)
+        .order_by("seq")
+        .values_list("arguments", "received_at", "cost_usd")
+    ]
+
+
+def test_a_column_that_is_newer_than_the_packed_events_has_its_default():
+    names = [
+        one.column
+        for one in Event._meta.concrete_fields
+        if one.column not in ("project_id", "session_id", None)
+    ]
+    whole = rows_from(SessionKey(1, 2), columns_from([["1"] * len(names)]))
+    assert whole[0]["cwd"] == "1"
+    import zlib
+
+    import orjson
+
+    older = zlib.compress(orjson.dumps({"seq": ["1", "2"]}))
+    assert [(row["seq"], row["cwd"], row["session_id"]) for row in rows_from(SessionKey(1, 2), older)] == [
+        ("1", "", 2),
+        ("2", "", 2),
+    ]
+
+
+def test_api_pages_and_searches_show_a_packed_session_as_before(api, project):
+    rested(api)
+
+    def shown():
+        return [
+            calls_of(api),
+            api.get("/sessions/old").json()["calls"],
+            api.get("/sessions/old/calls", limit=2).json()["items"],
+            [hit["excerpt"] for hit in api.get("/search", q='"größe"').json()["items"]],
+            [hit["session"] for hit in api.get("/search", q="notes-4").json()["items"]],
+            [one["session"] for one in api.get("/sessions", q="text:notes-4").json()["items"]],
+        ]
+
+    before = shown()
+    assert len(before[0]) == 6
+    assert len(before[3]) == 6
+    assert before[4] == ["old"] == before[5]
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    assert not Event.objects.exists()
+    assert shown() == before
+    assert PackedEvents.objects.exists()  # reading writes nothing
+
+
+def test_the_console_shows_a_packed_session_as_before(api, project):
+    rested(api)
+    browser = Client()
+    browser.force_login(make_member(project))
+    base = f"/p/{project.slug}/sessions/old"
+    addresses = (base, f"{base}?call=3", f"{base}?view=trace", f"{base}?find=notes-2")
+
+    def shown():
+        found = []
+        for address in addresses:
+            answer = browser.get(address)
+            assert answer.status_code == 200, address
+            found.append(answer.content.decode().count("notes-"))
+        return found
+
+    before = shown()
+    assert max(before) > 0
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    assert shown() == before
+
+
+def test_a_late_event_finds_the_session_as_it_was_and_nothing_doubles(api, project):
+    before = packed(api, project)
+    counts = [*CallCount.objects.order_by("pk").values_list("checks", "token_count")]
+    again = {"type": "result", "session": "old", "call_id": "old-6", "content": STEPS[5][2]}
+    late = {"type": "message", "session": "old", "role": "user", "content": "late"}
+    answer = api.post("/events", {"events": [again, late]}).json()
+    assert (answer["accepted"], answer["duplicate"]) == (1, 1)
+    settle()
+    after = rows("old")
+    assert after[: len(before)] == before
+    assert [row[3] for row in after[len(before) :]] == ["message"]
+    assert not PackedEvents.objects.exists()
+    assert [*CallCount.objects.order_by("pk").values_list("checks", "token_count")] == counts
+
+
+def test_the_guard_counts_on_where_the_session_ended(api, project):
+    for _ in range(3):
+        api.call("loops")
+    settle()
+    age("loops")
+    retention.end_abandoned()
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    # A call that is sent again is recognised by its id, which was packed.
+    again = {"call_id": "call-1", "tool": "search_web", "arguments": {"q": "reset"}}
+    answer = api.post("/guard", {"session": "loops", "calls": [again]})
+    assert answer.status_code == 200
+    assert len(rows("loops")) == 3
+    assert api.call("loops").status_code == 200
+    assert [row[2] for row in rows("loops")] == [1, 2, 3, 4]
+    assert session("loops").call_count == 4
+
+
+def test_what_a_person_does_to_a_packed_session_unpacks_it(api, project):
+    before = packed(api, project)
+    assert api.post("/sessions/old/stop").status_code == 200
+    assert rows("old") == before
+    assert session("old").stopped_at is not None
+
+
+def test_an_erasure_finds_packed_sessions_by_name_and_by_the_agent_of_any_call(api, project):
+    packed(api, project)
+    packed(api, project, "other")
+    Session.objects.filter(external_id="other").update(agent="someone else")
+    row = erasure.request_erasure(project.pk, "session", "old", SYSTEM)
+    erasure.run_waiting(lambda: False)
+    row.refresh_from_db()
+    assert (row.removed["sessions"], row.removed["events"]) == (1, 12)
+    assert [one.session.external_id for one in PackedEvents.objects.select_related("session")] == ["other"]
+
+    Session.objects.create(project=project, external_id="named", agent="reader")
+    row = erasure.request_erasure(project.pk, "agent", "reader", SYSTEM)
+    erasure.run_waiting(lambda: False)
+    row.refresh_from_db()
+    assert (row.removed["sessions"], row.removed["events"]) == (2, 12)
+    assert not PackedEvents.objects.exists()
+    assert not SearchBlock.objects.exists()
+
+
+def test_housekeeping_packs_by_the_setting_and_retention_deletes_packed_sessions(api, project):
+    rested(api)
+    rested(api, "young")
+    age("young", days=8)
+    api.patch("/project", {"retention_days": 365})
+    retention.housekeeping()
+    assert not PackedEvents.objects.exists()  # by default nothing is packed
+    changed = api.patch("/project", {"pack_after_days": 10})
+    assert changed.json()["pack_after_days"] == 10
+    retention.housekeeping()
+    assert session("old").packed_at is not None
+    assert session("young").packed_at is None
+    retention.housekeeping()
+    assert PackedEvents.objects.count() == 1
+    age("old", days=366)
+    retention.housekeeping()
+    assert [one.external_id for one in Session.objects.all()] == ["young"]
+    assert not PackedEvents.objects.exists()
+    assert AuditEntry.objects.filter(action="retention.purge").exists()
+
+
+def test_a_week_is_dropped_when_all_its_sessions_are_packed_and_its_events_still_return(api, project):
+    before = packed(api, project)
+    with connection.cursor() as cursor:
+        day = int(timezone.now().timestamp()) // 86_400
+        cursor.execute("SELECT detection_drop_empty_partitions(%s)", [day + 30])
+        dropped = {name for (name,) in cursor.fetchall()}
+        week = f"detection_event_{day // 7 * 7}"
+        assert week in dropped
+        assert history.unpack(project).sessions == 1
+        assert rows("old") == before
+        cursor.execute("SELECT count(*) FROM detection_event_rest")
+        assert cursor.fetchone() == (12,)
+
+
+def test_what_ifs_replay_packed_sessions(api, project):
+    api.loop("poll", times=8)
+    settle()
+
+    def lost():
+        change = changes.check(project.pk, "project", {"repeat_enabled": False})
+        row = what_ifs.create_what_if(project.pk, change, SYSTEM, days=30)
+        worker.run_waiting(lambda: False)
+        row.refresh_from_db()
+        assert row.error == ""
+        row.result["replayed"].pop("began_at")
+        return row.result
+
+    age("poll", days=20)
+    Event.objects.update(received_at=timezone.now() - timedelta(days=20))
+    retention.end_abandoned()
+    settle()
+    before = lost()
+    assert before["lost"]["count"] > 0
+    assert history.pack(project, timezone.now() - timedelta(days=15)).sessions == 1
+    assert lost() == before
+    assert not Event.objects.exists()
+
+
+def test_incidents_keep_their_evidence_and_triage_of_a_packed_session_works(api, project):
+    api.loop("looped", times=8)
+    settle()
+    age("looped")
+    retention.end_abandoned()
+    incident = Incident.objects.get()
+    shown = api.get(f"/incidents/{incident.public_id}").json()
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    assert api.get(f"/incidents/{incident.public_id}").json() == shown
+
+
+def test_a_project_that_wants_an_index_again_gets_one_of_packed_sessions(api, project):
+    projects.update_project(project.pk, SYSTEM, is_searchable=False)
+    project.refresh_from_db()
+    packed(api, project)
+    projects.update_project(project.pk, SYSTEM, is_searchable=True)
+    indexing.index_texts()
+    assert [hit["session"] for hit in api.get("/search", q="notes-4").json()["items"]] == ["old"]
+    assert api.get("/search", q="notes-4").json()["waiting_sessions"] == 0
+
+
+def test_what_is_open_or_not_counted_yet_stays(api, project):
+    api.run(STEPS, "uncounted")
+    age("uncounted")
+    before = timezone.now() - MONTH
+    assert history.pack(project, before).sessions == 0
+    settle()
+    for kept in (
+        {"has_active_incident": True},
+        {"state": "held"},
+        {"silence_check_at": timezone.now()},
+        {"last_seq": 13},
+        {"integration": "import/claude-code"},
+    ):
+        restored = Session.objects.filter(external_id="uncounted").values(*kept).get()
+        Session.objects.filter(external_id="uncounted").update(**kept)
+        assert history.pack(project, before).sessions == 0, kept
+        Session.objects.filter(external_id="uncounted").update(**restored)
+    assert history.pack(project, before).sessions == 1
+
+
+def test_projects_are_apart(api, as_other, project, other_project):
+    packed(api, project)
+    assert as_other.get("/sessions/old").status_code == 404
+    assert as_other.get("/search", q="notes-4").json()["items"] == []
+    rested(as_other, "theirs")
+    assert history.unpack(other_project).sessions == 0
+    assert history.pack(other_project, timezone.now() - MONTH).sessions == 1
+    assert {one.project_id for one in PackedEvents.objects.all()} == {project.pk, other_project.pk}
+    assert len(calls_of(api)) == len(calls_of(as_other, "theirs")) == 6
+    assert api.get("/project").json()["packed"]["sessions"] == 1
+
+
+def test_an_error_while_packing_or_unpacking_changes_nothing(api, project, monkeypatch):
+    rested(api)
+    before = rows("old")
+    with monkeypatch.context() as patched, suppress(packing.PackingError):
+        patched.setattr(packing, "_DELETE", packing._DELETE + " AND seq < 5")
+        history.pack(project, timezone.now() - MONTH)
+    assert rows("old") == before
+    assert not PackedEvents.objects.exists()
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    PackedEvents.objects.update(events=13)
+    with pytest.raises(packing.PackingError):
+        history.unpack(project)
+    assert rows("old") == []
+    assert PackedEvents.objects.exists()
+
+
+def test_the_command_packs_shows_and_unpacks_and_can_be_repeated(api, project):
+    rested(api)
+    rested(api, "second")
+    with pytest.raises(CommandError, match="--until"):
+        command("pack")
+    with pytest.raises(CommandError, match="or earlier"):
+        command("pack", "--until", timezone.now().date().isoformat())
+    with pytest.raises(CommandError, match="no session"):
+        command("pack", "--session", "unknown")
+    until = (timezone.now() - MONTH).date().isoformat()
+    assert "Packed 1 sessions with 12 events." in command("pack", "--until", until, "--session", "old")
+    assert "It was packed already." in command("pack", "--until", until, "--session", "old")
+    assert "Packed 1 sessions with 12 events." in command("pack", "--until", until)
+    assert "Packed 0 sessions" in command("pack", "--until", until)
+    assert "2 sessions with 24 events are packed" in command("show")
+    age("second", days=90)
+    since = (timezone.now() - timedelta(days=60)).date().isoformat()
+    assert "Unpacked 1 sessions with 12 events." in command("unpack", "--since", since)
+    assert session("second").packed_at is not None
+    assert "Unpacked 1 sessions" in command("unpack", "--project", project.slug, "--session", "second")
+    assert "Unpacked 0 sessions" in command("unpack")
+    with pytest.raises(CommandError, match="was not packed"):
+        command("pack", "--until", until, "--session", "old")
+    assert not PackedEvents.objects.exists()
+    make_key(make_project())
+    with pytest.raises(CommandError, match="several projects"):
+        command("show")
