@@ -116,11 +116,12 @@ class EventChanges:
                 " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
                 [call_flags.BLOCKED, *self._key, self._delayed],
             )
-            writes.add(
-                "INSERT INTO detection_allowedcall (project_id, session_id, seq) SELECT %s, %s, unnest(%s::int[])"
-                " ON CONFLICT DO NOTHING",
-                [*self._key, self._delayed],
-            )
+            for seq in {*self._delayed}:
+                writes.add(
+                    "INSERT INTO detection_allowedcall (project_id, session_id, seq) VALUES (%s, %s, %s)"
+                    " ON CONFLICT DO NOTHING",
+                    [*self._key, seq],
+                )
         self.has_changed_others |= bool(self._delayed or self._evaluated)
         self.stored = self._new or self.stored
         self._delayed = []

@@ -60,8 +60,13 @@ _CREATE = (
     "INSERT INTO detection_session (project_id, external_id, is_demo, agent, backend, model, parent_external_id,"
     " state, outcome, last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool,"
     " meter_kind, meter_count, meter_limit, strip, policy_values, stopped_by, stop_reason)"
-    " SELECT %s, name, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', ''"
-    " FROM unnest(%s::text[]) AS name ORDER BY name ON CONFLICT (project_id, external_id) DO NOTHING"
+)
+_NEW = "%s, {}, %s, '', '', '', '', 'running', '', 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{{}}', '', ''"
+_UNLESS_THERE = "ON CONFLICT (project_id, external_id) DO NOTHING"
+# Citus passes this on; the rows of a SELECT it would read first, copy, and commit in two steps.
+_CREATE_ONE = f"{_CREATE} VALUES ({_NEW.format('%s')}) {_UNLESS_THERE}"
+_CREATE_MANY = (
+    f"{_CREATE} SELECT {_NEW.format('name')} FROM unnest(%s::text[]) AS name ORDER BY name {_UNLESS_THERE}"
 )
 
 
@@ -127,7 +132,9 @@ def by_known_rows(known: KnownRows) -> Statement:
 
 def create(principal: Principal, names: list[str]) -> Statement:
     """Return the statement that creates those sessions of these names that do not exist, though each takes a number."""
-    return Statement(_CREATE, (principal.project_id, principal.is_demo, names))
+    if len(names) == 1:
+        return Statement(_CREATE_ONE, (principal.project_id, names[0], principal.is_demo))
+    return Statement(_CREATE_MANY, (principal.project_id, principal.is_demo, names))
 
 
 def sessions_of(rows: Rows) -> list[Session]:

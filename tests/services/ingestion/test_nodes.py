@@ -3,6 +3,7 @@
 from django.db import connection
 
 from detection.models import Event, Session
+from detection.sql import pipeline
 from tests.support.agents import Agent
 
 SHOWN = (
@@ -36,3 +37,21 @@ def test_a_call_is_stored_alike_with_one_server_and_with_nodes(principal):
     connection.connection.has_nodes = False
     assert any(stored[0][2])
     assert stored[0] == stored[1]
+
+
+def test_a_new_session_is_written_as_values_on_nodes(principal, monkeypatch):
+    """Citus would read the rows of a SELECT first, copy them, and commit in two steps."""
+    sent = []
+    add = pipeline._Exchange.add
+
+    def noted(exchange, statement):
+        sent.append(statement.text)
+        add(exchange, statement)
+
+    monkeypatch.setattr(pipeline._Exchange, "add", noted)
+    monkeypatch.setattr(connection.connection, "has_nodes", True)
+    agent = Agent(principal, session="new-on-nodes", backend="openai", model="gpt-5")
+    assert agent.asks(agent.call()).decision == "allow"
+    inserts = [text for text in sent if text.startswith("INSERT")]
+    assert len(inserts) == 3, "a session, an event and a state"
+    assert not [text for text in inserts if "SELECT" in text]
