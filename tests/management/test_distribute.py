@@ -5,7 +5,7 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import ProgrammingError, connection
 
-from detection.models import Incident
+from detection.models import Incident, Project
 from detection.services.storage import distribution
 from detection.sql.postgresql.base import DeadlineConnection
 from detection.sql.postgresql.schema import TenantSchemaEditor
@@ -68,6 +68,19 @@ def test_a_database_stays_closed_after_an_error_and_opens_at_the_next_end(opened
         assert was_left_closed
         distribution.distribute("default", [], lambda *_: None)
     connect().close()
+
+
+def test_rows_are_numbered_on_where_a_table_was_made_anew(opened_again):
+    """Citus makes a local table that refers to one on every node anew, with a sequence that begins at 1."""
+    first = Project.objects.create(slug="first", name="first")
+    one("SELECT setval('detection_project_id_seq', 1, false)")
+    with distribution.entered("default"):
+        distribution.distribute("default", [], lambda *_: None)
+    assert Project.objects.create(slug="next", name="next").pk == first.pk + 1
+    one("SELECT setval('detection_project_id_seq', 1000)")
+    with distribution.entered("default"):
+        distribution.distribute("default", [], lambda *_: None)
+    assert Project.objects.create(slug="last", name="last").pk == 1001
 
 
 @pytest.mark.django_db

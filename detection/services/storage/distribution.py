@@ -130,6 +130,7 @@ def distribute(using: str, steps: list[TableMove], report: Callable[[str, float]
     """
     started_at = time.monotonic()
     with closed(using):
+        before = dict(_ask(using, _LAST_NUMBERS))
         moved = {step.table for step in steps}
         wanted = [*_references(using)]
         existing = {*_ask(using, _CONSTRAINTS)}
@@ -142,6 +143,7 @@ def distribute(using: str, steps: list[TableMove], report: Callable[[str, float]
         for one in wanted:
             if (one.table, one.name) not in existing:
                 _timed(report, f"{one.table} to {one.target}", partial(_run, using, one.statement))
+        _number_on(using, before)
     return time.monotonic() - started_at
 
 
@@ -153,6 +155,24 @@ _CONSTRAINTS: Final = """
 SELECT c.relname, o.conname FROM pg_constraint o JOIN pg_class c ON c.oid = o.conrelid
 WHERE o.contype = 'f' AND o.conparentid = 0 AND c.relnamespace = current_schema()::regnamespace
 """
+_LAST_NUMBERS: Final = """
+SELECT format('%I.%I', schemaname, sequencename), last_value FROM pg_sequences WHERE schemaname = current_schema()
+"""
+_NUMBERED: Final = """
+SELECT c.relname, a.attname, pg_get_serial_sequence(c.oid::regclass::text, a.attname)
+FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+WHERE a.attidentity <> '' AND c.relkind IN ('r', 'p') AND c.relnamespace = current_schema()::regnamespace
+"""
+
+
+def _number_on(using: str, before: dict[str, int | None]) -> None:
+    """Let the numbers of rows go on where they were: Citus makes some tables anew, which then begin at 1."""
+    for table, column, sequence in _ask(using, _NUMBERED):
+        with connections[using].cursor() as cursor:
+            cursor.execute(sql.SQL("SELECT max({}) FROM {}").format(*map(sql.Identifier, (column, table))))
+            (highest,) = cursor.fetchone()
+            if number := max(highest or 0, before.get(sequence) or 0):
+                cursor.execute("SELECT setval(%s, %s)", [sequence, number])
 
 
 @contextmanager
