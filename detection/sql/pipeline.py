@@ -265,7 +265,7 @@ class _Exchange:
         for answer in answers:
             if answer.status == pq.ExecStatus.FATAL_ERROR:
                 error = errors.error_from_result(answer, encoding=self._raw.info.encoding)
-                self._raw.close_if_of_no_use(error)
+                self._raw.look_at(error)
                 raise error
         self._raw.prepared_names.update(self._prepared)
         places, last = [], -1

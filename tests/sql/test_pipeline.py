@@ -249,6 +249,18 @@ def test_a_connection_that_the_server_ends_while_a_lock_is_waited_for_is_an_erro
     assert isinstance(found[0], OperationalError)
 
 
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_a_node_that_fails_at_a_commit_is_a_database_that_is_away(is_pipelined):
+    """Citus reports it as an error in its own code, which is no fault of ours."""
+    text = (
+        "DO $$ BEGIN RAISE 'could not commit transaction for shard 102019 on at least one active node'"
+        " USING ERRCODE = 'internal_error'; END $$"
+    )
+    with pytest.raises(OperationalError), connection.cursor() as cursor:
+        send(Statement(text)) if is_pipelined else cursor.execute(text)
+    assert fetch(NAME.text) == [("before",)]
+
+
 def test_large_values_pass_in_both_directions():
     text = "ö" * 3_000_000
     assert send(*[Statement("SELECT %s::text", (text,))] * 3) == [[(text,)]] * 3

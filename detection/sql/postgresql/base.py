@@ -48,6 +48,14 @@ class ConnectionOfNoUse(psycopg.OperationalError):
     """The server is read-only, as a standby is, or has ended the transaction. The connection is closed."""
 
 
+class NodeFailed(psycopg.OperationalError):
+    """A node failed at a commit, which may have been carried out."""
+
+
+_FAILED_COMMIT: Final = "could not commit transaction for shard"
+"""So begins the error with which Citus reports that; its class is that of errors in the server's own code."""
+
+
 class TextListDumper(ListDumper):
     """Dumps a list of texts as one text, at a sixth of the cost of one by one; other lists as Psycopg does."""
 
@@ -144,14 +152,19 @@ class DeadlineConnection(psycopg.Connection[Any]):
             raise errors.error_from_result(answer)
         return tuple(answer.get_value(0, column) for column in range(answer.nfields))
 
-    def close_if_of_no_use(self, error: psycopg.Error) -> None:
-        """Close the connection after an error which means that it is of no use, and the idle ones of its pool.
+    def look_at(self, error: psycopg.Error) -> None:
+        """Raise an error of the server as what it means, where its class does not say that the database is away.
 
         Raises
         ------
         ConnectionOfNoUse
-            After such an error. New connections find the server that can be written to.
+            After one which means that the connection is of no use: it is closed, and so are the idle ones of its pool.
+            New connections find the server that can be written to.
+        NodeFailed
+            After a commit that did not reach its node.
         """
+        if str(error).startswith(_FAILED_COMMIT):
+            raise NodeFailed(str(error)) from error
         if isinstance(error, _OF_NO_USE):
             self.pgconn.finish()
             pool = getattr(self, "_pool", None)
@@ -198,7 +211,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
             self.pgconn.finish()
             raise _missed(remaining or 0.0, "no response within the deadline of the request") from None
         except psycopg.Error as error:
-            self.close_if_of_no_use(error)
+            self.look_at(error)
             raise
 
 
