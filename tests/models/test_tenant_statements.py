@@ -107,6 +107,20 @@ def test_what_nodes_refuse_is_rejected_also_where_the_project_is_named(line):
     assert why in found.why
 
 
+def test_a_write_of_a_table_beside_is_planned_as_those_of_tenants_are():
+    text = "INSERT INTO shore (at) VALUES (%s) ON CONFLICT (at) DO UPDATE SET at = {}"
+    beside = frozenset(("shore",))
+    assert read(text.format("excluded.at"), TENANTS, beside) is None
+    assert isinstance(read(text.format("now()"), TENANTS, beside), Rejected)
+    assert read(text.format("now()"), TENANTS) is None
+    assert read("SELECT * FROM shore FOR UPDATE", TENANTS, beside) is None
+
+
+def test_sign_ins_are_beside_the_tables_of_tenants_and_the_audit_is_not():
+    assert {"auth_user", "detection_apikey", "detection_signin"} <= statement_checks._beside()
+    assert not {"detection_auditentry", "detection_session"} & statement_checks._beside()
+
+
 def test_the_events_are_copied_with_their_project():
     # The copies of psycopg pass no wrapper of Django.
     assert read(event_records._COPY, tenant_tables()) is None

@@ -12,11 +12,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from django.apps import apps
 from django.db.backends.signals import connection_created
 
 from detection.models.tenants import tenant_tables
@@ -55,7 +57,7 @@ def entry(text: str) -> str | None:
 
     One that can be no entry of the list begins with ``rejected``.
     """
-    found = read(text, tenant_tables())
+    found = read(text, tenant_tables(), _beside())
     if isinstance(found, AllNodes):  # but for tables that are whole on every node
         tables = " ".join(one for one in found.tables.split() if one in tables_by_project())
         found = AllNodes(found.command, tables) if tables else None
@@ -65,6 +67,21 @@ def entry(text: str) -> str | None:
     if isinstance(found, AllNodes) and is_for_agent:
         found = Rejected(found.command, f"{found.tables}: no project is named while an agent waits")
     return " ".join((*["rejected"] * isinstance(found, Rejected), place, *found))
+
+
+@cache
+def _beside() -> frozenset[str]:
+    """Return the tables that Citus plans for though no node has a part: on every node, or referring to one that is."""
+    pairs = [
+        (model._meta.db_table, field.related_model._meta.db_table)
+        for model in apps.get_models(include_auto_created=True)
+        for field in model._meta.local_concrete_fields
+        if field.remote_field and getattr(field, "db_constraint", False)
+    ]
+    found = {"detection_project"}
+    while more := {table for pair in pairs for table in pair if found & {*pair}} - found - tables_by_project():
+        found |= more
+    return frozenset(found)
 
 
 def _note(text: Any) -> None:

@@ -56,7 +56,9 @@ class Rejected(NamedTuple):
     why: str
 
 
-def read(text: str, tenants: frozenset[str]) -> AllNodes | Rejected | None:
+def read(
+    text: str, tenants: frozenset[str], beside: frozenset[str] = frozenset()
+) -> AllNodes | Rejected | None:
     """Return what is to be said of a statement; None if it is for one node, or touches no table of tenants.
 
     Parameters
@@ -65,15 +67,17 @@ def read(text: str, tenants: frozenset[str]) -> AllNodes | Rejected | None:
         As given to a cursor, with placeholders.
     tenants
         The tables of tenants.
+    beside
+        Tables that are whole on one node, and whose writes are planned as those of tenants are.
     """
-    return _read(_LIST.sub("IN (%s, %s)", text), tenants)
+    return _read(_LIST.sub("IN (%s, %s)", text), tenants, beside)
 
 
 @cache
-def _read(text: str, tenants: frozenset[str]) -> AllNodes | Rejected | None:
+def _read(text: str, tenants: frozenset[str], beside: frozenset[str]) -> AllNodes | Rejected | None:
     if "force_generic_plan" in text:
         return Rejected("SET", "a plan without values has no node")
-    if not any(table in text for table in tenants):
+    if not any(table in text for table in tenants | beside):
         return None
     parsed = pglast.parse_sql(_PLACEHOLDER.sub(lambda one: "%" if one[0] == "%%" else "$1", text))
     if len(parsed) > 1:
@@ -84,7 +88,7 @@ def _read(text: str, tenants: frozenset[str]) -> AllNodes | Rejected | None:
         return Rejected(command, "a trigger on a table with parts on several nodes")
     if not isinstance(statement, _READ):
         return None
-    checker = _Checker(tenants)
+    checker = _Checker(tenants, beside)
     checker.visit(statement, frozenset(), frozenset())
     if checker.unnamed and checker.has_named:
         checker.reject(f"{' '.join(sorted(checker.unnamed))}: no project, beside tables that have it")
@@ -98,8 +102,8 @@ def _read(text: str, tenants: frozenset[str]) -> AllNodes | Rejected | None:
 class _Checker:
     """Walks through a statement, and collects the tables without a project and the first reason to reject it."""
 
-    def __init__(self, tenants: frozenset[str]) -> None:
-        self._tenants = tenants
+    def __init__(self, tenants: frozenset[str], beside: frozenset[str]) -> None:
+        self._tenants, self._planned = tenants, tenants | beside
         self.unnamed: set[str] = set()
         self.has_named = self.is_spread = False
         self.why = ""
@@ -166,7 +170,7 @@ class _Checker:
         self.unnamed |= {
             table for alias, table in unnamed.items() if alias not in _connected({_VALUE, _VALUES}, facts)
         }
-        if is_write:
+        if target is not None and target.relname in self._planned:
             self._computed_elsewhere(node)
         if unnamed:
             self.is_spread = True
