@@ -137,6 +137,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if deselected:
         config.hook.pytest_deselected(items=deselected)
         items[:] = chosen
+    for item in items if config.getoption("--distributed") else []:
+        if (mark := item.get_closest_marker("one_database")) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"on one PostgreSQL only: {mark.args[0]}"))
     for item in items if is_long else []:
         item.add_marker(pytest.mark.timeout(0))  # each of these has its own deadlines
     items.sort(key=lambda item: (not item.nodeid.startswith(_SLOW), not item.nodeid.startswith(_SLOW[0])))

@@ -238,6 +238,7 @@ def test_payloads_need_not_be_stored_to_know_a_call_again(api, project):
     assert guard(api, {**CALL, "arguments": {"q": "other"}})["verdicts"][0]["duplicate"]
 
 
+@pytest.mark.one_database("reads a plan")
 @pytest.mark.parametrize("is_named", [True, False])
 def test_recognising_calls_reads_a_bounded_number_of_rows(api, is_named, django_assert_num_queries):
     """A thousand rounds with one id cost no more than a few; only the latest are compared."""

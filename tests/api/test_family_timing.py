@@ -219,6 +219,7 @@ def database_rejects(db):
         )
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 @pytest.mark.promise("REL-39")
 @pytest.mark.usefixtures("database_rejects")
 @pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "reported"])

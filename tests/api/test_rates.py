@@ -4,12 +4,12 @@ import re
 from datetime import timedelta
 
 import pytest
-from django.db.models import F
 from django.urls import reverse
 from django.utils import timezone
 
 from detection.models import Incident, Session
 from detection.services.maintenance import hourly_counts
+from tests.support.past import move_back
 from tests.support.projects import make_member, make_project
 
 
@@ -82,7 +82,7 @@ def test_costs_per_1000_calls_vary_between_sessions(api):
 
 def test_the_period_before_is_beside_it(api):
     play(api, "old", 10, loops=1)
-    Session.objects.update(last_event_at=F("last_event_at") - timedelta(days=10))
+    move_back(Session.objects, timedelta(days=10), "last_event_at")
     play(api, "new", 20)
     row = rows(api, "agent")["triage"]
     assert (row["calls"], row["loops"], row["before"]["calls"], row["before"]["loops"]) == (20, 0, 14, 1)

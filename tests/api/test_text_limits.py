@@ -190,6 +190,7 @@ def database_rejects(db):
         )
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 @pytest.mark.promise("REL-35")
 @pytest.mark.parametrize("places", [(0,), (6,), (3, 4), (0, 5, 6)], ids=str)
 @pytest.mark.usefixtures("database_rejects")
@@ -215,6 +216,7 @@ def test_an_event_that_the_database_rejects_is_left_out_and_named(api, places):
     assert evaluated() == 0
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 @pytest.mark.usefixtures("database_rejects")
 def test_whoever_sends_only_what_the_database_rejects_gets_an_error(api):
     for answer in (

@@ -2,13 +2,12 @@
 
 from datetime import timedelta
 
-from django.db.models import F
-
 from detection.models import Incident, Project, Session
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.ingest import ingest
 from detection.services.sessions import evaluation
 from tests.console.scenes import ask, loop, principal, text
+from tests.support.past import move_back
 
 
 def now(world):
@@ -17,10 +16,8 @@ def now(world):
 
 def older(minutes, **which):
     """Let time pass for some sessions."""
-    by = timedelta(minutes=minutes)
-    Session.objects.filter(**which).update(
-        last_event_at=F("last_event_at") - by, last_loop_call_at=F("last_loop_call_at") - by
-    )
+    rows = Session.objects.filter(**which)
+    move_back(rows, timedelta(minutes=minutes), "last_event_at", "last_loop_call_at")
 
 
 def test_a_loop_that_runs_is_a_card_and_falls_silent_after_two_minutes(world):

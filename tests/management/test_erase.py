@@ -50,6 +50,7 @@ def test_nothing_is_erased_without_consent_or_by_a_name_that_does_not_exist(proj
     assert Session.objects.filter(external_id="s-1").exists()
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 def test_an_erasure_that_fails_ends_with_the_error_and_the_same_command_retries_it(project):
     loop(project, "s-1")
     row = erasure.request_erasure(project.pk, "session", "s-1", SYSTEM)

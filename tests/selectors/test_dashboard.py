@@ -47,6 +47,7 @@ def test_in_a_large_project_the_newest_sessions_are_counted_and_the_states_at_wo
     assert (counted.looping_now, counted.in_loop) == (1, 2)
 
 
+@pytest.mark.one_database("reads a plan")
 @pytest.mark.parametrize(
     ("index", "look"),
     [

@@ -84,6 +84,7 @@ def test_sessions_are_sorted_by_what_their_rows_show(project, session):
         assert sorted(walk(project, 1, sort=sort)) == sorted(walk(project, 50))
 
 
+@pytest.mark.one_database("reads a plan")
 @pytest.mark.servers
 def test_a_page_of_the_list_is_one_query_by_index(project, session, django_assert_num_queries):
     for _ in range(20):

@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from django.apps import apps
 from django.db.backends.signals import connection_created
+from django.db.models import Model
 
 from detection.models.tenants import tenant_tables
 from detection.services.storage.distribution import tables_by_project
@@ -73,13 +74,15 @@ def entry(text: str) -> str | None:
 def _beside() -> frozenset[str]:
     """Return the tables that Citus plans for though no node has a part: on every node, or referring to one that is."""
     pairs = [
-        (model._meta.db_table, field.related_model._meta.db_table)
+        (model._meta.db_table, cast("type[Model]", field.related_model)._meta.db_table)
         for model in apps.get_models(include_auto_created=True)
         for field in model._meta.local_concrete_fields
         if field.remote_field and getattr(field, "db_constraint", False)
     ]
     found = {"detection_project"}
-    while more := {table for pair in pairs for table in pair if found & {*pair}} - found - tables_by_project():
+    while (
+        more := {table for pair in pairs for table in pair if found & {*pair}} - found - tables_by_project()
+    ):
         found |= more
     return frozenset(found)
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from django.db import connection
 
+from detection.sql.pipeline import has_nodes
 from tests.support.patience import PATIENCE_SECONDS
 
 _Value = TypeVar("_Value")
@@ -55,6 +56,10 @@ def all_results(threads: Iterable[Worker[_Value]]) -> list[_Value]:
 def wait_until_blocked(count: int = 1) -> int:
     """Wait until so many connections to this database wait for locks; return the process id of one's backend."""
     query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    if (
+        has_nodes()
+    ):  # Then the connection of a node waits, for one of ours: its process is in the last ten digits.
+        query += " UNION SELECT (waiting_gpid % 10000000000)::int FROM citus_lock_waits"
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         with connection.cursor() as cursor:

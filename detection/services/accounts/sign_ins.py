@@ -28,7 +28,8 @@ _SEEN = """
     SELECT session_key, %(public_id)s, %(user_id)s, %(agent)s, %(address)s, now(), now()
     FROM django_session WHERE session_key = %(session_key)s
     ON CONFLICT (session_id) DO UPDATE SET
-        last_seen_at = excluded.last_seen_at, address = excluded.address, agent = excluded.agent, user_id = excluded.user_id
+        last_seen_at = excluded.last_seen_at, address = excluded.address, agent = excluded.agent,
+        user_id = excluded.user_id
 """
 
 

@@ -66,7 +66,8 @@ _UNLESS_THERE = "ON CONFLICT (project_id, external_id) DO NOTHING"
 # Citus passes this on; the rows of a SELECT it would read first, copy, and commit in two steps.
 _CREATE_ONE = f"{_CREATE} VALUES ({_NEW.format('%s')}) {_UNLESS_THERE}"
 _CREATE_MANY = (
-    f"{_CREATE} SELECT {_NEW.format('name')} FROM unnest(%s::text[]) AS name ORDER BY name {_UNLESS_THERE}"
+    f"{_CREATE} SELECT {_NEW.format('name')} FROM unnest(%s::text[]) AS name"  # noqa: S608 - constants
+    f" ORDER BY name {_UNLESS_THERE}"
 )
 
 

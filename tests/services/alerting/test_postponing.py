@@ -16,6 +16,7 @@ from detection.selectors import loops as selector
 from detection.services.alerting import postponing, reminders, routing
 from detection.services.incidents import loop_triage
 from tests.support.alerts import ANA, make_incident, make_route, make_webhook, note_event
+from tests.support.past import move_back
 
 HOURS = 7
 """A step of time. No sum of steps is a day or a time at which a mute ends, so nothing is decided by microseconds."""
@@ -81,8 +82,8 @@ class Product:
 
     def passes(self):
         span = timedelta(hours=HOURS)
-        AlertSilence.objects.update(starts_at=F("starts_at") - span, ends_at=F("ends_at") - span)
-        Incident.objects.update(opened_at=F("opened_at") - span, last_seen_at=F("last_seen_at") - span)
+        move_back(AlertSilence.objects, span, "starts_at", "ends_at")
+        move_back(Incident.objects, span, "opened_at", "last_seen_at")
 
     def mutes(self, hours, worse):
         if hours is not None or worse:

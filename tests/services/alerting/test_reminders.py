@@ -6,7 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db.models import F
 from django.utils import timezone
 
 from detection.engine.scopes import PROJECT
@@ -22,6 +21,7 @@ from detection.services.alerting import alert_routes, reminders, silences
 from detection.services.incidents import loop_triage
 from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, note_event, send_all
 from tests.support.http_receiver import Reply
+from tests.support.past import move_back
 from tests.support.projects import make_member
 
 
@@ -39,7 +39,7 @@ def opened(project, **fields):
 
 def later(**span):
     """Let time pass: everything that was told was told so much earlier."""
-    Notification.objects.update(finished_at=F("finished_at") - timedelta(**span))
+    move_back(Notification.objects, timedelta(**span), "finished_at")
 
 
 def titles():

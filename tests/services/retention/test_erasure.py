@@ -246,6 +246,7 @@ def test_with_an_agent_go_sessions_that_it_handed_over_and_what_was_remembered_o
     assert Session.objects.get().external_id == "kept"
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 @pytest.mark.promise("SEC-33")
 @pytest.mark.django_db(transaction=True)
 def test_an_erasure_that_keeps_failing_says_why_and_can_be_retried(project):
