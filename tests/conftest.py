@@ -325,6 +325,17 @@ def no_broker() -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
 
 
+@pytest.fixture(params=["one server", "nodes"])
+def servers_of_both_kinds(request, transactional_db):
+    """The test's connection takes the database for one server, and for one whose rows may be on other nodes."""
+    from django.db import connection
+
+    connection.ensure_connection()
+    connection.connection.has_nodes |= request.param == "nodes"
+    yield
+    connection.close()
+
+
 @pytest.fixture
 def pooled(transactional_db):
     """Take database connections from a pool."""

@@ -13,15 +13,6 @@ from tests.support.projects import make_project
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(params=["one server", "nodes"])
-def server(request):
-    """Where rows may be on other nodes, transactions that still end there count, too."""
-    connection.ensure_connection()
-    connection.connection.has_nodes |= request.param == "nodes"
-    yield
-    connection.close()
-
-
 @pytest.fixture
 def other():
     parameters = connection.get_connection_params()
@@ -43,7 +34,7 @@ def horizon_after(number):
     return found
 
 
-def test_the_cursor_waits_for_the_oldest_transaction(server, other):
+def test_the_cursor_waits_for_the_oldest_transaction(servers_of_both_kinds, other):
     (running,) = other.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_current_xact_id()")
@@ -54,7 +45,7 @@ def test_the_cursor_waits_for_the_oldest_transaction(server, other):
     assert snapshot() != seen
 
 
-def test_projects_are_touched_since_a_cursor_the_longest_waiting_first(server):
+def test_projects_are_touched_since_a_cursor_the_longest_waiting_first(servers_of_both_kinds):
     first, second = make_project(), make_project()
     Session.objects.create(project=second, external_id="a")
     middle = horizon_after(written())

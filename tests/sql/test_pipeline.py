@@ -125,17 +125,8 @@ def test_nothing_is_done_under_a_lock_that_found_something_else(use):
     assert fetch(NAME.text) == [("before",)]
 
 
-@pytest.fixture(params=["one server", "nodes"])
-def server(request):
-    """Where rows may be on other nodes, each write is a statement of its own."""
-    connection.ensure_connection()
-    connection.connection.has_nodes |= request.param == "nodes"
-    yield
-    connection.close()
-
-
 @pytest.mark.parametrize("name", ["before", "other"])
-def test_writes_that_depend_on_another_one_are_done_with_it_or_not_at_all(server, name):
+def test_writes_that_depend_on_another_one_are_done_with_it_or_not_at_all(servers_of_both_kinds, name):
     writes = Writes()
     writes.add("INSERT INTO detection_project (slug) SELECT %s WHERE false", ["x"], ends_in_condition=True)
     writes.add(

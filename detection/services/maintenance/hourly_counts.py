@@ -1,8 +1,7 @@
 """Counts calls by the hour, and by session and tool, in the background, at no cost for guarded calls.
 
-Sessions touched since the last run are found by the transaction that touched them last, project by project, and each
-session's new calls are read once, in order, by primary key. How far a session is counted moves in the transaction that
-adds the numbers, so a run that dies, or two at once, count nothing twice. `selectors.statistics` reads the counts.
+Each touched session's new calls are read once, in order, by primary key. How far a session is counted moves in the
+transaction that adds the numbers. `selectors.statistics` reads the counts.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from django.db import connection, transaction
 from django.utils import timezone
 
 from detection.models import CallCount, CountingCursor
-from detection.selectors import changes
-from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
+from detection.services.events.touched_sessions import Place, walk
+from detection.sql.advisory_locks import AdvisoryLock
 
 BATCH_SESSIONS = 500
 BATCH_EVENTS = 30_000
@@ -116,29 +115,14 @@ def count_calls() -> int:
         Number of sessions with new calls. Only one process counts at a time; another one returns at once. Takes about
         a second per 20,000 new calls on a busy machine, and one look into the index for each project without any.
     """
-    with transaction.atomic():
-        if not try_lock_until_commit(AdvisoryLock.COUNTING):
-            return 0
-        place, _ = CountingCursor.objects.get_or_create(pk=1)
-    # Whatever is not committed now was touched by a transaction that is not older than this.
-    horizon = changes.horizon()
-    total = 0
-    for project_id in changes.touched_projects(place.seen_xid):
-        after: tuple[int, int] | None = (0, 0)
-        while after is not None:
-            with transaction.atomic():
-                if total >= MAX_SESSIONS or not try_lock_until_commit(AdvisoryLock.COUNTING):
-                    return total
-                number, after = _count(project_id, place.seen_xid, after)
-            total += number
-    # Unless it was set back meanwhile.
-    here = CountingCursor.objects.filter(pk=1, seen_xid=place.seen_xid)
-    here.update(seen_xid=horizon, counted_at=timezone.now())
-    _count_allowed()
+    now = timezone.now()
+    total, is_whole = walk(CountingCursor, AdvisoryLock.COUNTING, _count, MAX_SESSIONS, counted_at=now)
+    if is_whole:
+        _count_allowed()
     return total
 
 
-def _count(project_id: int, seen: int, after: tuple[int, int]) -> tuple[int, tuple[int, int] | None]:
+def _count(project_id: int, seen: int, after: Place) -> tuple[int, Place | None]:
     """Count the next sessions of a project, in the caller's transaction.
 
     Returns
@@ -199,9 +183,7 @@ def _columns(totals: Mapping[tuple[Any, ...], list[Any]]) -> list[list[Any]]:
     return [[*column] for column in zip(*((*key, *totals[key]) for key in sorted(totals)), strict=True)]
 
 
-def _portion(
-    rows: Sequence[tuple[int, int, int, int]], after: tuple[int, int]
-) -> tuple[list[int], list[int], tuple[int, int]]:
+def _portion(rows: Sequence[tuple[int, int, int, int]], after: Place) -> tuple[list[int], list[int], Place]:
     """Return the sessions to count now, how far, and the last one that will be fully counted."""
     ids: list[int] = []
     seqs: list[int] = []

@@ -1,8 +1,7 @@
 """Indexes the texts of evaluated events in the background, at no cost for guarded calls.
 
-Sessions touched since the last run are found as `hourly_counts` finds them: by the transaction that touched them last.
-How far a session is indexed is in its newest block, which changes in the same transaction, so a run that dies, or two
-at once, index nothing twice. New events are added to the newest block as long as its signature is not full.
+How far a session is indexed is in its newest block, which changes in the same transaction. New events are added to the
+newest block as long as its signature is not full.
 """
 
 from __future__ import annotations
@@ -12,13 +11,13 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final, NamedTuple
 
-from django.db import connection, transaction
+from django.db import connection
 
 from detection.filtering.signatures import MAX_FILL, folded, pieces_of, size_for, with_pieces
 from detection.models import IndexingCursor, Project, SessionKey
-from detection.selectors import changes
 from detection.selectors.packed_events import ROWS, packed_rows
-from detection.sql.advisory_locks import AdvisoryLock, try_lock_until_commit
+from detection.services.events.touched_sessions import Place, walk
+from detection.sql.advisory_locks import AdvisoryLock
 
 BATCH_SESSIONS: Final = 200
 BATCH_EVENTS: Final = 2_000
@@ -142,29 +141,17 @@ def index_texts() -> int:
         Number of sessions with new events. Only one process indexes at a time; another one returns 0 at once. Takes
         about 30 microseconds of processor time per event of 400 bytes, and one index look-up per project without any.
     """
-    with transaction.atomic():
-        if not try_lock_until_commit(AdvisoryLock.INDEXING):
-            return 0
-        place, _ = IndexingCursor.objects.get_or_create(pk=1)
-    # What is not committed now was touched by a transaction that is not older than this.
-    horizon = changes.horizon()
-    total = 0
-    searchable = {*Project.objects.filter(is_searchable=True).values_list("pk", flat=True)}
-    for project_id in changes.touched_projects(place.seen_xid):
-        after: tuple[int, int] | None = (0, 0) if project_id in searchable else None
-        while after is not None:
-            with transaction.atomic():
-                if total >= MAX_SESSIONS or not try_lock_until_commit(AdvisoryLock.INDEXING):
-                    return total
-                number, after = _index_some(project_id, place.seen_xid, after)
-            total += number
-    # Unless it was set back meanwhile.
-    IndexingCursor.objects.filter(pk=1, seen_xid=place.seen_xid).update(seen_xid=horizon)
-    _drop_what_is_switched_off()
+    total, is_whole = walk(IndexingCursor, AdvisoryLock.INDEXING, _index_some, MAX_SESSIONS, _searchable)
+    if is_whole:
+        _drop_what_is_switched_off()
     return total
 
 
-def _index_some(project_id: int, seen: int, after: tuple[int, int]) -> tuple[int, tuple[int, int] | None]:
+def _searchable() -> set[int]:
+    return {*Project.objects.filter(is_searchable=True).values_list("pk", flat=True)}
+
+
+def _index_some(project_id: int, seen: int, after: Place) -> tuple[int, Place | None]:
     """Index the next sessions of a project, in the caller's transaction.
 
     Returns
