@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -18,8 +19,6 @@ from django.db.models.sql.datastructures import BaseTable
 
 from detection.models import Event, PackedEvents, Session, SessionKey
 
-ROWS: Final = "json_populate_recordset(NULL::detection_event, %s::json)"
-"""The rows of events in a JSON document, in place of the table."""
 _FIELDS: Final = {
     str(field.column): field
     for field in Event._meta.concrete_fields
@@ -27,9 +26,27 @@ _FIELDS: Final = {
 }
 COLUMNS: Final = tuple(_FIELDS)
 """What is packed of an event; the rest is its key."""
+
+
+def _as_stored(field: Any) -> str | None:
+    """Return the default of a column as the database writes it; None for null."""
+    default = field.get_default() if field.has_default() else None
+    if isinstance(field, models.DecimalField):
+        default = Decimal(default or 0).quantize(Decimal(1).scaleb(-field.decimal_places))
+    return None if default is None else str(default)
+
+
+_DEFAULTS: Final = {column: _as_stored(field) for column, field in _FIELDS.items()}
+ROWS: Final = (
+    "json_populate_recordset(json_populate_record(NULL::detection_event,"
+    f" '{orjson.dumps(_DEFAULTS).decode()}'), %s::json)"
+)
+"""The rows of events in a JSON document, in place of the table. What a row omits has its default."""
 _LEVEL: Final = 9
 """Of compression: a twentieth smaller than the usual level, for 15 microseconds more an event."""
-_IN_FULL: Final = "_packed_rows"
+_READ: Final = "_packed_columns"
+
+_Columns = dict[str, list[Any]]
 
 
 class EventSource(NamedTuple):
@@ -49,31 +66,79 @@ class PackedSum:
     packed_bytes: int
 
 
-def source_of(session: Session) -> EventSource:
-    """Return where the events of a session are; a query if they are packed, the first time."""
-    rows = _rows_of(session)
-    if rows is None:
+def source_of(session: Session, *types: str, columns: Sequence[str] = COLUMNS) -> EventSource:
+    """Return where the events of a session are; a query if they are packed, the first time.
+
+    Parameters
+    ----------
+    types, columns
+        What the statement reads: of packed events, the rest may be missing.
+    """
+    packed = _read(session)
+    if packed is None:
         return EventSource("detection_event", [])
-    return EventSource(f"{ROWS} AS detection_event", [rows])
+    rows = _rows(session.key, packed, _places(packed, types), columns)
+    return EventSource(f"{ROWS} AS detection_event", [orjson.dumps(rows).decode()])
 
 
-def events_of(session: Session) -> models.QuerySet[Event]:
-    """Return the events of a session, to be filtered; a query if they are packed, the first time."""
+def events_of(
+    session: Session,
+    *types: str,
+    after_seq: int = 0,
+    up_to_seq: int | None = None,
+    closes: Collection[int] | None = None,
+    first: int = 0,
+    last: int = 0,
+) -> models.QuerySet[Event]:
+    """Return the events of a session, to be filtered further; a query if they are packed, the first time.
+
+    Parameters
+    ----------
+    types
+        Only events of these types; without any, all.
+    after_seq, up_to_seq, closes
+        Only those between these sequence numbers, and those that close one of these calls.
+    first, last
+        No more than so many of these are read, from the beginning or the end: packed ones need not be handed over then.
+    """
     found = Event._base_manager.all()
-    rows = _rows_of(session)
-    if rows is not None:
+    packed = _read(session)
+    if packed is not None:
+        places = _places(packed, types, after_seq, up_to_seq, closes)
+        places = places[:first] if first else places[-last:] if last else places
+        rows = orjson.dumps(_rows(session.key, packed, places, COLUMNS)).decode()
         found.query.base_table_class = partial(_PackedTable, rows)  # type: ignore[assignment]
-    return found.filter(session=session)
+    found = found.filter(session=session)
+    if types:
+        found = found.filter(type=types[0]) if len(types) == 1 else found.filter(type__in=types)
+    if after_seq:
+        found = found.filter(seq__gt=after_seq)
+    if up_to_seq is not None:
+        found = found.filter(seq__lte=up_to_seq)
+    return found if closes is None else found.filter(closes__in=closes)
 
 
-def packed_rows(project_id: int, session_ids: Collection[int]) -> str | None:
+def is_packed_by_now(session: Session) -> bool:
+    """Whether the events of a session were packed since its row was read, which had them as rows. One query.
+
+    Whoever finds none where some should be asks this, and reads again.
+    """
+    if session.packed_at is None:
+        rows = Session.objects.filter(project_id=session.project_id, pk=session.pk)
+        session.packed_at = rows.values_list("packed_at", flat=True).first()
+        return session.packed_at is not None
+    return False
+
+
+def packed_rows(
+    project_id: int, session_ids: Collection[int], columns: Sequence[str] = COLUMNS
+) -> str | None:
     """Return the events of those sessions that are packed as one document for `ROWS`; None if none is. One query."""
     found = PackedEvents.objects.filter(project_id=project_id, session_id__in=[*session_ids])
-    rows = [
-        row
-        for session_id, columns in found.values_list("session_id", "columns")
-        for row in rows_from(SessionKey(project_id, session_id), bytes(columns))
-    ]
+    rows: list[dict[str, Any]] = []
+    for session_id, packed in found.values_list("session_id", "columns"):
+        named = _unpacked(packed)
+        rows += _rows(SessionKey(project_id, session_id), named, range(len(named["seq"])), columns)
     return orjson.dumps(rows).decode() if rows else None
 
 
@@ -102,32 +167,60 @@ def columns_from(rows: Iterable[Sequence[str | None]]) -> bytes:
 
 def texts_from(columns: bytes) -> list[tuple[str | None, ...]]:
     """Return the rows of `select_texts` that were packed."""
-    named = orjson.loads(zlib.decompress(columns))
+    named = _unpacked(columns)
     return [*zip(*(named[column] for column in COLUMNS), strict=True)]
 
 
-def rows_from(key: SessionKey, columns: bytes) -> list[Mapping[str, Any]]:
-    """Return packed events as objects for `ROWS`. A column that did not exist then has its default."""
-    named: dict[str, list[Any]] = orjson.loads(zlib.decompress(columns))
-    number = len(named["seq"])
-    for column, field in _FIELDS.items():
-        if column not in named:
-            named[column] = [field.get_default()] * number
-        elif isinstance(field, models.JSONField):
-            named[column] = [None if one is None else orjson.Fragment(one) for one in named[column]]
-    names = ("project_id", "session_id", *named)
-    own = ([key.project_id] * number, [key.session_id] * number)
-    return [dict(zip(names, row, strict=True)) for row in zip(*own, *named.values(), strict=True)]
+def _unpacked(columns: bytes | memoryview) -> _Columns:
+    named: _Columns = orjson.loads(zlib.decompress(columns))
+    return named
 
 
-def _rows_of(session: Session) -> str | None:
-    """Return the packed events of a session as a document; kept with the object, as a page asks several times."""
+def _read(session: Session) -> _Columns | None:
+    """Return the packed columns of a session; kept with the object, as a page asks several times."""
     if session.packed_at is None:
         return None
-    known: str | None = vars(session).get(_IN_FULL)
-    if known is None:
-        known = vars(session)[_IN_FULL] = packed_rows(session.project_id, [session.pk])
+    if _READ not in vars(session):
+        rows = PackedEvents.objects.filter(project_id=session.project_id, session_id=session.pk)
+        packed = rows.values_list("columns", flat=True).first()
+        vars(session)[_READ] = None if packed is None else _unpacked(packed)
+    known: _Columns | None = vars(session)[_READ]
     return known
+
+
+def _places(
+    packed: _Columns,
+    types: Collection[str] = (),
+    after_seq: int = 0,
+    up_to_seq: int | None = None,
+    closes: Collection[int] | None = None,
+) -> list[int]:
+    """Return where the wanted events are in the columns, in their order."""
+    numbers, kinds, calls = (packed[column] for column in ("seq", "type", "closes"))
+    wanted = None if closes is None else {*map(str, closes)}
+    return [
+        place
+        for place, kind in enumerate(kinds)
+        if (not types or kind in types)
+        and int(numbers[place]) > after_seq
+        and (up_to_seq is None or int(numbers[place]) <= up_to_seq)
+        and (wanted is None or calls[place] in wanted)
+    ]
+
+
+def _rows(
+    key: SessionKey, packed: _Columns, places: Iterable[int], columns: Iterable[str]
+) -> list[dict[str, Any]]:
+    """Return packed events as objects for `ROWS`. A column that did not exist then has its default."""
+    rows: list[dict[str, Any]] = [key._asdict() for _ in places]
+    for column in columns:
+        values, default = packed.get(column, ()), _DEFAULTS[column]
+        is_document = isinstance(_FIELDS[column], models.JSONField)
+        for row, place in zip(rows, places, strict=True) if values else ():
+            value = values[place]
+            if value != default:
+                row[column] = orjson.Fragment(value) if is_document and value is not None else value
+    return rows
 
 
 def _as_text(column: str) -> str:

@@ -61,6 +61,7 @@ _NAMES = """
 SELECT id, packed_at IS NOT NULL, external_id, agent, backend, model FROM detection_session
 WHERE project_id = %s AND id = ANY (%s)
 """
+TEXT_COLUMNS = ("seq", "type", "tool", "arguments", "content", "closes", "call_number", "received_at")
 _TEXTS = """
 SELECT e.session_id, d.first_seq, e.seq, e.type, coalesce(nullif(e.tool, ''), c.tool, ''), e.arguments, e.content,
     coalesce(c.seq, e.seq), coalesce(c.call_number, e.call_number), e.received_at
@@ -382,7 +383,7 @@ class _Scan:
             names = {row[0]: _NamesOfSession(*row[2:]) for row in rows}
             places = [[*column] for column in zip(*(one[:3] for one in possible), strict=True)]
             found = self._rows(_TEXTS.format(events="detection_event"), [*places, self._project_id])
-            packed = packed_rows(self._project_id, [row[0] for row in rows if row[1]])
+            packed = packed_rows(self._project_id, [row[0] for row in rows if row[1]], TEXT_COLUMNS)
             if packed is not None:
                 found += self._rows(_TEXTS.format(events=ROWS), [*places, packed, self._project_id, packed])
             for text in map(_StoredText._make, found):

@@ -25,6 +25,7 @@ SEARCH_SECONDS = 1.0
 """After this time a search stops at the end of its chunk and says how far it came."""
 RUN_KEY_CHARACTERS = 12
 """Beginning of a call key that tells the calls of a run apart; with six, some of 10,000 would look repeated."""
+_RUN_COLUMNS = ("seq", "type", "call_key", "flags", "call_number", "received_at")
 _CALLS_OF_SESSION = """
     SELECT seq, left(call_key, %s), flags, call_number, extract(epoch FROM received_at)::float8 FROM {source}
     WHERE project_id = %s AND session_id = %s AND type = %s ORDER BY seq DESC LIMIT %s
@@ -57,7 +58,7 @@ def read_run(session: Session) -> CallRun:
     """Return the newest calls of a session, at most `MAX_RUN_CALLS`; one query, by index."""
     # By hand: for ten thousand rows the rest of the ORM takes as long as the database.
     with connection.cursor() as cursor:
-        source = source_of(session)
+        source = source_of(session, EventType.CALL, columns=_RUN_COLUMNS)
         given: list[Any] = [
             RUN_KEY_CHARACTERS,
             *source.parameters,
@@ -133,14 +134,15 @@ def search_calls(session: Session, text: str, *, after_seq: int = 0) -> Hits:
     Reads the session once from `after_seq` on, by index in chunks, until its end, `MAX_HITS` calls or `SEARCH_SECONDS`.
     A result that contains the text counts for its call.
     """
-    events = events_of(session).filter(type__in=(EventType.CALL, EventType.RESULT))
     contains = Q(tool__icontains=text) | Q(arguments__icontains=text) | Q(content__icontains=text)
     deadline = monotonic() + SEARCH_SECONDS
     found: set[int] = set()
     upto = after_seq
     while upto < session.last_seq and len(found) < MAX_HITS and (upto == after_seq or monotonic() < deadline):
-        chunk = events.filter(contains, seq__gt=upto, seq__lte=upto + SEARCH_CHUNK)
-        for seq, kind, closes in chunk.values_list("seq", "type", "closes"):
+        chunk = events_of(
+            session, EventType.CALL, EventType.RESULT, after_seq=upto, up_to_seq=upto + SEARCH_CHUNK
+        )
+        for seq, kind, closes in chunk.filter(contains).values_list("seq", "type", "closes"):
             if kind == EventType.CALL or closes:
                 found.add(seq if kind == EventType.CALL else closes)
         upto += SEARCH_CHUNK

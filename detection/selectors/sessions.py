@@ -19,7 +19,7 @@ from detection.models.stored_verdict import StoredVerdict
 from detection.selectors import changes
 from detection.selectors.filters import ListQuery, list_query
 from detection.selectors.lists import SESSIONS
-from detection.selectors.packed_events import events_of
+from detection.selectors.packed_events import events_of, is_packed_by_now
 from detection.selectors.pages import MAX_ID, BadCursor, Page, cut
 from detection.selectors.session_rows import SessionRow
 
@@ -258,24 +258,26 @@ def session_calls(
         Oldest first; `next_cursor` is for `calls_cursor`. Three queries, by index, whatever the session's length.
         Tokens and cost include usage that was reported by itself, at most `USAGE_EVENTS` events later.
     """
-    calls = events_of(session).filter(type=EventType.CALL, seq__gt=after_seq)
-    if before_seq is not None:
-        calls = calls.filter(seq__lt=before_seq)
-    found = list(
-        calls.order_by("seq" if before_seq is None else "-seq").values_list(*_CALL_FIELDS)[: limit + 1]
+    is_forward = before_seq is None
+    calls = events_of(
+        session,
+        EventType.CALL,
+        after_seq=after_seq,
+        up_to_seq=None if before_seq is None else before_seq - 1,
+        first=limit + 1 if is_forward else 0,
+        last=0 if is_forward else limit + 1,
     )
+    found = list(calls.order_by("seq" if is_forward else "-seq").values_list(*_CALL_FIELDS)[: limit + 1])
+    if not found and is_packed_by_now(session):
+        return session_calls(session, after_seq=after_seq, before_seq=before_seq, limit=limit)
     more, found = len(found) > limit, found[:limit]
     last_seq = found[-1][0] if found else 0
-    if before_seq is not None:
+    if not is_forward:
         found.reverse()
     results = {
         row[0]: ResultRow(*row[1:])
-        for row in events_of(session)
-        .filter(
-            type=EventType.RESULT,
-            call_id__in=[row[1] for row in found],
-            closes__in=[row[0] for row in found],
-        )
+        for row in events_of(session, EventType.RESULT, closes=[row[0] for row in found])
+        .filter(call_id__in=[row[1] for row in found])
         .values_list("closes", *_RESULT_FIELDS)
     }
     usage = _usage_of_calls(session, [row[0] for row in found])
@@ -287,9 +289,10 @@ def _usage_of_calls(session: Session, seqs: list[int]) -> dict[int, tuple[int, D
     """Return tokens and cost that were reported after these calls; one query."""
     if not seqs:
         return {}
-    found = events_of(session).filter(type=EventType.USAGE, closes__in=seqs)
     usage: dict[int, tuple[int, Decimal]] = {}
-    near = found.filter(seq__gt=min(seqs), seq__lte=max(seqs) + USAGE_EVENTS)
+    near = events_of(
+        session, EventType.USAGE, after_seq=min(seqs), up_to_seq=max(seqs) + USAGE_EVENTS, closes=seqs
+    )
     for seq, tokens, cost in near.values_list("closes", "tokens", "cost_usd"):
         known = usage.get(seq, (0, Decimal()))
         usage[seq] = known[0] + tokens, known[1] + cost
@@ -316,10 +319,8 @@ def command_replies(
     session: Session, *, after_seq: int = 0, up_to_seq: int | None = None, limit: int = 500
 ) -> list[CommandReplyRow]:
     """List the newest replies to in-chat commands between two sequence numbers, oldest first. One query, by index."""
-    messages = events_of(session).filter(type=EventType.MESSAGE, seq__gt=after_seq)
+    messages = events_of(session, EventType.MESSAGE, after_seq=after_seq, up_to_seq=up_to_seq)
     found = messages.exclude(reply="")
-    if up_to_seq is not None:
-        found = found.filter(seq__lte=up_to_seq)
     rows = found.order_by("-seq").values_list("seq", "received_at", "reply")[:limit]
     return [CommandReplyRow(seq, at, tuple(reply.splitlines())) for seq, at, reply in reversed(rows)]
 
@@ -339,12 +340,8 @@ class MessageRow:
 
 def list_messages(session: Session, *, after_seq: int, up_to_seq: int, limit: int = 200) -> list[MessageRow]:
     """List the newest messages of user and model between two sequence numbers, oldest first. One query, by index."""
-    found = events_of(session).filter(
-        type=EventType.MESSAGE,
-        role__in=("", MessageRole.USER, MessageRole.ASSISTANT),
-        seq__gt=after_seq,
-        seq__lte=up_to_seq,
-    )
+    found = events_of(session, EventType.MESSAGE, after_seq=after_seq, up_to_seq=up_to_seq)
+    found = found.filter(role__in=("", MessageRole.USER, MessageRole.ASSISTANT))
     rows = found.order_by("-seq").values_list("seq", Left("content", MESSAGE_CHARACTERS), "role")[:limit]
     return [MessageRow(seq, text or "", role == MessageRole.ASSISTANT) for seq, text, role in reversed(rows)]
 
@@ -361,7 +358,7 @@ def list_compactions(
     session: Session, *, after_seq: int, up_to_seq: int, limit: int = 100
 ) -> list[CompactionRow]:
     """List the newest compactions between two sequence numbers, oldest first. One query, by index."""
-    found = events_of(session).filter(type=EventType.COMPACTION, seq__gt=after_seq, seq__lte=up_to_seq)
+    found = events_of(session, EventType.COMPACTION, after_seq=after_seq, up_to_seq=up_to_seq)
     rows = found.order_by("-seq").values_list("seq", "received_at")[:limit]
     return [CompactionRow(*row) for row in reversed(rows)]
 

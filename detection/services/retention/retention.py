@@ -49,9 +49,10 @@ def housekeeping() -> None:
         end_abandoned()
         for project in Project.objects.order_by("pk"):
             purge(project)
-            history.pack_old(project)
         drop_empty_partitions()
         trim()
+        for project in Project.objects.exclude(pack_after_days=0).order_by("pk"):
+            history.pack_old(project)
 
 
 def end_abandoned() -> int:

@@ -17,6 +17,7 @@ from detection.engine.policy import stored_values
 from detection.models import Approval, AuditEntry, EventType, Incident, Project, QuarantinedEvent, Session
 from detection.models.audit import SESSION_ACTIONS
 from detection.selectors.ancestors import top_of
+from detection.selectors.packed_events import is_packed_by_now
 from detection.selectors.policies import ProjectOverrides
 from detection.services.events import event_records
 from detection.services.events.event_records import EventRecord
@@ -219,11 +220,9 @@ class History:
                 read = event_records.after(session.key, seq, BATCH_EVENTS)
             else:
                 read = [event for event in packed if event.seq > seq][:BATCH_EVENTS]
-            if not read and packed is None:
-                session.refresh_from_db(fields=("packed_at",))  # maybe it was packed since it was read
+            if not read and is_packed_by_now(session):
                 packed = event_records.packed(session)
-                if packed is not None:
-                    continue
+                continue
             batch = [event for event in read if event.seq <= min(session.evaluated_seq, MAX_EVENTS)]
             if not batch:
                 return
