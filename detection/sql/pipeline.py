@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, cast
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self, cast
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections, transaction
 from psycopg import errors, pq
@@ -47,6 +48,7 @@ class Writes:
         self._writes: list[Statement] = []
         self.can_depend = True
         """Whether all of them can be sent by `send_after`."""
+        self.has_nodes = has_nodes()
 
     def add(self, text: str, parameters: Sequence[Any], *, ends_in_condition: bool = False) -> None:
         """Add a write, given like a `Statement`.
@@ -68,10 +70,11 @@ class Writes:
             The rows of that write.
         """
         writes, self._writes = self._writes, []
-        if has_nodes():
-            (rows,) = send(first)
-            if rows:
-                send(*writes, commits=True)
+        if self.has_nodes:
+            with transaction.atomic():
+                (rows,) = send(first)
+                if rows:
+                    send(*writes, commits=True)
             return rows
         named = "".join(
             f", w{number} AS ({write.text} AND EXISTS (SELECT FROM first_write))"
@@ -96,7 +99,7 @@ class Writes:
         writes, self._writes = self._writes, []
         if not writes:
             return []
-        if has_nodes():
+        if self.has_nodes:
             return send(*writes, commits=commits)[-1]
         *others, last = writes
         named = ", ".join(f"w{number} AS ({write.text})" for number, write in enumerate(others))
@@ -106,9 +109,15 @@ class Writes:
 
 def has_nodes() -> bool:
     """Return whether the server may have rows on other nodes."""
+    return bool(_own_connection().connection.has_nodes)
+
+
+def _own_connection() -> DatabaseWrapper:
+    """Return the connected wrapper of the thread: Django's `connection` finds it anew for each attribute."""
     own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
-    own.ensure_connection()
-    return bool(own.connection.has_nodes)
+    if own.connection is None:
+        own.ensure_connection()
+    return own
 
 
 def _parameters(*statements: Statement) -> list[Any]:
@@ -137,25 +146,48 @@ class OutdatedError(DatabaseError):
     """An assumption of a transaction no longer holds. Nothing was written."""
 
 
-class DeferredLock:
-    """The statement that a transaction begins with, sent before the next one; see `deferred_transaction`."""
+class DeferredTransaction:
+    """A transaction that begins with a lock when something has to be read, for work that probably needs only a last write.
 
-    def __init__(self, statement: Statement, expected: Rows) -> None:
-        self._statement, self._expected = statement, expected
-        self._own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
+    Until then the connection has none: a last write that makes sure of the same by itself is a transaction of its own.
+    Must be the outermost one. Use as a context manager.
+
+    Parameters
+    ----------
+    lock, expected
+        The statement that it begins with, and the rows of that. With other rows, the first statement raises
+        `OutdatedError`, and so does Django's first cursor, nested transaction or hook.
+    """
+
+    def __init__(self, lock: Statement, expected: Rows) -> None:
+        self._lock, self._expected = lock, expected
+        self._own = _own_connection()
+        self._atomic: transaction.Atomic | None = None
+
+    def __enter__(self) -> Self:
+        """Put it before the next statement of the thread."""
         self._own.deferred = self
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the transaction, if it has begun."""
+        self.drop()
+        if self._atomic is not None:
+            self._atomic.__exit__(kind, error, trace)
 
     @property
     def is_pending(self) -> bool:
-        """Whether it has not been sent yet."""
+        """Whether it has not begun yet."""
         return self._own.deferred is self
 
     def drop(self) -> None:
-        """Discard it: the next statement ensures the same by itself."""
+        """Discard the lock: the next statement ensures the same by itself."""
         self._own.deferred = None
 
-    def send(self) -> None:
-        """Send it by itself: a write beside it could fail before its rows are known.
+    def begin(self) -> None:
+        """Begin the transaction, and send the lock by itself: a write beside it could fail before its rows are known.
 
         Raises
         ------
@@ -163,27 +195,11 @@ class DeferredLock:
             If it returns other rows than expected.
         """
         self.drop()
-        if send(self._statement) != [self._expected]:
+        atomic = transaction.atomic()
+        atomic.__enter__()
+        self._atomic = atomic
+        if send(self._lock) != [self._expected]:
             raise OutdatedError
-
-
-@contextmanager
-def deferred_transaction(lock: Statement, expected: Rows) -> Iterator[DeferredLock]:
-    """Begin a transaction whose lock is sent before the next statement, for work that probably needs none but its last.
-
-    Must be the outermost transaction.
-
-    Parameters
-    ----------
-    expected
-        What the lock returns; otherwise the first statement, or Django's first cursor, raises `OutdatedError`.
-    """
-    with transaction.atomic():
-        deferred = DeferredLock(lock, expected)
-        try:
-            yield deferred
-        finally:
-            deferred.drop()
 
 
 def send(*statements: Statement, commits: bool = False) -> list[Rows]:
@@ -204,11 +220,9 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     list of Rows
         The rows of each statement; none for one that returns nothing.
     """
-    # Looked up once: Django's `connection` finds that of the thread anew for each attribute.
-    own = cast("DatabaseWrapper", connections[DEFAULT_DB_ALIAS])
+    own = _own_connection()
     if own.deferred is not None:
-        own.deferred.send()
-    own.ensure_connection()
+        own.deferred.begin()
     raw: DeadlineConnection = own.connection
     with own.wrap_database_errors:
         begins = not raw.autocommit and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE

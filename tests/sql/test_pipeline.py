@@ -12,10 +12,10 @@ from detection.models import Project
 from detection.sql import pipeline
 from detection.sql.deadlines import deadline
 from detection.sql.pipeline import (
+    DeferredTransaction,
     OutdatedError,
     Statement,
     Writes,
-    deferred_transaction,
     fetch,
     pipelined_transaction,
     send,
@@ -100,10 +100,10 @@ def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
 
 
 def test_a_deferred_lock_is_sent_before_the_first_statement_and_not_without_one(project):
-    with sent_messages() as messages, deferred_transaction(LOCK, [(project.pk,)]):
+    with sent_messages() as messages, DeferredTransaction(LOCK, [(project.pk,)]):
         pass
     assert messages == []
-    with sent_messages() as messages, deferred_transaction(LOCK, [(project.pk,)]) as lock:
+    with sent_messages() as messages, DeferredTransaction(LOCK, [(project.pk,)]) as lock:
         assert fetch(NAME.text) == [("before",)]
         assert is_in_transaction()
         assert not lock.is_pending
@@ -116,10 +116,12 @@ def test_a_deferred_lock_is_sent_before_the_first_statement_and_not_without_one(
         lambda: fetch(NAME.text),
         lambda: send(Statement(RENAME, ("lost",)), commits=True),
         lambda: Project.objects.update(name="lost"),
+        lambda: transaction.on_commit(lambda: rename_and_fail()),
+        lambda: transaction.atomic().__enter__(),
     ],
 )
 def test_nothing_is_done_under_a_lock_that_found_something_else(use):
-    with pytest.raises(OutdatedError), deferred_transaction(LOCK, [(0,)]):
+    with pytest.raises(OutdatedError), DeferredTransaction(LOCK, [(0,)]):
         use()
     assert not is_in_transaction()
     assert fetch(NAME.text) == [("before",)]

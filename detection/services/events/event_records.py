@@ -25,7 +25,7 @@ from detection.models import Session, SessionKey
 from detection.models.events import EventType, MessageRole
 from detection.models.stored_verdict import StoredVerdict
 from detection.selectors.packed_events import source_of
-from detection.sql.pipeline import Writes, fetch, has_nodes
+from detection.sql.pipeline import Writes, fetch
 
 MAX_EVENTS: Final = 1_000
 """Events of one request."""
@@ -224,7 +224,7 @@ def add_store(writes: Writes, project_id: int, events: Sequence[EventRecord]) ->
     """Add the write of new events; many of them are stored at once."""
     if len(events) > FEW_ROWS:
         store(project_id, events)
-    elif has_nodes():
+    elif writes.has_nodes:
         for *values, verdict in map(_values, events):
             row = [project_id, *values, verdict.dump() if verdict else None]
             writes.add(_INSERT_ONE, row, ends_in_condition=True)

@@ -40,17 +40,16 @@ from detection.services.tracking.incident_changes import FamilyTop
 from detection.services.tracking.open_approvals import OpenApprovals
 from detection.services.tracking.tracker import IncidentTracker
 from detection.sql.pipeline import (
-    DeferredLock,
+    DeferredTransaction,
     OutdatedError,
     Rows,
     Statement,
     Writes,
-    deferred_transaction,
     pipelined_transaction,
     send,
 )
 from detection.stream.hints import Hint
-from detection.stream.publisher import publish_after_commit
+from detection.stream.publisher import publish_after_commit, publish_now
 
 _BY_SESSION = (StoppedByKind.PERSON, StoppedByKind.DETECTION)
 """Who stops a session as a whole, with all that it holds; a containment may cover some of its calls."""
@@ -110,7 +109,7 @@ class LockedSession:
         self._before = known_values or session_rows.saved_values(session)
         self._written_by = ""
         self._calls = known_calls or RecentCalls(session.last_seq)
-        self._unlocked: tuple[KnownRows, DeferredLock] | None = None
+        self._unlocked: tuple[KnownRows, DeferredTransaction] | None = None
         if self.approvals.has_overdue:
             self.approvals.expire_overdue(self.tracker)
 
@@ -271,16 +270,18 @@ class LockedSession:
             tracker_state.add_write(writes, session.key, self._tracker, is_stored=is_stored)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
             if self._unlocked is not None and self._unlocked[1].is_pending:
-                self._unlocked[1].send()
+                self._unlocked[1].begin()
             return
         if self._family is not None:
             self._family.add_writes(writes)
         if self.read_messages is not None:
             read_messages.add_write(writes, session.key, self.read_messages)
-        hint = Hint("session", session.external_id)
-        publish_after_commit(session.project_id, hint, *self.incidents.hints)
+        hints = Hint("session", session.external_id), *self.incidents.hints
         written = self._write_unlocked(writes, values)
-        if written is None:
+        if written is not None:
+            publish_now(session.project_id, *hints)
+        else:
+            publish_after_commit(session.project_id, *hints)
             session_rows.add_save(writes, session, self._before, values)
             written = writes.send(commits=True)
         self._before = values
@@ -322,7 +323,7 @@ class LockedSession:
 
     @classmethod
     def unlocked(
-        cls, recent: RecentSession, identity: CallIdentity, known: KnownRows, lock: DeferredLock
+        cls, recent: RecentSession, identity: CallIdentity, known: KnownRows, lock: DeferredTransaction
     ) -> LockedSession:
         """Return a session as this process has written it last; it is locked when something has to be read."""
         session = cls(recent.session, [], recent.tracker, recent.saved, recent.calls)
@@ -397,7 +398,7 @@ def locked_session_of_agent(
         identity = CallIdentity(project_id, ((recent.session.pk, event) for event in events))
         known = _known_rows(recent, identity)
         if known is not None:
-            with deferred_transaction(session_rows.by_known_rows(known), [recent.versions]) as lock:
+            with DeferredTransaction(session_rows.by_known_rows(known), [recent.versions]) as lock:
                 locked = LockedSession.unlocked(recent, identity, known, lock)
                 yield locked
                 locked.save()

@@ -236,8 +236,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
     ----------
     compiled_queries : list of Query
         The queries whose text is being made, the outermost first.
-    deferred : DeferredLock or None
-        What comes before the next statement; see `detection.sql.pipeline.deferred_transaction`.
+    deferred : DeferredTransaction or None
+        What begins before the next statement; see `detection.sql.pipeline`.
     """
 
     features_class = TenantFeatures
@@ -247,6 +247,16 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.compiled_queries: list[Any] = []
+
+    @property
+    def in_atomic_block(self) -> bool:
+        """Whether a transaction has begun. Whoever asks, for a nested one or a hook, begins the deferred one."""
+        self._begin_deferred()
+        return self._in_atomic_block
+
+    @in_atomic_block.setter
+    def in_atomic_block(self, value: bool) -> None:
+        self._in_atomic_block = value
 
     def schema_editor(self, *arguments: Any, **options: Any) -> Any:
         """Return an editor that lets the keys of tenants' tables begin with the project."""
@@ -262,18 +272,18 @@ class DatabaseWrapper(base.DatabaseWrapper):
         return super().pool
 
     def cursor(self) -> Any:
-        """Return a cursor. A deferred statement is sent first."""
-        self._send_deferred()
+        """Return a cursor. A deferred transaction begins first."""
+        self._begin_deferred()
         return super().cursor()
 
     def chunked_cursor(self) -> Any:
-        """Return a cursor of the server. A deferred statement is sent first."""
-        self._send_deferred()
+        """Return a cursor of the server. A deferred transaction begins first."""
+        self._begin_deferred()
         return super().chunked_cursor()
 
-    def _send_deferred(self) -> None:
+    def _begin_deferred(self) -> None:
         if self.deferred is not None:
-            self.deferred.send()
+            self.deferred.begin()
 
     def get_new_connection(self, conn_params: dict[str, Any]) -> Any:
         """Return a connection of the pool, or a new one where there is none."""
