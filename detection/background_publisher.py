@@ -64,6 +64,8 @@ class BackgroundPublisher:
             known = self._queues.get(receiver)
             queue = known[1] if known else {}
             new = [item for item in items if item not in queue]
+            if known is not None and not new:
+                return  # the thread knows already
             if self._queued + len(new) > self.max_queued or (
                 known is None and len(self._queues) >= self.max_queued
             ):

@@ -45,6 +45,7 @@ _LABELS = frozenset(("tags", "metadata"))
 _FIELDS_BELOW_SHARED = _EVENT_FIELDS - _LABELS
 """Of an event whose request has what is about the session."""
 _NOT_OF_HEARTBEATS = _EVENT_FIELDS - {*NAME_CHARACTERS, "type", "occurred_at"}
+_NAMES: Final = (*NAME_CHARACTERS.items(),)
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
 
 
@@ -227,9 +228,13 @@ def labels(tags: object, metadata: object) -> Labels:
 def _names(data: dict[str, object], kind: str, shared: Mapping[str, str]) -> dict[str, Any]:
     """Read the names of an event; only a call has a directory."""
     names: dict[str, Any] = {**shared}
-    for key, length in NAME_CHARACTERS.items():
-        if data.get(key) is not None:
-            names[key] = name(data[key], key, length)
+    for key, length in _NAMES:
+        value = data.get(key)
+        if value is None:
+            continue
+        # As in `name`, which raises: called for each name of each event, it takes as long as the parser.
+        is_valid = type(value) is str and len(value) <= length and value.isprintable()
+        names[key] = value if is_valid else name(value, key, length)
     if kind != "call":
         names.pop("cwd", None)
     if not names.get("session"):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 
 from detection.api import event_parsing
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, name
@@ -56,18 +55,29 @@ def guard_of(
     """
     is_large = size > MAX_EVENT_BYTES
     shared = shared_names(document)
-    results = tuple(_parts(document, "results", "result", shared, is_large=is_large))
-    calls = tuple(_parts(document, "calls", "call", shared, is_large=is_large))
+    altered = altered_body(document)
+    records: dict[str, list[EventRecord]] = {"results": [], "calls": []}
+    for key, kind in (("results", "result"), ("calls", "call")):
+        items = document.get(key)
+        if items is not None and not isinstance(items, list):
+            raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
+        for index, data in enumerate(items or ()):
+            path = f"{key}[{index}]"
+            try:
+                record = event_record(data, kind, shared, size=event_size(data) if is_large else 0)
+            except Problem as problem:
+                problem.path = join(path, problem.path)
+                raise
+            records[key].append(record)
+            if record.altered:
+                altered.append(altered_item(path, record))
+    results, calls = records["results"], records["calls"]
     if not results and not calls:
         raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
     if len(results) + len(calls) > MAX_EVENTS:
         raise Problem(413, "too_many_events", f"A request can have at most {MAX_EVENTS:,} calls and results.")
-    altered = altered_body(document)
-    for key, events in (("results", results), ("calls", calls)):
-        altered += [altered_item(f"{key}[{at}]", event) for at, event in enumerate(events) if event.altered]
     own = event_parsing.labels(document.get("tags"), document.get("metadata"))
-    about = replace(request_about(shared), labels=given.joined(own))
-    return replace(about, integration=integration, results=results, calls=calls), altered
+    return request_about(shared, given.joined(own), integration, (*results,), (*calls,)), altered
 
 
 def shared_names(document: dict[str, object]) -> dict[str, str]:
@@ -82,14 +92,24 @@ def shared_names(document: dict[str, object]) -> dict[str, str]:
     return shared
 
 
-def request_about(shared: Mapping[str, str]) -> GuardRequest:
-    """Return a request for a session with these names, without events."""
+def request_about(
+    shared: Mapping[str, str],
+    labels: Labels,
+    integration: str = "guard",
+    results: tuple[EventRecord, ...] = (),
+    calls: tuple[EventRecord, ...] = (),
+) -> GuardRequest:
+    """Return a request for a session with these names."""
     return GuardRequest(
         session=shared["session"],
         backend=shared.get("backend", ""),
         model=shared.get("model", ""),
         agent=shared.get("agent", ""),
         parent_session=shared.get("parent_session", ""),
+        integration=integration,
+        results=results,
+        calls=calls,
+        labels=labels,
     )
 
 
@@ -104,19 +124,3 @@ def altered_body(document: dict[str, object]) -> list[dict[str, object]]:
 def altered_item(path: str, event: EventRecord) -> dict[str, object]:
     """Return the alterations of one event of a guard request."""
     return {"path": path, "marks": event.altered.split(",")}
-
-
-def _parts(
-    document: dict[str, object], key: str, kind: str, shared: dict[str, str], *, is_large: bool
-) -> Iterator[EventRecord]:
-    items = document.get(key)
-    if items is None:
-        return
-    if not isinstance(items, list):
-        raise Problem(422, "invalid_type", f"`{key}` must be a list.", path=key)
-    for index, data in enumerate(items):
-        try:
-            yield event_record(data, kind, shared, size=event_size(data) if is_large else 0)
-        except Problem as problem:
-            problem.path = join(f"{key}[{index}]", problem.path)
-            raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, labels
@@ -106,9 +106,7 @@ def message_list_of(
     for index, message in enumerate(messages):
         _check(message, shape, f"messages[{index}]")
     return MessageList(
-        about=replace(
-            request_about(shared), labels=given.joined(labels(document.get("tags"), document.get("metadata")))
-        ),
+        about=request_about(shared, given.joined(labels(document.get("tags"), document.get("metadata")))),
         messages=read_messages(messages, shape, secret),
         count=len(messages),
         round=shared.pop("round", ""),

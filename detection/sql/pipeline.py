@@ -24,6 +24,7 @@ from detection.sql.postgresql.base import DatabaseWrapper, DeadlineConnection
 Rows = list[tuple[Any, ...]]
 MAX_PREPARED: Final = 200
 """Statements that a connection keeps prepared; further ones are planned each time."""
+_FORMATS: Final = pq.Format.TEXT, pq.Format.BINARY
 
 
 class Statement(NamedTuple):
@@ -147,7 +148,7 @@ class OutdatedError(DatabaseError):
 
 
 class DeferredTransaction:
-    """A transaction that begins with a lock when something has to be read, for work that probably needs only a last write.
+    """A transaction that begins with a lock when something has to be read, for work that may need only a last write.
 
     Until then the connection has none: a last write that makes sure of the same by itself is a transaction of its own.
     Must be the outermost one. Use as a context manager.
@@ -266,7 +267,7 @@ class _Exchange:
             That of the first statement that failed.
         """
         pgconn = self._pgconn
-        bound = [(one.text, *self._bind(one.parameters), pq.Format(one.binary)) for one in self._statements]
+        bound = [(one.text, *self._bind(one.parameters), _FORMATS[one.binary]) for one in self._statements]
         try:
             pgconn.enter_pipeline_mode()
             counts = [self._send(*one) for one in bound]

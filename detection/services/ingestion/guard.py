@@ -240,12 +240,11 @@ def _evaluate(
     trusts_recent: bool,
     waits_for_family: bool,
 ) -> GuardResponse:
-    ingest.forget_numbers(request.events)
+    events = request.events
+    ingest.forget_numbers(events)
     with (
         session_queue.place(principal.project_id, request.session),
-        locked_session_of_agent(
-            principal, request.session, request.events, trusts_recent=trusts_recent
-        ) as locked,
+        locked_session_of_agent(principal, request.session, events, trusts_recent=trusts_recent) as locked,
     ):
         folding = Folding(locked, quarantine)
         if locked.is_lagging and folding.catch_up():
@@ -257,7 +256,7 @@ def _evaluate(
         )  # fmt: skip
         locked.session.note_labels(request.labels)
         now = clock.now()
-        for event in request.events if waits_for_family else ():
+        for event in events if waits_for_family else ():
             # The stored events of the family came before the request that is judged with them.
             if earlier := folding.earlier_than(event, now):
                 raise _LaggingError(earlier, is_of_family=True)
@@ -325,12 +324,14 @@ def judge(folding: Folding, request: GuardRequest) -> GuardResponse:
             folding.fold(event)
             continue
         verdict = _judge(folding, event, by_seq)
+        if verdict is None:
+            continue
         if is_call:
             request_round = request_round or (event.round if "round" in event.assigned else "")
             held += [(len(verdicts), event)] if verdict.decision == "hold" else []
             verdicts.append(verdict)
             by_seq[event.seq] = verdict
-        elif verdict.decision != "allow":
+        else:
             notices.append(verdict)
     if held:
         _apply_remembered(locked, held, verdicts)
@@ -390,24 +391,29 @@ def _writer(circumstances: Circumstances, policy: Policy) -> MessageRole:
     return MessageRole.PROGRAM if circumstances.is_of_program(*limits) else MessageRole.USER
 
 
-def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallResponse]) -> CallResponse:
-    """Fold a new call or result, and return its verdict, which is stored with a call unless it is a plain allow."""
-    locked = folding.locked
+def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallResponse]) -> CallResponse | None:
+    """Fold a new call or result, and return its verdict, which is stored with a call unless it is a plain allow.
+
+    None for a result without a notice for the agent.
+    """
+    locked, session = folding.locked, folding.locked.session
     policy = locked.policy_for(event)
     is_call = event.type == EventType.CALL
     rule = locked.contained(event.tool, agent=event.agent, model=event.model) if is_call else None
-    if rule is not None and not locked.session.is_stopped_by_person:
+    if rule is not None and not session.is_stopped_by_person:
         return _contained(folding, event, rule, policy)
-    if is_call and locked.session.stopped_by_kind == StoppedByKind.CONTAINMENT:
-        clear_stop(locked.session)  # it was lifted
-    if is_call and (locked.session.is_stopped_by_person or locked.session.is_refused):
+    if is_call and session.stopped_by_kind == StoppedByKind.CONTAINMENT:
+        clear_stop(session)  # it was lifted
+    if is_call and session.stopped_by_kind and (session.is_stopped_by_person or session.is_refused):
         folding.decide_unseen(event)
         folding.note_refused(event)
-        by = "operator" if locked.session.is_stopped_by_person else "detection"
-        event.verdict = StoredVerdict(message=stopped_message(locked.session), stopped_by=by)
+        by = "operator" if session.is_stopped_by_person else "detection"
+        event.verdict = StoredVerdict(message=stopped_message(session), stopped_by=by)
         verdict = replace(event.verdict, policy=explain(policy, event.tool, None))
         return CallResponse(event.call_id, "stop", verdict)
-    step = folding.fold(event)
+    step = folding.fold(event, policy)
+    if not is_call and (step is None or step.verdict.decision == "allow"):
+        return None
     if step is None:
         return CallResponse(event.call_id, "allow", StoredVerdict(policy=explain(policy, event.tool, None)))
     response = CallResponse(

@@ -94,18 +94,18 @@ class CallIdentity:
             elif event.type == EventType.USAGE and event.round:
                 rounds.add((session_id, event.round))
         self._places, self._sessions, self._has_rounds = places, sessions, bool(rounds)
-        self._reads: list[tuple[Statement, Callable[[EventRecord], None]]] = []
+        self._reads: list[tuple[Callable[[], Statement], Callable[[EventRecord], None]]] = []
         if places:
-            self._reads.append((_with_ids(project_id, sorted(places)), self._add_to_id))
+            self._reads.append((lambda: _with_ids(project_id, sorted(places)), self._add_to_id))
         if sessions:
-            self._reads.append((_latest_events(project_id, sorted(sessions)), self._add_to_latest))
+            self._reads.append((lambda: _latest_events(project_id, sorted(sessions)), self._add_to_latest))
         if rounds:
-            self._reads.append((_first_calls(project_id, sorted(rounds)), self._add_to_rounds))
+            self._reads.append((lambda: _first_calls(project_id, sorted(rounds)), self._add_to_rounds))
 
     @property
     def reads(self) -> list[Statement]:
         """The statements that read the stored events, at most one of each kind; for `load`."""
-        return [statement for statement, _ in self._reads]
+        return [statement() for statement, _ in self._reads]
 
     def load(self, rows: Iterable[Rows]) -> Self:
         """Store the rows of `reads`, which were read under the lock of the sessions."""

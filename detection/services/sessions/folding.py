@@ -76,9 +76,13 @@ class Quarantine:
         """Quarantine the event that raised."""
         self._errors[self._key(error.event)] = error
 
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._errors)
+
     def error_of(self, event: EventRecord) -> EventEvaluationError | None:
         """Return the error of a quarantined event, None for any other."""
-        return self._errors.get(self._key(event)) if self._errors else None
+        return self._errors.get(self._key(event))
 
 
 class Folding:
@@ -136,8 +140,13 @@ class Folding:
             return []
         return [one for one in locked.earlier_in_family(at, starts=grows) if one not in self._ignored]
 
-    def fold(self, event: EventRecord) -> Step | None:
+    def fold(self, event: EventRecord, policy: Policy | None = None) -> Step | None:
         """Fold one event.
+
+        Parameters
+        ----------
+        policy
+            The settings in effect for it, if the caller needed them before.
 
         Returns
         -------
@@ -150,24 +159,25 @@ class Folding:
             When anything but the database failed.
         """
         self.answer = None
-        known_error = self.quarantine.error_of(event)
+        known_error = self.quarantine.error_of(event) if self.quarantine else None
         if known_error is not None:
             self._pass_over(event, known_error)
             return None
         self.locked.incidents.begin(event)
         try:
+            policy = policy or self.locked.policy_for(event)
             if event.type == EventType.CALL:
-                return self._fold_call(event)
+                return self._fold_call(event, policy)
             if event.type == EventType.RESULT:
-                return self._fold_result(event)
+                return self._fold_result(event, policy)
             if event.message is not None:
                 return self._fold_message(event)
             if event.type == EventType.USAGE:
-                self._fold_usage(event)
+                self._fold_usage(event, policy)
             elif event.type == EventType.END:
-                self._fold_end(event)
+                self._fold_end(event, policy)
             elif event.type == EventType.HEARTBEAT:
-                self._fold_heartbeat(event)
+                self._fold_heartbeat(event, policy)
         except DatabaseError:
             raise
         except Exception as error:
@@ -183,9 +193,8 @@ class Folding:
             self._count(event)
             self._note_verdict(event, Step())
 
-    def _fold_call(self, event: EventRecord) -> Step:
+    def _fold_call(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
-        policy = locked.policy_for(event)
         # Where detection is disabled, not even the state is read.
         is_enabled = policy.for_tool(event.tool).values["enabled"]
         step = self._observe_call(event, policy) if is_enabled else Step()
@@ -254,7 +263,7 @@ class Folding:
             verdict.ending, verdict.reuses = None, None
             verdict.message = messages.message("block", verdict.finding, policy, self.templates.by_rung)
 
-    def _fold_result(self, event: EventRecord) -> Step:
+    def _fold_result(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
         if event.closes:
             self._results[event.closes] = event
@@ -264,7 +273,6 @@ class Folding:
         if event.closes and locked.session.stopped_by_kind and self._has_run(event):
             note_ran(locked.session)
             locked.session.ignores_stops = True
-        policy = locked.policy_for(event)
         if not policy.values["enabled"]:
             return Step()
         if families.is_watched(policy):
@@ -302,8 +310,8 @@ class Folding:
         self._report(step, "")
         return step
 
-    def _fold_usage(self, event: EventRecord) -> None:
-        locked, policy = self.locked, self.locked.policy_for(event)
+    def _fold_usage(self, event: EventRecord, policy: Policy) -> None:
+        locked = self.locked
         if policy.values["enabled"]:
             self._observe(event, policy)
         locked.session.token_count += event.tokens
@@ -312,9 +320,8 @@ class Folding:
             locked.enter_family()
         locked.incidents.add_usage(event)
 
-    def _fold_end(self, event: EventRecord) -> None:
+    def _fold_end(self, event: EventRecord, policy: Policy) -> None:
         locked, outcome = self.locked, event.content or "completed"
-        policy = locked.policy_for(event)
         if policy.values["enabled"]:
             self._observe(event, policy)
         self._latest_end = event
@@ -326,8 +333,7 @@ class Folding:
             "session_ended", "block", "The call was not run: its session has ended.", "system"
         )
 
-    def _fold_heartbeat(self, event: EventRecord) -> None:
-        policy = self.locked.policy_for(event)
+    def _fold_heartbeat(self, event: EventRecord, policy: Policy) -> None:
         if event.closes and silence.shortest_limit(policy) is not None:
             self._observe(event, policy)
             self._watch(event, policy)

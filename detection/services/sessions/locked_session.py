@@ -58,6 +58,13 @@ _BY_SESSION = (StoppedByKind.PERSON, StoppedByKind.DETECTION)
 class LockedSession:
     """A session whose row lock this transaction holds, or whose write will make sure that nobody else has written it.
 
+    Parameters
+    ----------
+    recent
+        The session as this process wrote it last, if it is still the same.
+    unlocked
+        What has to be so for a session that is not locked, and the transaction that locks it when something is read.
+
     Attributes
     ----------
     session : Session
@@ -86,9 +93,9 @@ class LockedSession:
         self,
         session: Session,
         tracker_rows: Rows,
-        known_tracker: State | None = None,
-        known_values: SavedValues | None = None,
-        known_calls: RecentCalls | None = None,
+        recent: RecentSession | None = None,
+        identity: CallIdentity | None = None,
+        unlocked: tuple[KnownRows, DeferredTransaction] | None = None,
     ) -> None:
         project = session.project
         self.session = session
@@ -97,19 +104,19 @@ class LockedSession:
         self.events = EventChanges(session)
         self.incidents = IncidentTracker(session)
         self.approvals = OpenApprovals(session, self.incidents)
-        self.identity = CallIdentity(session.project_id, ())
+        self.identity = identity or CallIdentity(session.project_id, ())
         self.read_messages: bytes | None = None
         self.was_packed = False
-        self._tracker_rows, self._known_tracker = tracker_rows, known_tracker
+        self._tracker_rows, self._known_tracker = tracker_rows, recent and recent.tracker
         self._tracker: State | None = None
         self._family: LockedFamily | None = None
         self._waiting: families.Waiting = []
         self._is_family_known = False
         self._ancestors: tuple[str, Ancestors | None] = "", None
-        self._before = known_values or session_rows.saved_values(session)
+        self._before = recent.saved if recent else session_rows.saved_values(session)
         self._written_by = ""
-        self._calls = known_calls or RecentCalls(session.last_seq)
-        self._unlocked: tuple[KnownRows, DeferredTransaction] | None = None
+        self._calls = recent.calls if recent else RecentCalls(session.last_seq)
+        self._unlocked = unlocked
         if self.approvals.has_overdue:
             self.approvals.expire_overdue(self.tracker)
 
@@ -193,7 +200,7 @@ class LockedSession:
             event.backend or named.backend,
             event.model or named.model,
             session.policy_values,
-            self.top,
+            self.top if session.parent_external_id else None,
         )
 
     def contained(
@@ -244,7 +251,7 @@ class LockedSession:
 
     def save(self) -> None:
         """Write what changed and commit; done by the end of the block. Nothing is sent when nothing changed."""
-        session, writes = self.session, Writes()
+        session, key, writes = self.session, self.session.key, Writes()
         if session.stopped_by_kind in _BY_SESSION and self.approvals.has_open:
             message = f"The call was not run. {as_sentence(session.stop_reason)}".strip()
             self.approvals.withdraw("session_stopped", "stop", message, SYSTEM.name)
@@ -267,7 +274,7 @@ class LockedSession:
         values = session_rows.saved_values(session)
         if self._tracker is not None:
             is_stored = bool(self._tracker_rows or self._known_tracker)
-            tracker_state.add_write(writes, session.key, self._tracker, is_stored=is_stored)
+            tracker_state.add_write(writes, key, self._tracker, is_stored=is_stored)
         elif values == self._before and not self.incidents.hints and self.read_messages is None:
             if self._unlocked is not None and self._unlocked[1].is_pending:
                 self._unlocked[1].begin()
@@ -275,13 +282,13 @@ class LockedSession:
         if self._family is not None:
             self._family.add_writes(writes)
         if self.read_messages is not None:
-            read_messages.add_write(writes, session.key, self.read_messages)
+            read_messages.add_write(writes, key, self.read_messages)
         hints = Hint("session", session.external_id), *self.incidents.hints
         written = self._write_unlocked(writes, values)
         if written is not None:
-            publish_now(session.project_id, *hints)
+            publish_now(key.project_id, *hints)
         else:
-            publish_after_commit(session.project_id, *hints)
+            publish_after_commit(key.project_id, *hints)
             session_rows.add_save(writes, session, self._before, values)
             written = writes.send(commits=True)
         self._before = values
@@ -320,15 +327,6 @@ class LockedSession:
         if calls is self._calls:
             calls.add(self.events.stored)
         recent_sessions.put(RecentSession(self.session, self._before, self._tracker, versions, calls))
-
-    @classmethod
-    def unlocked(
-        cls, recent: RecentSession, identity: CallIdentity, known: KnownRows, lock: DeferredTransaction
-    ) -> LockedSession:
-        """Return a session as this process has written it last; it is locked when something has to be read."""
-        session = cls(recent.session, [], recent.tracker, recent.saved, recent.calls)
-        session.identity, session._unlocked = identity, (known, lock)
-        return session
 
 
 @contextmanager
@@ -399,7 +397,7 @@ def locked_session_of_agent(
         known = _known_rows(recent, identity)
         if known is not None:
             with DeferredTransaction(session_rows.by_known_rows(known), [recent.versions]) as lock:
-                locked = LockedSession.unlocked(recent, identity, known, lock)
+                locked = LockedSession(recent.session, [], recent, identity, (known, lock))
                 yield locked
                 locked.save()
             locked.remember(recent.versions.project)
@@ -412,7 +410,7 @@ def locked_session_of_agent(
         found, rows = read[: len(lock_rows)], read[len(lock_rows) :]
         if recent is not None and found == [[recent.versions]]:
             project_version = recent.versions.project
-            locked = LockedSession(recent.session, [], recent.tracker, recent.saved, recent.calls)
+            locked = LockedSession(recent.session, [], recent)
         else:
             found = send(*by_name) if recent else found
             while not found[0]:  # a session can be removed between both statements
@@ -424,7 +422,7 @@ def locked_session_of_agent(
         if session.pk != known_id or locked.was_packed:
             recent_ids.put(project_id, external_id, session.pk)
             identity = CallIdentity(project_id, ((session.pk, event) for event in events if session.last_seq))
-            rows = send(*identity.reads) if identity.reads else []
+            rows = send(*reads) if (reads := identity.reads) else []
         locked.identity = identity.load(rows)
         yield locked
         locked.save()

@@ -219,13 +219,10 @@ class SavedValues(NamedTuple):
 def saved_values(session: Session) -> SavedValues:
     """Return the values of a session's row as they are now."""
     *counts, strip, last_event_at = _counted(session)
-    counted = (*map(_parameter, counts), orjson.dumps(strip).decode(), str(last_event_at))
-    return SavedValues(counted, orjson.dumps(dict(zip(OTHERS, _others(session), strict=True)), default=str))
-
-
-def _parameter(value: Any) -> Any:
     # A cost is a decimal where it was read, and a float where it was counted: as text, both are sent alike.
-    return value if type(value) is int else str(value)
+    parameters = [value if type(value) is int else str(value) for value in counts]
+    counted = (*parameters, orjson.dumps(strip).decode(), str(last_event_at))
+    return SavedValues(counted, orjson.dumps(dict(zip(OTHERS, _others(session), strict=True)), default=str))
 
 
 def add_save(writes: Writes, session: Session, before: SavedValues, values: SavedValues) -> None:

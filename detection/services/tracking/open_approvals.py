@@ -130,8 +130,7 @@ class OpenApprovals:
     @property
     def has_overdue(self) -> bool:
         """Whether an approval is open past its deadline."""
-        now = clock.now()
-        return any(approval.is_overdue(now) for approval in self.open.values())
+        return any(approval.is_overdue(clock.now()) for approval in self.open.values())
 
     def join(self, event: EventRecord, finding: Finding) -> Approval | None:
         """Let a held call wait for the open approval of its loop, and return that; None if there is none.
