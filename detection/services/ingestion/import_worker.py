@@ -11,6 +11,7 @@ import dataclasses
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, Final
 
 import structlog
@@ -215,8 +216,8 @@ class _ImportWork:
 
     def _files(self) -> Iterator[TranscriptFile]:
         row, allowed, before = self._row, transcript_files.allowance(self._keep_going), 0
-        self._read_bytes = lambda: 0
         for number, named in enumerate(row.files):
+            self._read_bytes = partial(int, before)  # the file before is closed
             path = import_files.path_of(row.public_id, number)
             if path.stat().st_size != named["bytes"]:
                 raise ImportFailure("incomplete_file", f"{named['name']} is incomplete. Upload it again.")

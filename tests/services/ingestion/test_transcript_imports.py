@@ -140,7 +140,9 @@ def test_files_may_be_packed_and_hold_one_run_or_several(project, shape):
     assert (row.error, row.sessions, row.summary["loops"]) == ("", 2, 2)
 
 
-def test_several_files_are_one_import_and_equal_names_do_not_mix_runs(project):
+def test_several_files_are_one_import_and_equal_names_do_not_mix_runs(project, monkeypatch):
+    # On a slow machine the progress is noted between two files as well.
+    monkeypatch.setattr(import_worker, "PROGRESS_SECONDS", 0.0)
     contents = [
         json.dumps(openai(["a"] * 6, "first")).encode(),
         json.dumps(openai(["b"] * 3, "second")).encode(),
