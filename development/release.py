@@ -63,6 +63,8 @@ def unready(root: Path) -> list[str]:
     changelog = (root / "CHANGELOG.md").read_text(encoding="utf-8")
     if not changelog_section(changelog, __version__):
         found.append(f"CHANGELOG.md has no section `## {__version__} (YYYY-MM-DD)`.")
+    if re.search(r"^## Unreleased\n\s*[^#\s]", changelog, re.MULTILINE):
+        found.append(f"CHANGELOG.md has entries under `## Unreleased`: move them to {__version__}.")
     if _git(root, "status", "--porcelain"):
         found.append("The working tree has uncommitted changes.")
     if _git(root, "tag", "--list", f"v{__version__}"):

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from detection import __version__
 from development.commands import COMMANDS
-from development.release import changelog_section
+from development.release import changelog_section, unready
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -49,6 +50,17 @@ def test_a_version_has_a_section_only_with_a_date():
     assert changelog_section(text, "1.2.3") == "- One thing."
     assert changelog_section(text, "1.2.0") is None
     assert changelog_section(text, "1.2") is None
+
+
+@pytest.mark.parametrize(("unreleased", "is_ready"), [("", True), ("- Another thing.\n\n", False)])
+def test_a_release_leaves_no_entry_unreleased(tmp_path, unreleased, is_ready):
+    text = f"# Changelog\n\n## Unreleased\n\n{unreleased}## {__version__} (2026-11-22)\n\n- One thing.\n"
+    (tmp_path / "CHANGELOG.md").write_text(text)
+    subprocess.run(["git", "init", "--quiet", tmp_path], check=True, timeout=60)
+    (tmp_path / ".gitignore").write_text("*\n")
+    found = unready(tmp_path)
+    assert [one for one in found if "Unreleased" in one] == found
+    assert (found == []) == is_ready
 
 
 def test_the_hooks_are_valid_and_their_programs_are_installed():
