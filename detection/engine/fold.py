@@ -237,7 +237,10 @@ def observe_result(
     is_new_pair = False
     says_something = outcome.is_evidence and not outcome.is_phrase
     if is_change or outcome.is_value or not says_something:
-        is_new_pair = run.is_new(keyer.digest(b"pair", outcome.digest.encode(), record.key.encode()))
+        # The receipt of an identical write is a known one, whatever its id.
+        by_receipt = outcome.is_receipt and counts_by_receipt(record.effect, policy)
+        digest = record.result if by_receipt else outcome.digest
+        is_new_pair = run.is_new(keyer.digest(b"pair", digest.encode(), record.key.encode()))
     record.is_new = run.is_new(outcome.digest) if says_something else is_new_pair or outcome.is_picture
     outcome.is_value = outcome.is_value and is_new_pair
     run.results += 1

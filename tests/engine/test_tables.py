@@ -263,6 +263,12 @@ def test_what_says_nothing_is_masked_and_what_carries_a_state_stays(name, row):
         assert normalise(text, plain=False) != normalise(changed(text), plain=False), text
 
 
+@pytest.mark.parametrize("row", [row for _, row in volatile() if "positions" in row])
+def test_numbers_of_lines_and_columns_are_masked_in_errors(row):
+    assert [text for text in row["match"] if "1" in masking.without_positions(text)] == []
+    assert [text for text in row["no_match"] if "1" not in masking.without_positions(text)] == []
+
+
 @pytest.mark.parametrize("row", [row for _, row in volatile() if "frame" in row])
 def test_the_frame_of_an_empty_output_is_nothing(row):
     assert [

@@ -99,12 +99,12 @@ class Cycle(BaseDetector):
             (_example("A", "tool_a", "state of A"), _example("B", "tool_b", "state of B")) * 6,
         ),
         "cycle-progress": Example(
-            "edit, test, edit, test: every lap differs, not a loop",
+            "build, test, build, test: every lap differs, not a loop",
             tuple(
                 call
                 for n in range(5)
                 for call in (
-                    ExampleCall("E", "edit_file", {"path": "a.py"}, f"wrote {n * 7 + 3} lines"),
+                    ExampleCall("B", "build", {}, f"{n * 7 + 3} files compiled"),
                     ExampleCall("T", "run_tests", {}, f"{9 - n} of 40 failed"),
                 )
             ),

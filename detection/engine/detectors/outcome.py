@@ -11,13 +11,13 @@ at least half of its arguments stay the same and the user has spoken in between:
 results, a bare "ok", the placeholder of a picture and receipts of writes do not count; a bare number or Boolean
 (`false`, `[(0,)]`) counts half, because many calls have it in common. The results of one model response count once,
 until two responses have met the same error. A different result of the tool, a successful change elsewhere, or several
-new results of other tools end the series; what a shell only looks at neither ends nor continues the series of what it
-runs. A message of the user ends a series without errors, and one of errors where the next call of a tool that reads is
-new: the person has corrected something. What the host refuses to run is one series, whichever tools are called, and
-escalates for a shell, too: the command never ran. Where the person rejects a call, says something, and rejects another
-one, the series begins again. One error of several tools, such as those of a server that is not
-connected, is one series as well and fires at `outcome_max_results`. One and the same call with other work in between is
-a scattered repeat and only advised against; it is left to `repeat` below `max_repeats`.
+new results of other tools end the series, and the receipt of a success ends one of errors; what a shell only looks at
+neither ends nor continues the series of what it runs. A message of the user ends a series without errors, and one of
+errors where the next call of a tool that reads is new: the person has corrected something. What the host refuses to run
+is one series, whichever tools are called, and escalates for a shell, too: the command never ran. Where the person
+rejects a call, says something, and rejects another one, the series begins again. One error of several tools, such as
+those of a server that is not connected, is one series as well and fires at `outcome_max_results`. One and the same call
+with other work in between is a scattered repeat and only advised against; it is left to `repeat` below `max_repeats`.
 
 - **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
   blocked, and so are tools of the class `fallible`, such as a shell.
@@ -53,6 +53,7 @@ from detection.engine.identity import digest_of_calls, encoded
 from detection.engine.memory import ERROR, Record, RunState
 from detection.engine.policy_settings import PolicySettings
 from detection.engine.results import ResultOutcome, normalise
+from detection.engine.results.answers import MAX_SHORT_CHARS
 from detection.engine.similarity import (
     literal_result,
     literal_result_similarity,
@@ -229,6 +230,8 @@ class Outcome(BaseDetector):
         if values["outcome_method"] != "fingerprint":
             return _literal(own, run, record, outcome, policy)
         if not outcome.is_evidence or (outcome.trouble and values["outage_enabled"]):
+            if outcome.is_receipt and not outcome.is_plain:
+                _end_series_of(known, _name_of(record, policy), only_failed=True)
             return QUIET
         if policy.traits.tool_class == "poll" and (outcome.is_plain or not failed):
             # A poll is expected to return the same, but not to fail.
@@ -237,7 +240,7 @@ class Outcome(BaseDetector):
             return QUIET
         # It is the host that refuses, whichever tool is called.
         mine = _HOST if outcome.is_refused else _name_of(record, policy)
-        text = _text_of(outcome) if failed else ""
+        text = _text_of(outcome, record)
         name = _continued(known, mine, run, record, text, policy)
         series = known.pop(name) if name is not None else None
         if mine != _HOST:
@@ -314,18 +317,26 @@ def _goes_on(series: OutcomeSeries, run: RunState, record: Record, text: str, po
     return "asked" not in series or not _is_asked_anew(series, run, record, policy)
 
 
-def _text_of(error: ResultOutcome) -> str:
-    """Return a fingerprint of an error as received: one call may name what is missing, and the next one not."""
-    if error.is_plain:
+def _text_of(outcome: ResultOutcome, record: Record) -> str:
+    """Return a fingerprint of a result as received: one call may name what is in it, and the next one not.
+
+    None of a long one that is no error, and of one that says something else in each directory.
+    """
+    if outcome.is_plain:
         return ""
-    return error.keyer.digest(b"text", encoded(error.raw))[:_TEXT_CHARACTERS]
+    if outcome.status != ERROR and (record.place or len(outcome.raw) > MAX_SHORT_CHARS):
+        return ""
+    return outcome.keyer.digest(b"text", encoded(outcome.raw))[:_TEXT_CHARACTERS]
 
 
-def _end_series_of(known: dict[str, OutcomeSeries], mine: str) -> None:
-    """Forget each series to which a tool belongs, because it now returns something else."""
-    known.pop(mine, None)
+def _end_series_of(known: dict[str, OutcomeSeries], mine: str, *, only_failed: bool = False) -> None:
+    """Forget each series to which a tool belongs, because it now returns something else.
+
+    A receipt says nothing about other receipts, but it ends a series of errors.
+    """
     for name, series in [*known.items()]:
-        if "members" in series and name != _HOST and mine in series["members"]:
+        is_mine = name == mine or ("members" in series and name != _HOST and mine in series["members"])
+        if is_mine and (series["failed"] or not only_failed):
             del known[name]
 
 
@@ -451,6 +462,8 @@ def _judge(
     keys = dict.fromkeys(one.key for one in calls)
     keys[record.key] = None
     if len(keys) == 1 and not policy.reads_plainly:
+        if policy.traits.steps and not failed:
+            return Reading(int(count), limit)
         if is_within_repeats(count, record.key, run, policy, limit_name):
             return Reading(int(count), limit)
         # One and the same call with other work in between is a scattered repeat, which is never blocked.

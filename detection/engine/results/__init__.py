@@ -17,7 +17,13 @@ from detection.engine.provider_trouble import Trouble, limit_and_trouble
 from detection.engine.results import answers
 from detection.engine.results.echo import without_echo
 from detection.engine.results.json_text import JsonText
-from detection.engine.results.masking import is_cut, normalise, without_positions, without_words
+from detection.engine.results.masking import (
+    is_cut,
+    normalise,
+    without_figures,
+    without_positions,
+    without_words,
+)
 from detection.engine.tool_classes import ToolTraits
 
 __all__ = ["CallFacts", "ResultOutcome", "as_text", "evaluate_result", "is_cut", "normalise"]
@@ -236,6 +242,12 @@ def _read_error(
     plain: bool,
 ) -> ResultOutcome:
     cause = without_positions(text)
+    if not plain:
+        if not traits.reads:
+            cause = answers.without_hashes(cause)
+        if call.effect == "write" or traits.reads:
+            # How well a text fits, or how large a file is: figures of what was asked for, and no step forward.
+            cause = without_figures(cause)
     if call.sketch:
         cause = without_words(cause, call.sketch, keyer)
     is_refused = not plain and answers.is_refused(raw)

@@ -39,10 +39,15 @@ _PLAIN_BEGINS_FAILED = _pattern("begins_failed", plain=True, at_start=True)
 _NOT_OF_PROGRAMS = tables.pattern(
     (row for row in tables.rows("answers", says="failure") if row.get("of") != "programs"), at_start=True
 )
-_FAILURE, _REFUSAL = _pattern("failure", at_start=True), _pattern("refusal", at_start=True)
+# What the host refused is no output of a program.
+_FAILURE = tables.pattern(
+    (row for says in ("failure", "refusal") for row in tables.rows("answers", says=says)), at_start=True
+)
+_REFUSAL = _pattern("refusal", at_start=True)
 _REJECTION = _pattern("rejection", at_start=True)
 _BEGINS_FAILED = tables.pattern(
-    (row for says in ("begins_failed", "failure") for row in tables.rows("answers", says=says)), at_start=True
+    (row for says in ("begins_failed", "failure", "refusal") for row in tables.rows("answers", says=says)),
+    at_start=True,
 )
 # Rows with the same parts are checked together.
 _PENDINGS = {
@@ -79,9 +84,10 @@ _TAGGED = re.compile(
     r"(?i)<(return_?code|exit_?code|status)>\s*-?\d{1,3}\s*</\1>|</?[a-z_][\w -]{0,40}>"
     r"|\b(?:return|exit)(?:[ _-]?(?:code|status))?[ :=]{1,2}-?\d{1,3}\b\W?"
 )
-# `false`, `36.0`, `[(0,)]`, `{"available": false}`
+# `false`, `36.0`, `[(0,)]`, `{"available": false}`, `{"state": "off"}`
 _VALUE = re.compile(
     r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no"
+    r"|on|off|open|closed|up|down|online|offline|(?:un)?available|enabled|disabled|(?:in)?active"
     r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.

@@ -155,6 +155,8 @@ _POSITION = re.compile(
     r"[:lcpoLCPO](?:(?<=:)\d+:\d+"
     r"|(?<!\w.)(?i:(?<=l)ines?|(?<=c)ol(?:umns?)?|(?<=c)har(?:acter)?|(?<=p)osition|(?<=o)ffset)[ :=]{0,2}\d+)"
 )
+# The same in other languages.
+_NAMED_POSITION = tables.compiled(rf"(?i)(?:{'|'.join(_words_of('positions'))})[ :=]{{0,2}}\d{{1,9}}")
 # What the client writes in the place of the end of a long text, or of bytes.
 _CUT_BY_CLIENT = re.compile(
     r"\[(?:cut by loopguard-client: \d+ characters|\d+ bytes), sha256 [0-9a-f]{32}\]\s*\Z"
@@ -168,8 +170,10 @@ _WORDS = re.compile(r"(\w+)")
 _BREAKS = bytes(code if chr(code).isalnum() or chr(code) == "_" else ord(" ") for code in range(128)) + bytes(
     128
 )
-# Several words of an argument are one: a path, a name, a phrase.
-_MASKED = re.compile(r"[/.]{0,3}~(?:\W{1,2}~)*")
+# Several words of an argument are one: a path, a name, a phrase, with the signs between and around them.
+_MASKED = re.compile(r"(?:[^\w~]{0,6}~)+[^\w~]{0,6}")
+# Three digits alone are a code, which names an error.
+_FIGURE = re.compile(r"(?<![\w.~-])(?!\d{3}(?![\w%]))\d[\d.,]{0,20}(?<=\d)%?(?!\w)")
 
 
 def normalise(
@@ -316,7 +320,12 @@ def is_cut(content: str) -> bool:
 
 def without_positions(text: str) -> str:
     """Return the text with numbers of lines and columns masked."""
-    return _POSITION.sub("~", text)
+    return _NAMED_POSITION.sub("~", _POSITION.sub("~", text))
+
+
+def without_figures(text: str) -> str:
+    """Return an error with its figures masked, except three-digit codes, which name an error."""
+    return _FIGURE.sub("~", text[:_MAX_WORDS_CHARS]) + text[_MAX_WORDS_CHARS:]
 
 
 def without_words(text: str, sketch: str, keyer: Keyer) -> str:
@@ -328,7 +337,7 @@ def without_words(text: str, sketch: str, keyer: Keyer) -> str:
     hashed = keyer.word_hashes.of([*map(encoded, words)])
     hidden = {word for word, one in zip(words, hashed, strict=True) if one in sketch}
     if not hidden:
-        return text
+        return _MASKED.sub("~", head) + text[_MAX_WORDS_CHARS:] if "~" in head else text
     # Words at the odd places, and what separates them at the even ones.
     parts = _WORDS.split(head)
     parts[1::2] = ["~" if word in hidden else word for word in parts[1::2]]

@@ -43,6 +43,11 @@ def test_a_common_way_to_work_or_to_loop_is_judged_as_it_should_under_the_defaul
     assert agent_scenarios.play(scenario).problems == ()
 
 
+@pytest.mark.parametrize("scenario", scenarios("variations.json"))
+def test_a_loop_or_a_healthy_run_in_other_words_forms_and_languages_is_judged_as_it_should(scenario):
+    assert agent_scenarios.play(scenario).problems == ()
+
+
 @pytest.mark.parametrize("scenario", scenarios("recorded.json"))
 def test_a_run_like_one_that_was_recorded_is_judged_as_it_should_under_the_defaults(scenario):
     assert agent_scenarios.play(scenario).problems == ()

@@ -62,6 +62,8 @@ class Past:
     """Whether its answer is a bare value, and new for this call."""
     looks: bool = False
     """Whether it only looks."""
+    receipt: bool = False
+    """Whether its answer says that a piece of work is done."""
 
     @property
     def trouble(self) -> bool:
@@ -147,7 +149,13 @@ def history(observations: Sequence[Observation], policy: Policy) -> History:
             current = _called(one, place, past, ids, rounds, policy)
         elif isinstance(one, Result):
             current = _told(
-                one, place, past, seen, changes_count=aware, by_receipt=aware and not policy.reads_plainly
+                one,
+                place,
+                past,
+                seen,
+                changes_count=aware,
+                by_receipt=aware and not policy.reads_plainly,
+                plain=policy.reads_plainly,
             )
         elif aware:
             messages.append(place)
@@ -210,7 +218,14 @@ def counts_by_receipt(one: Past, policy: Policy) -> bool:
 
 
 def _told(
-    result: Result, place: int, past: list[Past], seen: set[Any], *, changes_count: bool, by_receipt: bool
+    result: Result,
+    place: int,
+    past: list[Past],
+    seen: set[Any],
+    *,
+    changes_count: bool,
+    by_receipt: bool,
+    plain: bool,
 ) -> Past | None:
     one = next((one for one in past if one.call_id == result.call_id), None)
     if one is None or one.status != "pending":
@@ -227,8 +242,12 @@ def _told(
         one.evidence = False
     # A receipt with another number is the same receipt.
     said = re.sub(r"\d+", "~", text) if written and by_receipt and text not in NOTHING else text
-    one.answer = f"{one.status}:{_cause(text, one.arguments) if one.status == 'error' else said}"
-    mark = (one.status == "error", text) if one.evidence else (one.status == "error", text, one.key)
+    one.receipt = one.status == "ok" and (written or text in ACKNOWLEDGEMENTS)
+    # How far a text is from what was asked for, in figures, is no step forward for who reads or writes.
+    figures = not plain and (one.tool in READERS or (changes_count and one.kind_of_tool == "change"))
+    cause = _cause(text, one.arguments, figures=figures)
+    one.answer = f"{one.status}:{cause if one.status == 'error' else said}"
+    mark = (one.status == "error", text) if one.evidence else (one.status == "error", said, one.key)
     is_unseen = mark not in seen
     one.new = is_unseen or (one.status == "ok" and text in PICTURES)
     seen.add(mark)
@@ -249,9 +268,11 @@ def _tree(text: str) -> Any:
     return tree(json.loads(text))
 
 
-def _cause(text: str, arguments: Any) -> str:
+def _cause(text: str, arguments: Any, *, figures: bool) -> str:
     """An error without line numbers and the words of the call's own arguments, but with three-digit codes."""
     text = re.sub(r"\bline \d+", "~", text)
+    if figures:
+        text = re.sub(r"\b(?!\d{3}\b)\d+\b", "~", text)
     own = set(re.findall(r"\w+", json.dumps(arguments)))
 
     def masked(match: re.Match[str]) -> str:

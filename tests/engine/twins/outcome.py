@@ -127,6 +127,12 @@ def _series(run: History, policy: Policy) -> list[Past]:
         is_progress = one.kind_of_tool == "poll" and one.status != "error" and not policy.reads_plainly
         if is_progress and one.evidence:
             found = [series for series in found if mine not in series.members]
+        if one.receipt and not one.evidence and not policy.reads_plainly:
+            found = [
+                series
+                for series in found
+                if mine not in series.members or series.answers[-1].status != "error"
+            ]
         if not one.evidence or (one.kind_of_tool == "poll" and (is_progress or policy.reads_plainly)):
             continue
         joined = [series for series in found if series.owner == mine]

@@ -19,6 +19,8 @@ _MAX_FIGURES = 4
 _MAX_FIGURES_CHARS = 400
 # No measure: the direction of a figure that has risen and fallen, beside -1, 0 and 1.
 _BOTH_WAYS = 2
+# Effects of commands that only look, such as `tail`, as tools of the class `read` do.
+_LOOKS = frozenset(("look", "poll", "search"))
 
 
 def note_direction(streak: Streak, text: str) -> None:
@@ -42,12 +44,13 @@ def note_direction(streak: Streak, text: str) -> None:
     known.figures = figures
 
 
-def is_found(streak: Streak, limit: float, policy: PolicySettings) -> bool:
+def is_found(streak: Streak, limit: float, effect: str, policy: PolicySettings) -> bool:
     """Return whether a streak has reached the limit of calls whose results change, unless each is meant to."""
     return bool(
         streak.changes
         and streak.paced >= limit
         and policy.traits.tool_class not in ("poll", "read")
-        and not (policy.traits.steps and not policy.reads_plainly)
+        and (effect not in _LOOKS or policy.reads_plainly)
+        and not ((policy.traits.steps or streak.moves_on) and not policy.reads_plainly)
         and not (streak.direction and streak.direction.is_steady)
     )

@@ -161,7 +161,7 @@ def _judge(streak: Streak, run: RunState, record: Record, policy: PolicySettings
         found = finding_about_streak(
             streak, run, record, policy, counted, streak.series, limit, results, advisory=True
         )
-    elif changing.is_found(streak, changing_limit * _ENOUGH, policy):
+    elif changing.is_found(streak, changing_limit * _ENOUGH, record.effect, policy):
         found = finding_about_streak(
             streak, run, record, policy, calls, calls, changing_limit, "changing", advisory=True
         )

@@ -31,6 +31,8 @@ def judge(
     # An agent may write its list of tasks as often as it works.
     if policy.traits.tool_class == "poll" or record.effect == "note" or record.weight < 1.0:
         return QUIET
+    if policy.traits.steps and record.status != ERROR and not policy.reads_plainly:
+        return QUIET  # Back from each of many pages is the same list.
     in_run = 0
     reads = policy.traits.reads or record.effect in ("look", "search")
     if outcome.is_evidence and (record.status == ERROR or not reads):
