@@ -15,10 +15,13 @@ from detection.sql.postgresql.base import DeadlineConnection
 
 _SNAPSHOT: Final = "SELECT pg_current_snapshot()::text"
 # A transaction on several nodes ends on the coordinator before it does on them. It keeps the lock of its own number
-# until then; that number has no epoch. Read after the snapshot: what has ended in between can be seen.
+# until then; that number has no epoch. Read after the snapshot: what has ended in between can be seen. What has begun
+# in between is not before it, and less than half of all numbers away.
 _ENDING: Final = """
-SELECT min(%(next)s - ((%(next)s - transactionid::text::bigint) & 4294967295)) FROM pg_locks
-WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+SELECT min(%(next)s - age) FROM (
+    SELECT (%(next)s - transactionid::text::bigint) & 4294967295 AS age FROM pg_locks
+    WHERE locktype = 'transactionid' AND mode = 'ExclusiveLock' AND granted
+) AS held WHERE age < 2147483648
 """
 _TOUCHED: Final = """
 SELECT s.project_id FROM detection_project p JOIN detection_session s ON s.project_id = p.id

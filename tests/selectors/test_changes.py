@@ -7,6 +7,7 @@ import pytest
 from django.db import connection
 
 from detection.models import Session
+from detection.selectors import changes
 from detection.selectors.changes import horizon, snapshot, touched_projects
 from tests.support.projects import make_project
 
@@ -43,6 +44,15 @@ def test_the_cursor_waits_for_the_oldest_transaction(servers_of_both_kinds, othe
     other.commit()
     assert horizon_after(running) > running
     assert snapshot() != seen
+
+
+def test_a_transaction_that_begins_while_the_cursor_is_read_sets_it_not_back(other, monkeypatch):
+    (running,) = other.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+    before = running - 1
+    monkeypatch.setattr(changes, "_SNAPSHOT", f"SELECT '{before}:{before}:'")
+    connection.ensure_connection()
+    monkeypatch.setattr(connection.connection, "has_nodes", True)
+    assert 0 < horizon() <= before
 
 
 def test_projects_are_touched_since_a_cursor_the_longest_waiting_first(servers_of_both_kinds):
