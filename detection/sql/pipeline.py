@@ -228,8 +228,9 @@ def send(*statements: Statement, commits: bool = False) -> list[Rows]:
     with own.wrap_database_errors:
         begins = not raw.autocommit and raw.pgconn.transaction_status == pq.TransactionStatus.IDLE
         ends = commits and own.in_atomic_block and not own.savepoint_ids and not own.needs_rollback
-        if begins and ends:
-            begins = ends = False  # The server makes one transaction of what is sent together.
+        if begins and ends and not (raw.has_nodes and len(statements) > 1):
+            # The server makes one transaction of what is sent together, but sends nodes each statement by itself.
+            begins = ends = False
         exchange = _Exchange(raw)
         if begins:
             exchange.add(Statement("BEGIN"))

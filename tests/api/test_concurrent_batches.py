@@ -43,20 +43,26 @@ other, third = pytest.fixture(somebody_else, name="other"), pytest.fixture(someb
 
 def test_a_batch_holds_no_session_while_it_waits_for_the_creation_of_another(key, other):
     post(key, "a")
+    project_id = Session.objects.get().project_id
     other.execute(
         "INSERT INTO detection_session (project_id, external_id, agent, backend, model, parent_external_id, is_demo, state, outcome,"
         " last_seq, evaluated_seq, call_count, blocked_count, token_count, cost_usd, last_tool, meter_kind, meter_count, meter_limit,"
         " strip, policy_values, stopped_by, stop_reason) SELECT project_id, 'b', '', '', '', '', false, 'running', '',"
-        " 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '' FROM detection_session"
+        " 0, 0, 0, 0, 0, 0, '', '', 0, 0, '[]', '{}', '', '' FROM detection_session WHERE project_id = %s",
+        [project_id],
     )
     answer = in_thread(post, key, "a", "b")
     wait_until_blocked()
-    other.execute("SELECT FROM detection_session WHERE external_id = 'a' FOR NO KEY UPDATE NOWAIT")
+    lock = (
+        "SELECT FROM detection_session WHERE project_id = %s AND external_id = 'a' FOR NO KEY UPDATE NOWAIT"
+    )
+    other.execute(lock, [project_id])
     other.commit()
     assert answer.result().status_code == 202
     assert Session.objects.get(external_id="b").last_seq == 1
 
 
+@pytest.mark.one_database("says which transaction a deadlock ends")
 def test_a_batch_that_postgresql_ended_in_a_deadlock_is_stored_all_the_same(key, other, third):
     """Who waits last finds the deadlock, a second later: the others never look, and all but the batch wait already."""
     post(key, "a", "b", "c")

@@ -140,6 +140,7 @@ def database_refuses_with(db):
     return refuse
 
 
+@pytest.mark.one_database("a trigger refuses what is written")
 @pytest.mark.parametrize("sqlstate", ["53000", "53100", "53200", "53300", "53400"])
 def test_what_postgresql_lacks_is_a_503_and_never_a_500(api, database_refuses_with, sqlstate):
     database_refuses_with(sqlstate)

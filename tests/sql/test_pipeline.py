@@ -83,6 +83,29 @@ def test_a_transaction_of_one_round_trip_is_one_without_begin_and_commit():
     assert not any("COMMIT" in message for message in messages)
 
 
+def test_on_nodes_several_statements_have_their_begin_and_commit(monkeypatch):
+    """What a server with nodes is sent together is one transaction for itself, and not for them."""
+    monkeypatch.setattr(connection.connection, "has_nodes", True)
+    rename = Statement(RENAME, ("after",))
+    with pytest.raises(DataError), transaction.atomic():
+        send(rename, Statement("SELECT 1 / 0"), commits=True)
+    assert fetch(NAME.text) == [("before",)]
+    sent: list[str] = []
+    add = pipeline._Exchange.add
+
+    def noted(exchange, statement):
+        sent.append(statement.text)
+        add(exchange, statement)
+
+    monkeypatch.setattr(pipeline._Exchange, "add", noted)
+    for statements in ((rename, NAME), (rename,)):
+        with transaction.atomic():
+            send(*statements, commits=True)
+            assert not is_in_transaction()
+    assert sent == ["BEGIN", RENAME, NAME.text, "COMMIT", RENAME]
+    assert fetch(NAME.text) == [("after",)]
+
+
 def test_a_statement_after_a_lock_sees_what_the_holder_committed(project):
     found = []
 

@@ -56,10 +56,8 @@ def all_results(threads: Iterable[Worker[_Value]]) -> list[_Value]:
 def wait_until_blocked(count: int = 1) -> int:
     """Wait until so many connections to this database wait for locks; return the process id of one's backend."""
     query = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
-    if (
-        has_nodes()
-    ):  # Then the connection of a node waits, for one of ours: its process is in the last ten digits.
-        query += " UNION SELECT (waiting_gpid % 10000000000)::int FROM citus_lock_waits"
+    if has_nodes():  # Then a process of a node waits for one of ours, whose number is the last ten digits.
+        query += " UNION SELECT (waiting_global_pid % 10000000000)::int FROM citus_internal_global_blocked_processes()"
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         with connection.cursor() as cursor:

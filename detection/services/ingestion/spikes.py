@@ -23,7 +23,7 @@ from detection import clock
 from detection.models import ReportedHour
 from detection.selectors.reported_events import USUAL_DAYS, limit_per_minute, usual_per_minute
 from detection.services.keys import Principal
-from detection.sql.pipeline import Statement, send
+from detection.sql.pipeline import Statement, has_nodes, send
 
 SAMPLE_OF: Final = 10
 """Of so many sessions, one is kept while reports are sampled."""
@@ -145,7 +145,8 @@ class Spikes:
                     taken[project_id] = known.minute, known.fresh
                     known.known += known.fresh.minute_events
                     known.fresh = _Counts()
-        left, size = list(taken.items()), _MAX_STATEMENTS
+        # What nodes have written before a statement that fails stays written.
+        left, size = list(taken.items()), 1 if taken and has_nodes() else _MAX_STATEMENTS
         while left:
             some = left[:size]
             try:

@@ -234,6 +234,7 @@ def test_a_session_far_behind_is_caught_up_with_before_the_verdict(agent, monkey
     assert session.evaluated_seq == session.last_seq == session.call_count == 27
 
 
+@pytest.mark.one_database("counts round trips, of which nodes need two")
 @pytest.mark.django_db(transaction=True)
 def test_a_guard_request_takes_one_round_trip_once_its_session_is_known(agent):
     Agent(agent.principal, "first of the project").asks()
@@ -254,6 +255,7 @@ def test_a_guard_request_takes_one_round_trip_once_its_session_is_known(agent):
     ]
 
 
+@pytest.mark.one_database("counts round trips, of which nodes need two")
 @pytest.mark.django_db(transaction=True)
 def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_its_project(agent, project):
     decisions, trips = [], []
@@ -285,6 +287,7 @@ def test_a_session_is_read_again_only_if_another_process_wrote_it_its_state_or_i
     assert Event.objects.get(seq=Session.objects.get().last_seq).arguments is None
 
 
+@pytest.mark.one_database("counts round trips, of which nodes need two")
 @pytest.mark.django_db(transaction=True)
 def test_a_call_id_that_was_used_before_other_processes_wrote_the_session_is_recognised(agent):
     agent.asks(agent.call(call_id="c-1"))

@@ -54,7 +54,7 @@ def test_a_locked_session_keeps_its_events(agent):
     agent.posts(agent.call())
     Session.objects.update(last_event_at=timezone.now() - timedelta(days=31))
     with transaction.atomic():
-        Session.objects.select_for_update().get()
+        Session.objects.select_for_update().get(project_id=agent.principal.project_id)
         in_thread(retention.housekeeping).result()
         assert Event.objects.count() == 1
     retention.housekeeping()

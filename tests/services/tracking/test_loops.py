@@ -265,7 +265,7 @@ def test_sixteen_workers_open_incidents_of_the_same_loops_at_once():
         worker.result()
     assert (Loop.objects.count(), Incident.objects.count()) == (6, 96)
     with transaction.atomic():
-        loop = Loop.objects.select_for_update(no_key=True).get(tool="search0")
+        loop = Loop.objects.select_for_update(no_key=True).get(project_id=project.pk, tool="search0")
         worker = Worker(lambda: make_incident(project, loop=loop))
         worker.start()
         assert worker.result(20).loop_id == loop.pk, "a person's change does not delay detection"
