@@ -1,13 +1,16 @@
 """Packed sessions: everything that reads or writes them finds their events as they were."""
 
+import threading
+import time
 import zlib
+from contextlib import suppress
 from datetime import timedelta
 from io import StringIO
 
 import orjson
 import pytest
 from django.core.management import CommandError, call_command
-from django.db import connection
+from django.db import OperationalError, connection
 from django.test import Client
 from django.utils import timezone
 from hypothesis import HealthCheck, given, settings
@@ -19,20 +22,25 @@ from detection.models import (
     Event,
     Incident,
     PackedEvents,
+    Project,
     SearchBlock,
     Session,
 )
 from detection.selectors.packed_events import events_of
 from detection.selectors.sessions import calls_cursor, session_calls
 from detection.services.audit import SYSTEM
+from detection.services.keys import authenticate
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.projects import projects
 from detection.services.retention import erasure, history, retention
 from detection.services.search import indexing
 from detection.services.sessions import packing
 from detection.services.sessions.evaluation import evaluate
+from detection.services.sessions.locked_session import locked_session
 from detection.services.what_if import changes, what_ifs, worker
+from tests.support.agents import Agent
 from tests.support.projects import make_key, make_member, make_project
+from tests.support.threads import in_thread, wait_until_blocked
 
 pytestmark = pytest.mark.django_db
 STEPS = [
@@ -475,3 +483,76 @@ def test_the_command_packs_shows_and_unpacks_and_can_be_repeated(api, project):
     make_key(make_project())
     with pytest.raises(CommandError, match="several projects"):
         command("show")
+
+
+def restore_partitions():
+    """Leave the weeks that other tests expect."""
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE detection_event")
+        cursor.execute("SELECT detection_ensure_partitions(8)")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.servers
+def test_a_week_is_not_dropped_while_a_session_of_it_is_unpacked(api, project):
+    def drop():
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT detection_drop_empty_partitions(%s)", [int(time.time()) // 86_400 + 1])
+            return {name for (name,) in cursor.fetchall()}
+
+    rested(api)
+    before = rows("old")
+    assert f"detection_event_{int(time.time()) // 604_800 * 7}" not in drop()
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    with locked_session(session("old").key):
+        dropping = in_thread(drop)
+        wait_until_blocked()
+    assert dropping.result() == set()
+    assert rows("old") == before
+    restore_partitions()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_calls_that_meet_packing_and_the_drop_of_a_week_are_neither_lost_nor_doubled(project):
+    principal = authenticate(make_key(project))
+    Project.objects.filter(pk=project.pk).update(is_searchable=False)
+    project.refresh_from_db()
+    names, number = ("one", "two"), 40
+    is_done = threading.Event()
+    packed_sessions: list[int] = []
+    dropped: list[str] = []
+
+    def post(name):
+        agent = Agent(principal, name)
+        for place in range(number):
+            agent.asks(agent.call(call_id=f"{name}-{place}", arguments=f'{{"n": {place}}}'))
+            time.sleep(0.08)
+
+    def keep_packing():
+        soon = timezone.now() + timedelta(days=1)
+        day = int(soon.timestamp()) // 86_400 + 30
+        while not is_done.is_set():
+            with suppress(OperationalError):
+                count_calls()
+                Session.objects.filter(silence_check_at__isnull=False).update(silence_check_at=None)
+                packed_sessions.append(history.pack(project, soon).sessions)
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT detection_drop_empty_partitions(%s)", [day])
+                    dropped.extend(name for (name,) in cursor.fetchall())
+
+    packer = in_thread(keep_packing)
+    posts = [in_thread(post, name) for name in names]
+    try:
+        for one in posts:
+            one.result()
+    finally:
+        is_done.set()
+        packer.result()
+    history.unpack(project)
+    assert sum(packed_sessions) > 3
+    assert f"detection_event_{int(time.time()) // 604_800 * 7}" in dropped
+    for name in names:
+        found = Event.objects.filter(session__external_id=name).order_by("seq").values_list("seq", "call_id")
+        assert [*found] == [(place + 1, f"{name}-{place}") for place in range(number)]
+        assert session(name).call_count == number
+    restore_partitions()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,15 @@ class Agent:
                 return found
 
 
+def packed_sessions(run: Run) -> list[str]:
+    with database(run) as connection:
+        rows = connection.execute(
+            "SELECT s.external_id FROM detection_packedevents p"
+            " JOIN detection_session s ON s.project_id = p.project_id AND s.id = p.session_id"
+        )
+        return [name for (name,) in rows]
+
+
 def counted_calls(run: Run) -> int:
     with database(run) as connection:
         (number,) = connection.execute(
@@ -119,23 +129,35 @@ def test_a_backup_is_taken_and_restored_while_agents_work_and_moves_to_another_m
     assert agent.acknowledged[-1] in agent.stored()
     assert until <= len(agent.acknowledged)
 
-    # On another server, whose transactions have lower numbers, counting goes on.
     wait_until_counted(run, len(agent.stored()))
+    number = len(agent.stored())
+    # Old sessions are packed; they are in it, too.
+    old, until_day = datetime.now(UTC) - timedelta(days=20), datetime.now(UTC) - timedelta(days=10)
+    with database(run) as connection:
+        connection.execute("UPDATE detection_session SET last_event_at = %s, silence_check_at = NULL", [old])
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while "busy" not in packed_sessions(run):  # as soon as the index has it
+        assert time.monotonic() < deadline
+        packed = manage(run, "history", "pack", "--until", until_day.date().isoformat())
+        assert packed.returncode == 0, packed.stderr
+    assert len(agent.stored()) == number
+    # On another server, whose transactions have lower numbers, counting goes on.
     with database(run) as connection:
         connection.execute("UPDATE detection_countingcursor SET seen_xid = 9000000000")
         connection.execute("UPDATE detection_indexingcursor SET seen_xid = 9000000000")
         connection.execute("UPDATE detection_session SET changed_xid = 8999999999")
     assert manage(run, "backup", str(file)).returncode == 0
-    number = len(agent.stored())
     with running_in("lg-other-") as other:
         _, there = other.start()
         moved = manage(other, "restore", str(file), "--yes")
         assert moved.returncode == 0, moved.stderr
         moved_agent = Agent(there, ready["api_key"])  # the keys moved with the data
         moved_agent._numbers = itertools.count(1_000_000)
+        assert packed_sessions(other) == ["busy"]
         assert len(moved_agent.stored()) == number
         assert [moved_agent.send() for _ in range(3)] == [202] * 3
         wait_until_counted(other, number + 3)
+        assert packed_sessions(other) == []
 
 
 def test_what_is_no_backup_changes_nothing(run, tmp_path):
