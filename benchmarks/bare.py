@@ -5,6 +5,7 @@ from django.http import HttpRequest, JsonResponse
 from django.urls import path
 from django.views.decorators.csrf import csrf_exempt
 
+from benchmarks.floor import floor
 from loopguard_site import urls
 
 
@@ -16,7 +17,7 @@ def bare(request: HttpRequest) -> JsonResponse:
         return JsonResponse({"id": cursor.fetchone()[0]})
 
 
-urlpatterns = [path("api/bare", bare), *urls.urlpatterns]
+urlpatterns = [path("api/bare", bare), path("api/floor", floor), *urls.urlpatterns]
 handler404 = "detection.console.error_pages.not_found"
 handler403 = "detection.console.error_pages.forbidden"
 handler500 = "detection.console.error_pages.server_error"

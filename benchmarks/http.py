@@ -22,12 +22,16 @@ _BEHIND = "SELECT count(*) FROM detection_session WHERE evaluated_seq < last_seq
 
 
 def guard(stack: Stack, seconds: float) -> list[Figure]:
-    """Send requests to guard and to the bare endpoint by turns, under the same conditions."""
-    bare, asked, used = Measured(), Measured(), 0.0
+    """Send requests to guard, to the bare endpoint and to the floor by turns, under the same conditions."""
+    bare, floor, asked, used = Measured(), Measured(), Measured(), 0.0
     keep_asking(stack.url, stack.headers, requests.guard, clients=CLIENTS, seconds=1)
+    keep_asking(stack.url, stack.headers, requests.floor, clients=CLIENTS, seconds=2)
     for turn in range(TURNS):
         bare.add(
             keep_asking(stack.url, stack.headers, requests.bare, clients=CLIENTS, seconds=seconds / TURNS)
+        )
+        floor.add(
+            keep_asking(stack.url, stack.headers, requests.floor, clients=CLIENTS, seconds=seconds / TURNS)
         )
         # Other clients' numbers make other sessions.
         offset = (turn + 1) * 1000
@@ -46,8 +50,10 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         clients=1,
         seconds=seconds / 5,
     )
-    if asked.refused or bare.refused:
-        raise RuntimeError(f"{asked.refused} guard and {bare.refused} bare requests were refused")
+    if asked.refused or bare.refused or floor.refused:
+        raise RuntimeError(
+            f"{asked.refused} guard, {bare.refused} bare and {floor.refused} floor requests were refused"
+        )
     return [
         Figure("bare insert and commit, 16 clients", bare.per_second, "/s"),
         Figure("bare insert and commit, p99", bare.milliseconds(0.99), "ms"),
@@ -55,6 +61,8 @@ def guard(stack: Stack, seconds: float) -> list[Figure]:
         Figure("guard, p50", asked.milliseconds(0.5), "ms"),
         Figure("guard, p99", asked.milliseconds(0.99), "ms", 80, 40),
         Figure("guard, time against bare", bare.per_second / asked.per_second, "x", 2.5, 1.5),
+        Figure("floor (the guard's statements alone), 16 clients", floor.per_second, "/s"),
+        Figure("guard, time against the floor", floor.per_second / asked.per_second, "x", 1.5),
         Figure(
             "guard, processor time of web and PostgreSQL", 1000 * used / len(asked.latencies), "ms/call", 2.4
         ),

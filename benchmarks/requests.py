@@ -33,6 +33,11 @@ def bare(client: int, number: int) -> Request:
     return "/api/bare", guard(client, number)[1]
 
 
+def floor(client: int, number: int) -> Request:
+    """Return the same body, for the view that writes what a guard call writes."""
+    return f"/api/floor?{client}", guard(client, number)[1]
+
+
 def events(client: int, number: int, *, per_request: int = 100) -> Request:
     """Return a batch: five sessions of ten calls with their results."""
     batch = []

@@ -38,7 +38,7 @@ _CREATE = (
     " ON CONFLICT (project_id, session_id) DO UPDATE SET version = excluded.version, snapshot = excluded.snapshot,"
     " updated_at = excluded.updated_at"
 )
-_WRITE = (
+WRITE = (
     "UPDATE detection_trackerstate SET version = %s, snapshot = %s, updated_at = now()"
     " WHERE project_id = %s AND session_id = %s"
 )
@@ -79,7 +79,7 @@ def add_write(writes: Writes, key: SessionKey, state: State, *, is_stored: bool)
         Whether the table has a state of the session, as read under the lock.
     """
     if is_stored:
-        writes.add(_WRITE, [snapshot.VERSION, snapshot.dump(state), *key], ends_in_condition=True)
+        writes.add(WRITE, [snapshot.VERSION, snapshot.dump(state), *key], ends_in_condition=True)
     else:
         writes.add(_CREATE, [*key, snapshot.VERSION, snapshot.dump(state)])
 
