@@ -268,7 +268,7 @@ class Session(TenantModel):
     @property
     def key(self) -> SessionKey:
         """The key of the row."""
-        return SessionKey(self.project_id, self.pk)
+        return SessionKey(self.project_id, self.id)
 
     @property
     def is_imported(self) -> bool:

@@ -45,7 +45,7 @@ class ProjectCache(Generic[Value]):
 
     def get(self, project: Project) -> Value:
         """Return the value of a project. Costs a dictionary look-up, and its queries when the version is new."""
-        known = self._known.get(project.pk)
+        known = self._known.get(project.id)
         if known is not None and known[0] == project.policy_version and time.time() < known[1]:
             return known[2]
         value = self._load(project)

@@ -20,7 +20,7 @@ from detection.console.access import ProjectRequest, in_project
 from detection.console.accounts import preferences
 from detection.console.recent_cache import RecentCache
 from detection.console.sessions import session_list
-from detection.console.sessions.session_rows import SessionLine, session_row
+from detection.console.sessions.session_rows import session_row
 from detection.models import Role
 from detection.models.session_state import shown_state
 from detection.selectors import changes
@@ -91,17 +91,8 @@ def _response_body(request: ProjectRequest, seen: str) -> bytes:
 
 
 def _row(request: ProjectRequest, stored: SessionRow, now: datetime) -> dict[str, str]:
+    """Return a row for the page; its markup is in the cache if another page has just fetched the same row."""
     row = session_row(stored, now)
-    return {
-        "id": f"s-{stored.id}",
-        "at": stored.last_event_at.isoformat(),
-        "state": row.state,
-        "html": _html(request, stored, row),
-    }
-
-
-def _html(request: ProjectRequest, stored: SessionRow, row: SessionLine) -> str:
-    """Return the markup of a row, from the cache if another page has just fetched the same row."""
     key = (
         stored.id,
         stored.last_seq,
@@ -118,8 +109,13 @@ def _html(request: ProjectRequest, stored: SessionRow, row: SessionLine) -> str:
         request.membership.allows(Role.OPERATOR),
         preferences.of(request).time,
     )
-    known = row_cache.get(key)
-    if known is None:
-        known = render_to_string("sessions/_row.html", {"row": row}, request)
-        row_cache.put(key, known)
-    return known
+    html = row_cache.get(key)
+    if html is None:
+        html = render_to_string("sessions/_row.html", {"row": row}, request)
+        row_cache.put(key, html)
+    return {
+        "id": f"s-{stored.id}",
+        "at": stored.last_event_at.isoformat(),
+        "state": row.state,
+        "html": html,
+    }

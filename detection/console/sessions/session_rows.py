@@ -101,7 +101,9 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
     minutes = max(1.0, (session.last_event_at - session.started_at).total_seconds() / 60)
     is_quiet = state in STOPPED_STATES or now - session.last_event_at > QUIET_AFTER
     is_over = state in (SessionState.IDLE, SessionState.ENDED)
-    meter = detector_for(session.meter_kind).label if is_near_limit(session) and not is_over else ""
+    is_near_limit = session.meter_count >= NEAR_LIMIT_CALLS and session.meter_limit <= session.meter_count * 2
+    is_metered = bool(session.meter_kind) and is_near_limit and not is_over
+    meter = detector_for(session.meter_kind).label if is_metered else ""
     of_limit = formatting.of_limit(session.meter_count, session.meter_limit) if session.meter_limit else "–"
     behind = session.pending_since is not None and now - session.pending_since > BEHIND_AFTER
     return SessionLine(
@@ -118,15 +120,6 @@ def session_row(session: SessionRow | Session, now: datetime) -> SessionLine:
         _since_stop(session) if state in STOP_STATES else "",
         is_at_limit,
         f"{meter}: {of_limit}, near the limit" if meter else "",
-    )
-
-
-def is_near_limit(session: SessionRow | Session) -> bool:
-    """Whether the fullest meter of a session is shown."""
-    return (
-        bool(session.meter_kind)
-        and session.meter_count >= NEAR_LIMIT_CALLS
-        and session.meter_count * 2 >= session.meter_limit
     )
 
 

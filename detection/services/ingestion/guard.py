@@ -246,21 +246,21 @@ def _evaluate(
         session_queue.place(principal.project_id, request.session),
         locked_session_of_agent(principal, request.session, events, trusts_recent=trusts_recent) as locked,
     ):
-        folding = Folding(locked, quarantine)
-        if locked.is_lagging and folding.catch_up():
-            raise _LaggingError([locked.session.pk])
+        folding, session = Folding(locked, quarantine), locked.session
+        if session.evaluated_seq < session.last_seq and folding.catch_up():
+            raise _LaggingError([session.pk])
         folding.integration = request.integration
-        locked.session.note_sender(
+        session.note_sender(
             request.integration, request.agent, request.backend, request.model, request.parent_session,
             principal.public_id,
         )  # fmt: skip
-        locked.session.note_labels(request.labels)
+        session.note_labels(request.labels)
         now = clock.now()
         for event in events if waits_for_family else ():
             # The stored events of the family came before the request that is judged with them.
             if earlier := folding.earlier_than(event, now):
                 raise _LaggingError(earlier, is_of_family=True)
-        if request.messages is not None and read_messages.load(locked.session) != request.messages[0]:
+        if request.messages is not None and read_messages.load(session) != request.messages[0]:
             raise MessagesChangedError
         response = judge(folding, request)
         if request.messages is not None:
@@ -297,7 +297,7 @@ def judge(folding: Folding, request: GuardRequest) -> GuardResponse:
     locked, events = folding.locked, request.events
     session, now = locked.session, clock.now()
     locked.approvals.awaits_retry = request.awaits_retry
-    fresh_ids = ingest.claim_ids(session.project_id, {event.id: session.pk for event in events if event.id})
+    fresh_ids = ingest.claim_ids(session.project_id, {event.id: session.id for event in events if event.id})
     identity = locked.identity
     request_round = ""
     fresh: list[EventRecord] = []
@@ -312,7 +312,7 @@ def judge(folding: Folding, request: GuardRequest) -> GuardResponse:
             event.role = _writer(event.circumstances, locked.policy_for(event))
         locked.incidents.is_guarded = not has_run
         is_known_id = bool(event.id) and not fresh_ids.pop(event.id, False)
-        repeated = identity.repeated_by(session.pk, event)
+        repeated = identity.repeated_by(session.id, event)
         if is_known_id or repeated is not None or (is_call and request.is_resent):
             if is_call and not has_run:
                 repeated = repeated or identity.latest_like(session.pk, event)

@@ -191,7 +191,7 @@ def number(
         whether a request joins the round before it.
     """
     session.last_seq += 1
-    event.session_id, event.seq, event.received_at = session.pk, session.last_seq, now
+    event.session_id, event.seq, event.received_at = session.id, session.last_seq, now
     event.agent = event.agent or session.agent
     event.backend = event.backend or session.backend
     event.model = event.model or session.model

@@ -73,9 +73,10 @@ class SessionQueue:
             inside.count -= 1
             if is_done:
                 inside.moved_at = time.monotonic()
-            if not inside.count:
+            if inside.count:
+                self._changed.notify_all()  # nobody waits for a session with a place left
+            else:
                 del self._sessions[key]
-            self._changed.notify_all()
 
 
 session_queue = SessionQueue()

@@ -121,11 +121,6 @@ class LockedSession:
             self.approvals.expire_overdue(self.tracker)
 
     @property
-    def is_lagging(self) -> bool:
-        """Whether stored events wait for evaluation."""
-        return self.session.evaluated_seq < self.session.last_seq
-
-    @property
     def tracker(self) -> State:
         """The engine's state, written with the rest once it was read here.
 
@@ -393,7 +388,7 @@ def locked_session_of_agent(
     project_id = principal.project_id
     recent = recent_sessions.take(project_id, external_id)
     if recent is not None and trusts_recent:
-        identity = CallIdentity(project_id, ((recent.session.pk, event) for event in events))
+        identity = CallIdentity(project_id, ((recent.session.id, event) for event in events))
         known = _known_rows(recent, identity)
         if known is not None:
             with DeferredTransaction(session_rows.by_known_rows(known), [recent.versions]) as lock:

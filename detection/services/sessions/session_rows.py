@@ -21,21 +21,20 @@ from detection.sql.pipeline import Rows, Statement, Writes, send
 
 
 class _Reader:
-    """Builds instances of a model from rows of plain columns, converting as the ORM would."""
+    """Reads the columns of a model from rows, converting as the ORM would."""
 
     def __init__(self, model: type[models.Model], alias: str) -> None:
         fields = model._meta.concrete_fields
-        self.model = model
         self.columns = ", ".join(f'{alias}."{field.column}"' for field in fields)
         self.names = [field.attname for field in fields]
         self._json_at = [index for index, field in enumerate(fields) if isinstance(field, models.JSONField)]
 
-    def instance(self, values: tuple[object, ...]) -> models.Model:
-        row = list(values)
+    def values(self, columns: tuple[object, ...]) -> list[object]:
+        values = list(columns)
         for index in self._json_at:
-            if isinstance(row[index], str):
-                row[index] = orjson.loads(str(row[index]))
-        return self.model.from_db("default", self.names, row)
+            if isinstance(values[index], str):
+                values[index] = orjson.loads(str(values[index]))
+        return values
 
 
 _session, _project = _Reader(Session, "s"), _Reader(Project, "p")
@@ -143,9 +142,8 @@ def sessions_of(rows: Rows) -> list[Session]:
     sessions = []
     width, end = len(_session.names), len(_session.names) + len(_project.names)
     for row in rows:
-        session = _session.instance(row[:width])
-        assert isinstance(session, Session)  # noqa: S101 - says to the type checker what _Reader was made for
-        session.project = _project.instance(row[width:end])  # type: ignore[assignment]
+        session = Session.from_db("default", _session.names, _session.values(row[:width]))
+        session.project = Project.from_db("default", _project.names, _project.values(row[width:end]))
         sessions.append(session)
     return sessions
 

@@ -61,7 +61,7 @@ def _report(key: SessionKey, now: datetime) -> None:
         session = locked.session
         if session.silence_check_at is None or session.silence_check_at > now:
             return
-        if locked.is_lagging:
+        if session.evaluated_seq < session.last_seq:
             session.silence_check_at = now + LATER
             return
         session.silence_check_at = None
