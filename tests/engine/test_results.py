@@ -191,12 +191,23 @@ def test_objects_become_compact_text():
     assert as_text(None) is None
 
 
-@pytest.mark.parametrize("content", ["false", "36.0", "[(0,)]", '{"available": false}', "count = 12", "80 %"])
-def test_a_bare_number_or_boolean_is_a_value(content):
+@pytest.mark.parametrize(
+    "content",
+    [
+        "false", "36.0", "[(0,)]", '{"available": false}', "count = 12", "80 %", '{"state": "off"}',
+        '{"condition": "cloudy", "celsius": 7}',
+    ],
+)  # fmt: skip
+def test_a_bare_number_or_boolean_and_a_few_short_values_are_values(content):
     assert evaluated(content).is_value
 
 
-@pytest.mark.parametrize("content", ["clean", "nothing new", "3 failed", '{"a": 1, "b": 2}', "v1.2.3", ""])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "clean", "nothing new", "3 failed", '{"a": 1, "b": 2, "c": 3, "d": 4}', '{"answer": "all of it"}', "v1.2.3", "",
+    ],
+)  # fmt: skip
 def test_words_and_records_are_no_values(content):
     assert not evaluated(content).is_value
 

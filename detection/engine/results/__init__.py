@@ -87,7 +87,7 @@ class ResultOutcome:
     is_receipt : bool
         Whether it says that a piece of work is done: many pieces have the same receipt.
     is_value : bool
-        Whether a result is a bare number or Boolean, which many different calls have in common.
+        Whether a result is a bare number or Boolean, or a few short values, which many different calls have in common.
     is_phrase : bool
         Whether it repeats its call in a phrase, such as "a.py is valid": that many calls have the phrase in common is
         worth advice, and no reason to block the next one.
@@ -241,17 +241,17 @@ def _read_error(
     *,
     plain: bool,
 ) -> ResultOutcome:
+    is_refused = not plain and answers.is_refused(raw)
+    own_limit, trouble = limit_and_trouble(text)
     cause = without_positions(text)
     if not plain:
         if not traits.reads:
             cause = answers.without_hashes(cause)
-        if call.effect == "write" or traits.reads:
+        if call.effect == "write" or traits.reads or own_limit:
             # How well a text fits, or how large a file is: figures of what was asked for, and no step forward.
             cause = without_figures(cause)
     if call.sketch:
         cause = without_words(cause, call.sketch, keyer)
-    is_refused = not plain and answers.is_refused(raw)
-    own_limit, trouble = limit_and_trouble(text)
     if is_refused or traits.tool_class == "fallible":
         trouble = ""
     return ResultOutcome(

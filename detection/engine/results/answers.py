@@ -90,6 +90,10 @@ _VALUE = re.compile(
     r"|on|off|open|closed|up|down|online|offline|(?:un)?available|enabled|disabled|(?:in)?active"
     r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
+# A few short fields, such as `{"condition": "cloudy", "celsius": 7}`: a weather that many towns have in common.
+_FEW_VALUES = re.compile(
+    r'(?i)\{(?: ?"[\w-]{1,40}" ?: ?(?:"[\w.%$€+-]{0,24}"|-?\d[\d.,]{0,20}|true|false|null) ?,?){1,3} ?\}'
+)
 # What identifies or dates a receipt: any word with a digit in it, and whatever is masked already.
 _FIGURES = re.compile(r"(?<![\w~])[#$€£]?\w*[\d~][\w~]*(?:[.:,/-]\w*[\d~][\w~]*)*")
 # The same from its first digit on, so that the scan can skip what cannot match; and where such a word began before.
@@ -296,8 +300,10 @@ def is_picture(text: str, *, plain: bool) -> bool:
 
 
 def is_value(text: str) -> bool:
-    """Return whether a text is a bare number or Boolean."""
-    return len(text) <= MAX_WRAPPED_CHARS and _VALUE.fullmatch(text) is not None
+    """Return whether a text is a bare number or Boolean, or an object with a few short values."""
+    if len(text) > MAX_WRAPPED_CHARS:
+        return False
+    return _VALUE.fullmatch(text) is not None or (text[0] == "{" and _FEW_VALUES.fullmatch(text) is not None)
 
 
 def is_declined(text: str) -> bool:
