@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.contrib import admin
@@ -17,7 +17,11 @@ from detection.services import audit
 from detection.services.errors import Invalid
 from detection.services.incidents.loop_triage import unassign_former_members
 from detection.services.projects import members, projects
-from detection.services.projects.projects import checked_redacted_names, checked_redaction_patterns
+from detection.services.projects.projects import (
+    checked_pack_after_days,
+    checked_redacted_names,
+    checked_redaction_patterns,
+)
 
 
 class MembershipFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
@@ -101,7 +105,7 @@ class ProjectPage(VersionedAdmin):
     inlines = (MembershipInline,)
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Validate redacted names and patterns as the service does."""
+        """Validate days, redacted names and patterns as the service does."""
         made = super().formfield_for_dbfield(db_field, request, **kwargs)
         if made is not None and (check := _CHECKS.get(db_field.name)):
             clean = made.clean
@@ -150,11 +154,15 @@ class ProjectPage(VersionedAdmin):
         return False
 
 
-_CHECKS = {"redacted_names": checked_redacted_names, "redaction_patterns": checked_redaction_patterns}
+_CHECKS: Mapping[str, Callable[[Any], Any]] = {
+    "pack_after_days": checked_pack_after_days,
+    "redacted_names": checked_redacted_names,
+    "redaction_patterns": checked_redaction_patterns,
+}
 
 
-def _checked(check: Callable[[list[str]], list[str]], values: list[str]) -> list[str]:
+def _checked(check: Callable[[Any], Any], value: Any) -> Any:
     try:
-        return check(values)
+        return check(value)
     except Invalid as error:
         raise ValidationError(error.detail, error.code) from error

@@ -276,11 +276,14 @@ def test_lists_never_count_a_whole_table():
 def test_the_creator_of_a_project_is_its_admin_and_the_last_admin_stays(world):
     empty = {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
     values = {"name": "Made here", "slug": "made-here", "retention_days": "30", "redacted_names": "userEmail"}
-    values |= {"spike_action": "reject", "spike_limit": "500"}
+    values |= {"spike_action": "reject", "spike_limit": "500", "pack_after_days": "3"}
+    page = world.client.post("/admin/detection/project/add/", values | empty)
+    assert "must be 0 (never), or between 7 and 3,650" in page.content.decode()
+    values["pack_after_days"] = "30"
     assert world.client.post("/admin/detection/project/add/", values | empty).status_code == 302
     project = Project.objects.get(slug="made-here")
     assert project.redacted_names == ["user_email"]
-    assert (project.spike_action, project.spike_limit) == ("reject", 500)
+    assert (project.spike_action, project.spike_limit, project.pack_after_days) == ("reject", 500, 30)
     admin = project.memberships.get()
     assert (admin.user, admin.role) == (world.user, "admin")
     row = {"id": str(admin.pk), "project": str(project.pk), "user": str(world.user.pk), "role": "viewer"}

@@ -335,6 +335,7 @@ def test_housekeeping_packs_by_the_setting_and_retention_deletes_packed_sessions
     api.patch("/project", {"retention_days": 365})
     retention.housekeeping()
     assert not PackedEvents.objects.exists()  # by default nothing is packed
+    assert api.patch("/project", {"pack_after_days": 6}).status_code == 422
     changed = api.patch("/project", {"pack_after_days": 10})
     assert changed.json()["pack_after_days"] == 10
     retention.housekeeping()

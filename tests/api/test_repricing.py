@@ -19,6 +19,7 @@ from detection.services.gateway import repricing
 from detection.services.ingestion import import_files, import_worker, transcript_imports
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance.hourly_counts import count_calls
+from detection.services.sessions import packing
 from detection.services.tracking import tracker
 from tests.support.alerts import ANA
 from tests.support.projects import make_key, make_project
@@ -114,6 +115,19 @@ def test_a_price_saved_later_gives_what_one_saved_before_would_have_given(
     api.delete(f"/prices/{ModelPrice.objects.get(project=project).public_id}")
     run()
     assert figures(project) == without
+
+
+def test_prices_reach_packed_calls(api, project):
+    imported(project, ["make a"] * 8)
+    count_calls()
+    Session.objects.update(has_active_incident=False, silence_check_at=None)
+    key = Session.objects.get().key
+    assert packing.pack(Session.objects.filter(project=project), key) > 0
+    assert not Event.objects.exists()
+    api.put("/prices", PRICE)
+    run()
+    found = figures(project)
+    assert sum(found["events"]) == found["sessions"][0] > 0
 
 
 def test_it_changes_nothing_when_it_is_repeated_and_a_new_price_begins_it_anew(api, project, monkeypatch):

@@ -177,7 +177,8 @@ def _retention_days(value: Any) -> int:
     return value
 
 
-def _pack_after_days(value: Any) -> int:
+def checked_pack_after_days(value: Any) -> int:
+    """Return the number of days; `Invalid` for one that is too small or too large."""
     if not isinstance(value, int) or not (value == 0 or MIN_PACK_DAYS <= value <= MAX_RETENTION_DAYS):
         raise Invalid(
             f"`pack_after_days` must be 0 (never), or between {MIN_PACK_DAYS} and {MAX_RETENTION_DAYS:,}.",
@@ -252,7 +253,7 @@ _CHECKS: dict[str, Any] = {
     "is_searchable": bool,
     "requires_second_factor": bool,
     "spike_action": _spike_action,
-    "pack_after_days": _pack_after_days,
+    "pack_after_days": checked_pack_after_days,
     "spike_limit": _spike_limit,
     "redacted_names": checked_redacted_names,
     "redaction_patterns": checked_redaction_patterns,
