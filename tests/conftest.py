@@ -325,15 +325,21 @@ def no_broker() -> Iterator[str]:
         yield f"redis://127.0.0.1:{port}/0"
 
 
-@pytest.fixture(params=["one server", "nodes"])
-def servers_of_both_kinds(request, transactional_db):
-    """The test's connection takes the database for one server, and for one whose rows may be on other nodes."""
+@pytest.fixture
+def server_with_nodes(transactional_db):
+    """The test's connection takes the database for one whose rows may be on other nodes."""
     from django.db import connection
 
     connection.ensure_connection()
-    connection.connection.has_nodes |= request.param == "nodes"
+    connection.connection.has_nodes = True
     yield
     connection.close()
+
+
+@pytest.fixture(params=["one server", "nodes"])
+def servers_of_both_kinds(request):
+    """The test's connection takes the database for what it is, and for one whose rows may be on other nodes."""
+    request.getfixturevalue("server_with_nodes" if request.param == "nodes" else "transactional_db")
 
 
 @pytest.fixture

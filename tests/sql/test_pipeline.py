@@ -83,9 +83,8 @@ def test_a_transaction_of_one_round_trip_is_one_without_begin_and_commit():
     assert not any("COMMIT" in message for message in messages)
 
 
-def test_on_nodes_several_statements_have_their_begin_and_commit(monkeypatch):
+def test_on_nodes_several_statements_have_their_begin_and_commit(server_with_nodes, monkeypatch):
     """What a server with nodes is sent together is one transaction for itself, and not for them."""
-    monkeypatch.setattr(connection.connection, "has_nodes", True)
     rename = Statement(RENAME, ("after",))
     with pytest.raises(DataError), transaction.atomic():
         send(rename, Statement("SELECT 1 / 0"), commits=True)

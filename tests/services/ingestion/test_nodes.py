@@ -38,7 +38,7 @@ def test_a_call_is_stored_alike_with_one_server_and_with_nodes(principal, monkey
     assert stored[0] == stored[1]
 
 
-def test_a_new_session_is_written_as_values_on_nodes(principal, monkeypatch):
+def test_a_new_session_is_written_as_values_on_nodes(principal, server_with_nodes, monkeypatch):
     """Citus would read the rows of a SELECT first, copy them, and commit in two steps."""
     sent = []
     add = pipeline._Exchange.add
@@ -48,7 +48,6 @@ def test_a_new_session_is_written_as_values_on_nodes(principal, monkeypatch):
         add(exchange, statement)
 
     monkeypatch.setattr(pipeline._Exchange, "add", noted)
-    monkeypatch.setattr(connection.connection, "has_nodes", True)
     agent = Agent(principal, session="new-on-nodes", backend="openai", model="gpt-5")
     assert agent.asks(agent.call()).decision == "allow"
     inserts = [text for text in sent if text.startswith("INSERT")]
