@@ -20,7 +20,10 @@ FAULTS = {
     ("api/test_weekly_report.py", "now"): "a Monday",
     ("console/test_change_here.py", "try_lock"): "a replay of another request that runs",
     ("console/test_change_here.py", "_replay"): "counts replays",
-    ("services/ingestion/test_nodes.py", "add"): "lists the statements that a server is sent, prepared ones too",
+    (
+        "services/ingestion/test_nodes.py",
+        "add",
+    ): "lists the statements that a server is sent, prepared ones too",
     ("services/ingestion/test_nodes.py", "has_nodes"): "one run on one server and on nodes",
     ("sql/test_pipeline.py", "add"): "lists the statements that a server is sent, prepared ones too",
     ("api/test_containments.py", "time"): "a time that is reached, of the process",
