@@ -468,8 +468,8 @@ def _first_write(
 ) -> Record | None:
     """Return the identical write of the same answer that runs, if a call repeats one.
 
-    They are of one answer in the round that the client names; without one, if they come at once: two calls of one
-    request have one time. Of several requests, those come at once while the first call is open.
+    They are of one answer in the round that the client names, or if they come at once: two calls of one request have
+    one time. Of several requests without a named round, those come at once while the first call is open.
     """
     if not policy.values["writes_once"]:
         return None
@@ -480,11 +480,10 @@ def _first_write(
         return None  # It changed nothing, as far as is known, or cannot.
     if _ONLY_TELLS.issuperset(rungs(policy, "repeat")):
         return None
-    if round_hash and first.round:
-        return first if first.round == round_hash else None
     gap = abs(call.at - first.at)
     is_at_once = gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)
-    return first if first.status == PENDING and is_at_once else None
+    is_of_round = bool(round_hash) and first.round == round_hash
+    return first if is_of_round or (first.status == PENDING and is_at_once) else None
 
 
 def _second_write(first: Record, call: ObservedCall) -> Step:

@@ -240,17 +240,3 @@ def test_all_settings_but_those_of_standard_let_the_writes_of_an_answer_run_as_b
         guard.call("place_order", {"sku": "B-1"}, call_id=f"c{n}", round="a", at=1000) for n in range(2)
     ]
     assert not any("the same answer calls" in one.message for one in verdicts)
-
-
-@pytest.mark.parametrize(
-    ("rounds", "second"),
-    [(("r1", "r1"), "block"), (("r1", "r2"), "allow"), ((None, None), "block"), (("r1", None), "block")],
-    ids=["of one answer", "of two answers", "unnamed", "one is unnamed"],
-)
-def test_two_identical_writes_at_one_time_are_of_one_answer_unless_their_rounds_say_otherwise(rounds, second):
-    guard = Guard("standard")
-    decided = [
-        guard.call("place_order", {"sku": "B-1"}, call_id=f"c{n}", round=name, at=7).decision
-        for n, name in enumerate(rounds)
-    ]
-    assert decided == ["allow", second]
