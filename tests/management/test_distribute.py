@@ -77,10 +77,10 @@ def test_rows_are_numbered_on_where_a_table_was_made_anew(opened_again):
     with distribution.entered("default"):
         distribution.distribute("default", [], lambda *_: None)
     assert Project.objects.create(slug="next", name="next").pk == first.pk + 1
-    one("SELECT setval('detection_project_id_seq', 1000)")
+    one(f"SELECT setval('detection_project_id_seq', {first.pk + 1000})")
     with distribution.entered("default"):
         distribution.distribute("default", [], lambda *_: None)
-    assert Project.objects.create(slug="last", name="last").pk == 1001
+    assert Project.objects.create(slug="last", name="last").pk == first.pk + 1001
 
 
 @pytest.mark.django_db
