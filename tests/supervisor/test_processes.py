@@ -118,8 +118,10 @@ def test_a_killed_child_leaves_no_helpers_that_hold_its_port(fleet, console, tmp
 def test_helpers_of_a_killed_child_serve_until_its_successor_does(fleet, console, tmp_path):
     server = (
         "import os, signal, subprocess, sys, time\n"
-        'served = f\'import signal, time; signal.signal(signal.SIGTERM, lambda *_: (print({os.getpid()}, "ended"),'
-        ' exit())); print({os.getpid()}, "serves"); time.sleep(60)\'\n'
+        # A second signal must not come between the words of a line.
+        "served = f'import signal, time; end = lambda *_: (signal.signal(signal.SIGTERM, signal.SIG_IGN), '"
+        "f'print({os.getpid()}, \"ended\"), exit()); signal.signal(signal.SIGTERM, end); '"
+        "f'print({os.getpid()}, \"serves\"); time.sleep(60)'\n"
         "subprocess.Popen([sys.executable, '-c', served])\n"
         f"while not os.path.exists({str(tmp_path / 'may serve')!r}): time.sleep(0.05)\n"
         f"os.utime(os.environ['{succession.SERVING_VARIABLE}'])\n"
