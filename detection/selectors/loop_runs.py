@@ -107,7 +107,7 @@ class RunBars:
     start, width
         The first bar and the time that each stands for.
     bars
-        By bar, how many are `LOOPING`, `STOPPED` or `WENT_ON`.
+        By bar, how many are `LOOPING`, `HELD`, `STOPPED` or `WENT_ON`.
     """
 
     start: datetime

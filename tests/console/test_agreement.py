@@ -191,7 +191,7 @@ def check_loops(world, api):
         assert int(figures["Calls blocked"]) == sum(run["calls_blocked"] for run in runs)
         cost = sum(run["cost_usd"] for run in runs if run["label"] != "false_alarm")
         assert (money_of(figures["Cost"]) if figures["Cost"] != "–" else 0) == cost
-        bars = re.findall(r"<title>\s*([\d,]+) (?:looping now|stopped|continued)\s*</title>", html)
+        bars = re.findall(r"<title>\s*([\d,]+) (?:looping now|held|stopped|continued)\s*</title>", html)
         assert sum(map(int, bars)) == len(runs)
         state = one["later"] is not None or one["status"] == "later"
         assert ("Done<kbd>d</kbd>" in re.sub(r"\s+", "", html)) == (one["status"] in ("open", "later")), state
