@@ -253,9 +253,13 @@ class Folding:
                 self._block_normally(step.verdict, policy.for_tool(event.tool))
         finding = step.verdict.finding
         if step.verdict.decision == "hold" and finding is not None and not locked.incidents.is_guarded:
-            # A call that has run already opens no approval.
-            interventions.close_hold(locked.tracker, finding.calls_digest)
+            # A call that has run already opens no approval; one that asked before it may still wait for its own.
+            self._close_hold(finding.calls_digest)
         return step
+
+    def _close_hold(self, calls_digest: str) -> None:
+        if calls_digest not in self.locked.approvals.open:
+            interventions.close_hold(self.locked.tracker, calls_digest)
 
     def _block_normally(self, verdict: Verdict, policy: Policy) -> None:
         """Block a call whose known result is not stored whole."""

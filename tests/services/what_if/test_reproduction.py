@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from detection.engine.identity import Keyer
 from detection.engine.scopes import PROJECT, Scope
 from detection.models import Incident, Project
+from detection.models.session_state import SessionState
 from detection.selectors.policies import load_overrides
 from detection.services.policies.overrides import save_override
 from detection.services.what_if.changes import PolicyChange
@@ -70,3 +71,19 @@ def test_any_history_is_reproduced(principal, preset, history, size):
 
 
 pytestmark = pytest.mark.django_db
+
+
+def test_a_reported_call_of_a_loop_that_waits_for_an_answer_is_reproduced(principal):
+    """It opens no approval, and does not close that of the call that asked."""
+    save_override(principal.project_id, PROJECT, {"preset": "interactive"}, OPERATOR, note="a test")
+    call = {"call_id": "c-0", "tool": "search", "arguments": '{"q": "a"}'}
+    result = {"call_id": "c-0", "content": "0 hits"}
+    reported = {**call, "type": "call", "call_id": ""}
+    asked = [([result] if number else [], [call]) for number in range(4)]
+    history = [*asked, reported, {**result, "type": "result"}, reported]
+    session = play(principal, "s-waits", history, itertools.repeat(1))
+    assert session.state == SessionState.HELD
+    _, outcome = replayed(session)
+    (recorded,) = outcome.recorded
+    assert facts(outcome.before) == facts([recorded])
+    assert recorded.count == 6
