@@ -1,6 +1,7 @@
 """A replay under the policy of the time finds exactly the incidents that evaluation recorded."""
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -79,8 +80,8 @@ def test_a_reported_call_of_a_loop_that_waits_for_an_answer_is_reproduced(princi
     call = {"call_id": "c-0", "tool": "search", "arguments": '{"q": "a"}'}
     result = {"call_id": "c-0", "content": "0 hits"}
     reported = {**call, "type": "call", "call_id": ""}
-    asked = [([result] if number else [], [call]) for number in range(4)]
-    history = [*asked, reported, {**result, "type": "result"}, reported]
+    history: list[Any] = [([result] if number else [], [call]) for number in range(4)]
+    history += [reported, {**result, "type": "result"}, reported]
     session = play(principal, "s-waits", history, itertools.repeat(1))
     assert session.state == SessionState.HELD
     _, outcome = replayed(session)
