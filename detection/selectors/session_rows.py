@@ -121,6 +121,10 @@ class SessionRow:
         "When the last event was received.", filter="last", help="Last event", sort="last",
     )]
     ended_at: Annotated[datetime | None, Shown("When its end was reported.")]
+    packed_at: Annotated[datetime | None, Shown(
+        "When its events were packed, as `pack_after_days` of the project says. They are read as before, and the next "
+        "event or change of the session unpacks them.",
+    )]
     call_count: Annotated[int, Shown(
         "Number of calls.", name="calls", filter="calls", help="Calls", sort="calls",
     )]

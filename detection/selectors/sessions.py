@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from functools import reduce
-from operator import or_
+from operator import attrgetter, or_
 
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
 from django.db.models.functions import Cast, Extract, Greatest, Left
@@ -145,7 +145,8 @@ def first_call_since(
 ) -> Event | None:
     """Return the first call after a time among the newest events of sessions with these names; empty ones are any.
 
-    Two queries, over the newest `CALLED_EVENTS` events of at most `CALLED_SESSIONS` sessions.
+    Two queries, over the newest `CALLED_EVENTS` events of at most `CALLED_SESSIONS` sessions; one more for each of
+    these that is packed.
     """
     names = {"agent": agent, "backend": backend, "model": model, "external_id": session}
     sessions = Session.objects.filter(
@@ -153,16 +154,20 @@ def first_call_since(
         last_event_at__gte=since,
         **{name: value for name, value in names.items() if value},
     ).order_by("-last_event_at")
-    places = sessions.values_list("pk", "evaluated_seq")[:CALLED_SESSIONS]
-    newest = [Q(session_id=pk, seq__gt=seq - CALLED_EVENTS, seq__lte=seq) for pk, seq in places]
-    if not newest:
-        return None
-    calls = Event.objects.filter(
-        reduce(or_, newest), project_id=project_id, type=EventType.CALL, received_at__gt=since
-    )
-    if tool:
-        calls = calls.filter(tool=tool)
-    return calls.select_related("session").order_by("received_at").first()
+    such = Q(type=EventType.CALL, received_at__gt=since, **({"tool": tool} if tool else {}))
+    newest: list[Q] = []
+    found: list[Event] = []
+    for one in sessions.only("project_id", "evaluated_seq", "packed_at")[:CALLED_SESSIONS]:
+        first, last = max(one.evaluated_seq - CALLED_EVENTS, 0), one.evaluated_seq
+        if one.packed_at is None:
+            newest.append(Q(session_id=one.pk, seq__gt=first, seq__lte=last))
+        else:
+            packed = events_of(one, EventType.CALL, after_seq=first, up_to_seq=last)
+            found += packed.filter(such).order_by("received_at")[:1]
+    if newest:
+        calls = Event.objects.filter(reduce(or_, newest), such, project_id=project_id)
+        found += calls.select_related("session").order_by("received_at")[:1]
+    return min(found, key=attrgetter("received_at"), default=None)
 
 
 @dataclass(frozen=True, slots=True)

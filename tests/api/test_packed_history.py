@@ -4,7 +4,7 @@ import threading
 import time
 import zlib
 from contextlib import suppress
-from datetime import timedelta
+from datetime import datetime, timedelta
 from io import StringIO
 
 import orjson
@@ -29,6 +29,7 @@ from detection.models import (
 from detection.selectors.packed_events import events_of
 from detection.selectors.sessions import calls_cursor, session_calls
 from detection.services.audit import SYSTEM
+from detection.services.ingestion import import_worker
 from detection.services.keys import authenticate
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.projects import projects
@@ -41,6 +42,9 @@ from detection.services.what_if import changes, what_ifs, worker
 from tests.support.agents import Agent
 from tests.support.projects import make_key, make_member, make_project
 from tests.support.threads import in_thread, wait_until_blocked
+from tests.support.transcripts import claude_code, lines
+
+from .test_telemetry import accepted, recorded, send
 
 pytestmark = pytest.mark.django_db
 STEPS = [
@@ -268,6 +272,202 @@ def test_the_console_shows_a_packed_session_as_before(api, project):
     assert max(before) > 0
     assert history.pack(project, timezone.now() - MONTH).sessions == 1
     assert shown() == before
+
+
+def test_documents_and_pages_say_which_sessions_are_packed_and_since_when(api, project):
+    rested(api)
+    rested(api, "young")
+    browser = Client()
+    browser.force_login(make_member(project))
+
+    def said(name):
+        page = browser.get(f"/p/{project.slug}/sessions/{name}").content.decode()
+        (listed,) = (one for one in api.get("/sessions").json()["items"] if one["session"] == name)
+        assert listed["packed_at"] == api.get(f"/sessions/{name}").json()["packed_at"]
+        return listed["packed_at"], "Calls packed" in page
+
+    assert said("old") == said("young") == (None, False)
+    assert history.pack(project, timezone.now() - MONTH, name="old").sessions == 1
+    at, is_on_page = said("old")
+    assert datetime.fromisoformat(at) == session("old").packed_at
+    assert is_on_page
+    assert said("young") == (None, False)
+    api.post("/sessions/old/stop")
+    assert said("old") == (None, False)
+
+
+def test_exports_have_packed_sessions_as_before(api, project):
+    rested(api)
+    api.loop("looped", times=8)
+    settle()
+    age("looped")
+    retention.end_abandoned()
+    browser = Client()
+    browser.force_login(make_member(project))
+
+    def exported():
+        found = {}
+        for name in ("sessions", "incidents", "loops"):
+            for form in ("jsonl", "csv"):
+                for query in ("", 'session:"looped"' if name == "incidents" else "tool:search_web"):
+                    wanted = {"format": form, "q": query}
+                    if name != "sessions":
+                        answer = api.get(f"/{name}/export", **wanted)
+                        assert answer.status_code == 200, answer.text
+                        found["api", name, form, query] = answer.text
+                    page = browser.get(f"/p/{project.slug}/export/{name}", wanted)
+                    assert page.status_code == 200
+                    found["page", name, form, query] = page.getvalue().decode()
+        return found
+
+    before = exported()
+    assert history.pack(project, timezone.now() - MONTH).sessions == 2
+    since = {name: session(name).packed_at for name in ("old", "looped")}
+    assert PackedEvents.objects.count() == 2
+    after = exported()
+    for (where, name, form, query), text in after.items():
+        assert text.count("\n") > 0, (where, name)
+        if name == "sessions":  # which say it
+            assert any(text.count(at.isoformat()) for at in since.values()), text
+            for at in since.values():
+                for shown in (at.isoformat(), at.isoformat().replace("+00:00", "Z")):
+                    text = text.replace(f'"packed_at":"{shown}"', '"packed_at":null').replace(shown, "")
+        assert text == before[where, name, form, query], (where, name, form)
+    assert PackedEvents.objects.count() == 2
+    history.unpack(project)
+    assert exported() == before
+
+
+def test_an_erasure_over_http_leaves_nothing_of_a_packed_session(api, project):
+    packed(api, project, metadata={"customer": "acme"})
+    packed(api, project, "kept")
+    made = api.post("/erasures", {"session": "old"})
+    assert made.status_code == 202
+    erasure.run_waiting(lambda: False)
+    (receipt,) = api.get("/erasures").json()["items"]
+    assert (receipt["id"], receipt["removed"]["events"], receipt["removed"]["sessions"]) == (
+        made.json()["id"],
+        12,
+        1,
+    )
+    for path in ("/sessions/old", "/sessions/old/calls"):
+        assert api.get(path).status_code == 404
+    assert {hit["session"] for hit in api.get("/search", q="notes-4").json()["items"]} == {"kept"}
+    assert api.get("/project").json()["packed"]["sessions"] == 1
+    # The name is free again.
+    api.run(STEPS[:2], "old")
+    assert len(calls_of(api)) == 2
+    assert api.post("/erasures", {"agent": "reader"}).status_code == 202
+    erasure.run_waiting(lambda: False)
+    assert api.get("/project").json()["packed"]["sessions"] == 0
+    assert not PackedEvents.objects.exists()
+
+
+def test_a_what_if_over_http_replays_packed_sessions(api, project):
+    api.loop("poll", times=8)
+    settle()
+    age("poll", days=20)
+    Event.objects.update(received_at=timezone.now() - timedelta(days=20))
+    retention.end_abandoned()
+    settle()
+
+    def tried():
+        made = api.post("/what-if", {"scope": "tool:search_web", "exempt": True, "days": 30})
+        assert made.status_code == 202
+        worker.run_waiting(lambda: False)
+        shown = api.get(f"/what-if/{made.json()['id']}").json()
+        assert shown["state"] == "finished"
+        return shown["result"]
+
+    before = tried()
+    assert before["lost"]["count"] > 0
+    assert before["coverage"]["share"] == 1
+    assert history.pack(project, timezone.now() - timedelta(days=15)).sessions == 1
+    assert tried() == before
+    # Of one session, whose calls are read once.
+    only = api.post("/what-if", {"scope": "session", "session": "poll", "values": {"repeat_enabled": False}})
+    worker.run_waiting(lambda: False)
+    assert api.get(f"/what-if/{only.json()['id']}").json()["state"] == "finished"
+    assert not Event.objects.exists()
+
+
+def pack_all(project):
+    """Pack whatever is evaluated and counted, however new."""
+    settle()
+    Session.objects.update(
+        silence_check_at=None, has_active_incident=False, last_event_at=timezone.now() - timedelta(days=40)
+    )
+    return history.pack(project, timezone.now() + timedelta(days=2)).sessions
+
+
+def test_spans_that_are_sent_again_find_their_packed_calls(api, project):
+    accepted(send(api, recorded("pydantic")))
+    settle()
+    names = [one.external_id for one in Session.objects.all()]
+    counts = {name: api.get(f"/sessions/{name}").json()["calls"] for name in names}
+    before = {name: rows(name) for name in names}
+    assert pack_all(project) == len(names) == 2
+    assert not accepted(send(api, recorded("pydantic"))).error_message
+    settle()
+    assert {name: rows(name) for name in names} == before
+    assert {name: api.get(f"/sessions/{name}").json()["calls"] for name in names} == counts
+
+
+def test_a_file_that_is_imported_again_adds_nothing_to_its_packed_session(api, project, settings, tmp_path):
+    settings.IMPORT_FOLDER = str(tmp_path / "imports")
+    content = lines(claude_code(["make test"] * 8))
+
+    def imported():
+        answer = api.request(
+            "POST", "/imports", content=content, headers={"Content-Type": "application/x-ndjson"}
+        )
+        import_worker.run_waiting(lambda: False)
+        shown = api.get(f"/imports/{answer.json()['id']}").json()
+        assert (shown["state"], shown["error"]) == ("finished", None)
+        return shown["summary"]
+
+    imported()
+    settle()
+    (name,) = Session.objects.values_list("external_id", flat=True)
+    before, calls = rows(name), calls_of(api, name)
+    assert len(calls) == 8
+    assert pack_all(project) == 1
+    assert calls_of(api, name) == calls
+    imported()
+    settle()
+    assert calls_of(api, name) == calls
+    assert len(rows(name)) in (0, len(before))
+
+
+def test_the_page_of_a_saved_setting_finds_the_next_call_in_a_packed_session(api, project):
+    packed(api, project)
+    browser = Client()
+    browser.force_login(make_member(project))
+    since = (timezone.now() - timedelta(days=60)).isoformat()
+    wanted = {"setting": "max_repeats", "scope": "project", "since": since}
+    page = browser.get(f"/p/{project.slug}/policies/verify", wanted)
+    assert page.status_code == 200
+    with_packed = page.content.decode()
+    history.unpack(project)
+    assert "?call=1" in browser.get(f"/p/{project.slug}/policies/verify", wanted).content.decode()
+    assert "?call=1" in with_packed
+
+
+def test_a_decision_is_rendered_for_its_call_when_that_is_packed(api, project):
+    api.put("/overrides", {"values": {"budget_max_calls": 3, "budget_ladder": "ask"}})
+    calls = [{"call_id": f"c-{n}", "tool": f"tool_{n}"} for n in range(4)]
+    api.post("/guard", {"session": "held", "calls": calls})
+    (approval,) = api.get("/approvals").json()["items"]
+    api.post(f"/approvals/{approval['id']}/decision", {"choice": "skip"})
+
+    def told():
+        found = api.get(f"/approvals/{approval['id']}", render="openai", call_id="c-3").json()
+        return found["rendered"]["tool_call_id"]
+
+    assert told() == "c-3"
+    assert pack_all(project) == 1
+    assert told() == "c-3"
+    assert not Event.objects.exists()
 
 
 def test_a_late_event_finds_the_session_as_it_was_and_nothing_doubles(api, project):

@@ -6,7 +6,8 @@ from typing import cast
 
 from detection.engine import wire_shapes
 from detection.engine.calls import Decision
-from detection.models import Approval, Event, EventType
+from detection.models import Approval, EventType
+from detection.selectors.packed_events import events_of
 from detection.selectors.record_rows import ApprovalRow, wait_url
 from detection.selectors.row_fields import document_of
 
@@ -35,13 +36,8 @@ def approval_reference(approval: Approval, call_id: str = "") -> dict[str, objec
 def _call_of(approval: Approval, call_id: str) -> tuple[str, str]:
     """Return id and tool of the call of this id that waits for an approval; of its first call for any other id."""
     if call_id not in ("", approval.call_id):
-        waiting = Event.objects.filter(
-            project_id=approval.project_id,
-            session_id=approval.session_id,
-            type=EventType.CALL,
-            call_id=call_id,
-            seq__gte=approval.seq,
-        )
+        calls = events_of(approval.session, EventType.CALL, after_seq=approval.seq - 1)
+        waiting = calls.filter(call_id=call_id)
         for tool, verdict in waiting.order_by("-seq").values_list("tool", "verdict")[:MAX_NAMESAKES]:
             if verdict is not None and verdict.approval == approval.public_id:
                 return call_id, tool
