@@ -64,8 +64,11 @@ class _Session:
         known = KnownRows(session.key, self._versions, (), 0)
         saving = session_rows.save_if_known(known, self._saved, values)
         assert saving is not None
-        ((written_by,),) = writes.send_after(saving)
-        self._saved, self._versions = values, RowVersions(written_by, self._versions.project, written_by)
+        ((place, written_by),) = writes.send_after(saving)
+        self._saved, self._versions = (
+            values,
+            RowVersions(place, written_by, self._versions.project, written_by),
+        )
 
 
 _sessions: dict[str, _Session] = {}

@@ -114,7 +114,7 @@ class LockedSession:
         self._is_family_known = False
         self._ancestors: tuple[str, Ancestors | None] = "", None
         self._before = recent.saved if recent else session_rows.saved_values(session)
-        self._written_by = ""
+        self._written: tuple[str, str] | None = None
         self._calls = recent.calls if recent else RecentCalls(session.last_seq)
         self._unlocked = unlocked
         if self.approvals.has_overdue:
@@ -287,8 +287,8 @@ class LockedSession:
             session_rows.add_save(writes, session, self._before, values)
             written = writes.send(commits=True)
         self._before = values
-        for (written_by,) in written:
-            self._written_by = written_by
+        for place, written_by in written:
+            self._written = place, written_by
 
     def _write_unlocked(self, writes: Writes, values: SavedValues) -> Rows | None:
         """Write and commit without the lock, unless another transaction wrote; None if it is needed, or held by now."""
@@ -312,12 +312,13 @@ class LockedSession:
         project_version
             The version of the project's row that the session was read with.
         """
-        if self._tracker is None or not self._written_by or connection.in_atomic_block:
+        if self._tracker is None or self._written is None or connection.in_atomic_block:
             return
         if self.session.project.first_event_at is None:
             return  # the first event of a project is noted on the project's row
         self._tracker.leave_family()
-        versions = RowVersions(self._written_by, project_version, self._written_by)
+        place, written_by = self._written
+        versions = RowVersions(place, written_by, project_version, written_by)
         calls = RecentCalls(self.session.last_seq) if self.events.has_changed_others else self._calls
         if calls is self._calls:
             calls.add(self.events.stored)

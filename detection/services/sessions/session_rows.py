@@ -46,7 +46,7 @@ _LOCK = "FOR NO KEY UPDATE OF s"
 """The key of a session never changes, so other transactions may insert rows that refer to it."""
 _KEY = "s.project_id = %s AND s.id = %s"
 _VERSIONS = (
-    "SELECT s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s"
+    "SELECT s.ctid::text, s.xmin::text, p.xmin::text, t.xmin::text FROM detection_session s"
     " JOIN detection_project p ON p.id = s.project_id"
     " JOIN detection_trackerstate t ON t.project_id = s.project_id AND t.session_id = s.id"
 )
@@ -71,8 +71,17 @@ _CREATE_MANY = (
 
 
 class RowVersions(NamedTuple):
-    """The transactions, as in ``xmin``, that wrote the rows of a session, its project and its tracker state."""
+    """By which this process knows that nobody else has written a session since.
 
+    Attributes
+    ----------
+    place
+        Where its row is, as in ``ctid``.
+    session, project, tracker
+        The transactions, as in ``xmin``, that wrote its row, its project's row and its tracker state.
+    """
+
+    place: str
     session: str
     project: str
     tracker: str
@@ -191,12 +200,14 @@ OTHERS = (
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"
-_RETURNED = "RETURNING s.xmin::text"
+_RETURNED = "RETURNING s.ctid::text, s.xmin::text"
 _SET_COUNTED = f"SET {', '.join(f'{name} = %s' for name in COUNTED)}, {_WRITTEN}"
 _SAVE_COUNTED = f"UPDATE detection_session s {_SET_COUNTED} WHERE {_KEY} {_RETURNED}"
+# Found by its place: until a table was analyzed, the planner may take any index that begins with the project instead of
+# that of the key, and read all sessions of the project for each call.
 _SAVE_KNOWN = (
     f"UPDATE detection_session s {_SET_COUNTED} FROM detection_project p, detection_trackerstate t"
-    f" WHERE {_KEY} AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid"
+    f" WHERE {_KEY} AND s.ctid = %s::tid AND s.xmin = %s::xid AND p.id = s.project_id AND p.xmin = %s::xid"
     " AND t.project_id = s.project_id AND t.session_id = s.id AND t.xmin = %s::xid"
 )
 # One parameter instead of one for every column, of which each takes its time on the way.

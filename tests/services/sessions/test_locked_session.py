@@ -15,9 +15,10 @@ from detection.services.errors import NotFound
 from detection.services.incidents import loop_triage
 from detection.services.keys import Principal
 from detection.services.retention import retention
-from detection.services.sessions import actions
+from detection.services.sessions import actions, session_rows
 from detection.services.sessions.folding import Folding, Quarantine
 from detection.services.sessions.locked_session import locked_session
+from detection.sql.pipeline import fetch
 from detection.stream.hints import project_group
 from tests.support.agents import OPERATOR, Agent
 from tests.support.patience import PATIENCE_SECONDS
@@ -202,6 +203,17 @@ def test_a_loop_whose_session_is_at_work_is_not_abandoned(racing):
         ended = []
         in_thread(lambda: ended.append(retention.end_abandoned())).result()
     assert ended == [0]
+
+
+@pytest.mark.one_database("the plan of a statement")
+def test_the_row_of_a_known_session_is_found_among_any_number_without_statistics(agent):
+    agent.asks()
+    session = Session.objects.get()
+    known = session_rows.KnownRows(session.key, session_rows.RowVersions("(0,1)", "1", "1", "1"), [], 0)
+    values = session_rows.saved_values(session)
+    saving = session_rows.save_if_known(known, values, values)
+    plan = "\n".join(line for (line,) in fetch(f"EXPLAIN {saving.text}", saving.parameters))
+    assert "Tid Scan on detection_session s" in plan
 
 
 def test_stopping_withdraws_and_writes_the_reason_once(agent, project):
