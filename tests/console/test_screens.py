@@ -16,7 +16,8 @@ from django.utils import timezone
 from detection.console.loops import incident_text
 from detection.engine import interventions
 from detection.engine.scopes import PROJECT, Scope
-from detection.models import ApiKey, AuditEntry, Incident, Override, Role, Session, ToolOverride
+from detection.models import ApiKey, AuditEntry, Event, Incident, Override, Role, Session, ToolOverride
+from detection.selectors import dashboard
 from detection.services import audit
 from detection.services.audit import SYSTEM, Actor
 from detection.services.events.event_records import EventRecord
@@ -717,6 +718,27 @@ def test_the_system_page_says_when_only_triggers_keep_the_audit(world):
     shown = text(world.client.get(f"{world.base}/system"))
     assert "Audit Unprotected LoopGuard runs as" in shown
     assert "only triggers" in shown
+
+
+@pytest.mark.one_database("what PostgreSQL estimates of its own tables")
+def test_the_system_page_counts_few_rows_and_estimates_many(world, monkeypatch):
+    def said():
+        found = re.search(
+            r"Events (.+?), in \d+ partitions Sessions (.+?) (?:Deleted|Old)", text(world.client.get(url))
+        )
+        return (found[1].strip(), found[2].strip())
+
+    url = f"{world.base}/system"
+    exact = (f"{Event.objects.count():,}", f"{Session.objects.count():,}")
+    assert said() == exact  # whatever PostgreSQL knows of tables that nobody has analysed since
+    monkeypatch.setattr(dashboard, "COUNTED_ROWS", 0)
+    for words in said():
+        assert re.fullmatch(r"more than 0|about [1-9]\d*", words)
+    with connection.cursor() as cursor:
+        cursor.execute("ANALYZE detection_event, detection_session")
+    assert said() == tuple(f"about {one}" for one in exact)
+    monkeypatch.setattr(dashboard, "COUNTED_ROWS", 10_000)
+    assert said() == exact
 
 
 def test_preferences_hold_from_the_first_byte(world):
