@@ -4,7 +4,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from django.db import DataError, OperationalError, connection, transaction
+from django.db import DataError, IntegrityError, OperationalError, connection, transaction
 from django.db.utils import ProgrammingError
 from psycopg import pq
 
@@ -273,6 +273,29 @@ def test_a_node_that_fails_at_a_commit_is_a_database_that_is_away(is_pipelined):
     )
     with pytest.raises(OperationalError), connection.cursor() as cursor:
         send(Statement(text)) if is_pipelined else cursor.execute(text)
+    assert fetch(NAME.text) == [("before",)]
+
+
+@pytest.mark.parametrize("is_pipelined", [True, False])
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [("23503", IntegrityError), ("40P01", OperationalError), ("08006", OperationalError)],
+    ids=["a reference fails", "a conflict", "no connection"],
+)
+def test_a_commit_that_its_node_refuses_has_the_error_of_the_node(state, kind, is_pipelined):
+    """Citus warns with the error of the node, and then says that it could not commit."""
+    commit = (
+        f"DO $$ BEGIN RAISE WARNING 'of the node' USING ERRCODE = '{state}';"
+        " RAISE 'could not commit transaction for shard 102019 on at least one active node'"
+        " USING ERRCODE = 'internal_error'; END $$"
+    )
+    for text, is_named in (
+        (commit, state != "08006"),
+        (commit.replace("RAISE WARNING", "RAISE NOTICE"), False),
+    ):
+        with pytest.raises(kind if is_named else OperationalError) as found, connection.cursor() as cursor:
+            send(Statement(text)) if is_pipelined else cursor.execute(text)
+        assert getattr(found.value.__cause__, "sqlstate", None) == (state if is_named else None)
     assert fetch(NAME.text) == [("before",)]
 
 

@@ -54,6 +54,8 @@ class NodeFailed(psycopg.OperationalError):
 
 _FAILED_COMMIT: Final = "could not commit transaction for shard"
 """So begins the error with which Citus reports that; its class is that of errors in the server's own code."""
+_ROLLED_BACK: Final = ("23", "40")
+"""Classes of errors with which a node that works refuses a commit: a constraint that is checked then, or a conflict."""
 
 
 class TextListDumper(ListDumper):
@@ -96,6 +98,13 @@ class DeadlineConnection(psycopg.Connection[Any]):
         self.prepared_names: dict[tuple[str, tuple[int, ...]], bytes] = {}
         self.names_used = 0
         self.has_nodes = False
+        self._refused_with = ""
+        self.add_notice_handler(self._note)
+
+    def _note(self, said: errors.Diagnostic) -> None:
+        """Keep why a node refused a commit, which Citus says as a warning before the error that does not."""
+        if said.severity_nonlocalized == "WARNING" and (said.sqlstate or "").startswith(_ROLLED_BACK):
+            self._refused_with = said.sqlstate or ""
 
     @cached_property
     def transformer(self) -> abc.Transformer:
@@ -162,9 +171,12 @@ class DeadlineConnection(psycopg.Connection[Any]):
             New connections find the server that can be written to.
         NodeFailed
             After a commit that did not reach its node.
+        psycopg.Error
+            After a commit that its node has refused: the error of the node.
         """
         if str(error).startswith(_FAILED_COMMIT):
-            raise NodeFailed(str(error)) from error
+            refused_with, self._refused_with = self._refused_with, ""
+            raise (errors.lookup(refused_with) if refused_with else NodeFailed)(str(error)) from error
         if isinstance(error, _OF_NO_USE):
             self.pgconn.finish()
             pool = getattr(self, "_pool", None)
