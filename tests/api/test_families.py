@@ -311,8 +311,9 @@ def test_its_page_names_the_sub_agents_and_leads_to_their_calls(api):
     assert incident.public_id in top.content.decode()
 
 
+@pytest.mark.parametrize("is_top_stored", [True, False])
 @pytest.mark.parametrize("when", ["at once", "while it loops", "after the loop"])
-def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known(api, when):
+def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known(api, when, is_top_stored):
     fleet = Fleet(api, family_enabled=True, family_ladder="block")
 
     def report(*costs):
@@ -321,7 +322,8 @@ def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known
             api.post("/events", sent)
             evaluate(Session.objects.get(external_id=child).key)
 
-    fleet.asks("parent", {"tool": "plan", "arguments": {}}, parent=None)
+    if is_top_stored:
+        fleet.asks("parent", {"tool": "plan", "arguments": {}}, parent=None)
     costs = [(f"child-{n // 3}", f"r{n}") for n in range(12)]
     for n, cost in enumerate(costs):
         fleet.asks(cost[0], round=f"r{n}")
@@ -329,9 +331,18 @@ def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known
             report(cost)
     if when == "after the loop":
         Incident.objects.update(ended_at=timezone.now())
+    of_family = Incident.objects.get(is_of_family=True)
+    assert (of_family.session is not None) == is_top_stored
+    # Of a family of the same names, whose sessions were deleted before these began.
+    earlier = Incident.objects.get(pk=of_family.pk)
+    earlier.pk, earlier.public_id, earlier.session, earlier.cost_usd = None, "inc_earlier", None, 0
+    earlier.ended_at = earlier.last_seen_at = timezone.now() - timedelta(days=90)
+    earlier.save()
     if when != "at once":
         report(*costs)
-    of_family = Incident.objects.get(is_of_family=True)
+    of_family.refresh_from_db()
+    earlier.refresh_from_db()
+    assert earlier.cost_usd == 0
     own = Incident.objects.filter(is_of_family=False)
     assert of_family.counted_calls == len(of_family.evidence["counted"]) > 0
     assert float(of_family.cost_usd) == 0.5 * of_family.counted_calls

@@ -46,7 +46,10 @@ _OF_SESSION: Final = _ADD_LATE_COSTS.format(
     " AND NOT coalesce(i.evidence->'counted_elsewhere' @> to_jsonb(l.seq), false)",
 )
 _OF_FAMILY: Final = _ADD_LATE_COSTS.format(
-    place="i.is_of_family AND i.session_name = %s AND (i.ended_at IS NULL OR i.session_id = %s)",
+    # Ended ones of this life of the family: an earlier one may have had the same names. Those whose top was not stored
+    # have numbers of no session, which an index finds.
+    place="i.is_of_family AND i.session_name = %s AND i.last_seen_at >= %s"
+    " AND (i.ended_at IS NULL OR i.session_id = %s OR (i.session_id IS NULL AND i.first_seq = 0))",
     counts="i.evidence->'counted' @> jsonb_build_array(jsonb_build_array(%s::text, l.seq))",
 )
 
@@ -166,7 +169,8 @@ class IncidentChanges:
         added = [MAX_COST_USD, seqs, costs]
         writes.add(_OF_SESSION, [*added, session.project_id, session.pk, seqs], ends_in_condition=True)
         if top is not None:
-            place, name = (session.project_id, top.session_name, top.session_id), session.external_id
+            name = session.external_id
+            place = (session.project_id, top.session_name, session.started_at, top.session_id)
             writes.add(_OF_FAMILY, [*added, name, *place, seqs, name], ends_in_condition=True)
         self._late_costs.clear()
 
