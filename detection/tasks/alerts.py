@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 
 from detection.services.alerting import delivery, reminders
 from detection.services.exceptions import fine
@@ -25,12 +25,11 @@ ACTION_PERIOD_SECONDS = 0.5
 RECALCULATION_PERIOD_SECONDS = 2.0
 INDEX_PERIOD_SECONDS = 3.0
 """What has just happened can be searched for; a shorter period would rewrite the newest blocks more often."""
-_threads: list[Periodic] = []
 
 
 @worker_init.connect(dispatch_uid="detection.alerts")
 def _start(**_: object) -> None:
-    _threads[:] = [
+    for thread in (
         Periodic("alerts", SEND_PERIOD_SECONDS, delivery.run),
         Periodic("reminders", REMIND_PERIOD_SECONDS, reminders.remind),
         Periodic(
@@ -40,12 +39,5 @@ def _start(**_: object) -> None:
         Periodic("statistics", COUNT_PERIOD_SECONDS, hourly_counts.count_calls),
         Periodic("recalculation", RECALCULATION_PERIOD_SECONDS, repricing.recalculate_waiting),
         Periodic("search_index", INDEX_PERIOD_SECONDS, indexing.index_texts),
-    ]
-    for thread in _threads:
+    ):
         thread.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.alerts")
-def _stop(**_: object) -> None:
-    for thread in _threads:
-        thread.stop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 
 from detection.services.retention import erasure
 from detection.tasks.evaluation_queue import yield_processors
@@ -27,17 +27,6 @@ class ErasureThread(Periodic):
         erasure.run_waiting(lambda: self.is_stopped)
 
 
-_thread: ErasureThread | None = None
-
-
 @worker_init.connect(dispatch_uid="detection.erasure")
 def _start(**_: object) -> None:
-    global _thread
-    _thread = ErasureThread()
-    _thread.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.erasure")
-def _stop(**_: object) -> None:
-    if _thread is not None:
-        _thread.stop()
+    ErasureThread().start()

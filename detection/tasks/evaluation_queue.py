@@ -10,20 +10,21 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterable
 from typing import Any, Final
 
 import structlog
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 from django.db import close_old_connections, connection
 
 from detection.models import SessionKey
 from detection.services.maintenance.heartbeats import heartbeats
 from detection.services.sessions import evaluation
+from detection.tasks.periodic import stop_deadline, stop_with_worker
 
 log = structlog.get_logger(__name__)
 MAX_QUEUED_PER_PROJECT: Final = 10_000
-STOP_SECONDS: Final = 8.0
 NICENESS: Final = 5
 """A third of the weight of `web` if both need a processor."""
 
@@ -69,7 +70,8 @@ class EvaluationQueue:
             return SessionKey(project_id, session_id)
 
     def start(self, threads: int) -> None:
-        """Start the threads that evaluate."""
+        """Start the threads that evaluate. They stop with their worker."""
+        stop_with_worker(self)
         self._threads = [
             threading.Thread(target=self._run, name=f"evaluation-{number}", daemon=True)
             for number in range(threads)
@@ -77,13 +79,18 @@ class EvaluationQueue:
         for thread in self._threads:
             thread.start()
 
-    def stop(self) -> None:
-        """Wait a few seconds for the current slices to end."""
+    def stop_soon(self) -> None:
+        """Let the current slices be the last."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
+
+    def stop(self, until: float | None = None) -> None:
+        """Wait for the current slices to end, a few seconds by default."""
+        self.stop_soon()
+        until = until or stop_deadline()
         for thread in self._threads:
-            thread.join(STOP_SECONDS)
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         yield_processors()
@@ -114,8 +121,3 @@ evaluation_queue = EvaluationQueue()
 @worker_init.connect(dispatch_uid="detection.evaluation_queue")
 def _start(sender: Any, **_: object) -> None:
     evaluation_queue.start(sender.concurrency if isinstance(sender.concurrency, int) else 1)
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.evaluation_queue")
-def _stop(**_: object) -> None:
-    evaluation_queue.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 
 from detection.services.ingestion import import_worker
 from detection.tasks.evaluation_queue import yield_processors
@@ -17,7 +17,6 @@ from detection.tasks.periodic import Periodic
 PERIOD_SECONDS: Final = 1.0
 THREADS: Final = 3
 """Several, so that the files of one project do not delay another's. The last one takes only what is quick."""
-_threads: list[ImportThread] = []
 
 
 class ImportThread(Periodic):
@@ -34,12 +33,5 @@ class ImportThread(Periodic):
 
 @worker_init.connect(dispatch_uid="detection.imports")
 def _start(**_: object) -> None:
-    _threads[:] = [ImportThread(number) for number in range(THREADS)]
-    for thread in _threads:
-        thread.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.imports")
-def _stop(**_: object) -> None:
-    for thread in _threads:
-        thread.stop()
+    for number in range(THREADS):
+        ImportThread(number).start()

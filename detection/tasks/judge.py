@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 from celery import shared_task
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 from django.db import close_old_connections, connection
 
 from detection import jobs
@@ -38,21 +38,17 @@ def close_approvals() -> None:
     decisions.close_overdue()
 
 
-class UnclaimedApprovals:
+class UnclaimedApprovals(Periodic):
     """Consults the judge about approvals whose task was lost, several at a time."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(MAX_CONSULTATIONS, thread_name_prefix="judge")
         self._in_progress: set[str] = set()
-        self._thread = Periodic("judge", POLL_PERIOD_SECONDS, self._poll)
+        super().__init__("judge", POLL_PERIOD_SECONDS, self._poll)
 
-    def start(self) -> None:
-        """Start polling; the first poll comes one period later."""
-        self._thread.start()
-
-    def stop(self) -> None:
+    def stop(self, until: float | None = None) -> None:
         """Stop polling. Consultations in progress end within the judge's deadline."""
-        self._thread.stop()
+        super().stop(until)
         self._pool.shutdown(cancel_futures=True)
 
     def _poll(self) -> None:
@@ -73,17 +69,6 @@ class UnclaimedApprovals:
             self._in_progress.discard(approval_id)
 
 
-_unclaimed: UnclaimedApprovals | None = None
-
-
 @worker_init.connect(dispatch_uid="detection.judge")
 def _start(**_: object) -> None:
-    global _unclaimed
-    _unclaimed = UnclaimedApprovals()
-    _unclaimed.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.judge")
-def _stop(**_: object) -> None:
-    if _unclaimed is not None:
-        _unclaimed.stop()
+    UnclaimedApprovals().start()

@@ -1,17 +1,55 @@
-"""A thread that runs a function periodically in a worker process."""
+"""Threads of a worker process: those that run a function periodically, and the end of all of them."""
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from typing import Protocol
 
 import structlog
+from celery.signals import worker_shutting_down
 from django.db import close_old_connections, connection
 
 from detection.web import process_metrics
 
 log = structlog.get_logger(__name__)
 _STOP_TIMEOUT_SECONDS = 8.0
+"""For all threads together: while the database is away, each of them waits for it."""
+
+
+class Stoppable(Protocol):
+    """What runs beside the tasks of a worker."""
+
+    def stop_soon(self) -> None:
+        """Let the current run be the last, without waiting for it."""
+
+    def stop(self, until: float | None = None) -> None:
+        """Wait for the current run to end: until a moment of the monotonic clock, or else a few seconds."""
+
+
+_running: list[Stoppable] = []
+
+
+def stop_with_worker(one: Stoppable) -> None:
+    """Let something stop when its worker does."""
+    _running.append(one)
+
+
+@worker_shutting_down.connect(dispatch_uid="detection.periodic")
+def stop_all(**_: object) -> None:
+    """Stop everything that has begun, within one time for all."""
+    stopping, _running[:] = [*_running], []
+    for one in stopping:
+        one.stop_soon()
+    until = stop_deadline()
+    for one in stopping:
+        one.stop(until)
+
+
+def stop_deadline() -> float:
+    """Return until when a thread is waited for that is told to stop now."""
+    return time.monotonic() + _STOP_TIMEOUT_SECONDS
 
 
 class Periodic:
@@ -33,14 +71,19 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first run comes one period later."""
+        """Start the thread; the first run comes one period later. It stops with its worker."""
+        stop_with_worker(self)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Wait a few seconds for the current run to end; another worker takes over what it leaves."""
+    def stop_soon(self) -> None:
+        """Let the current run be the last."""
         self._stopped.set()
+
+    def stop(self, until: float | None = None) -> None:
+        """Wait for the current run to end, a few seconds by default; another worker takes over what it leaves."""
+        self.stop_soon()
         if self._thread.is_alive():
-            self._thread.join(_STOP_TIMEOUT_SECONDS)
+            self._thread.join(max(0.0, (until or stop_deadline()) - time.monotonic()))
 
     @property
     def is_stopped(self) -> bool:

@@ -6,7 +6,7 @@ Any number of processes may run one: the sweep takes a lock. That of beat finds 
 from __future__ import annotations
 
 import structlog
-from celery.signals import beat_init, worker_init, worker_shutting_down
+from celery.signals import beat_init, worker_init
 
 from detection.services.alerting import postponing
 from detection.services.approvals import decisions
@@ -60,26 +60,11 @@ class Sweeper(Periodic):
             log.info("sweeper_rescued", sessions=rescued)
 
 
-_sweeper: Sweeper | None = None
-
-
 @worker_init.connect(dispatch_uid="detection.sweeper")
 def _start_in_worker(**_: object) -> None:
-    _start(Sweeper())
+    Sweeper().start()
 
 
 @beat_init.connect(dispatch_uid="detection.sweeper")
 def _start_in_beat(**_: object) -> None:
-    _start(Sweeper(lock=AdvisoryLock.SWEEP_OUTSIDE_WORKERS))
-
-
-def _start(sweeper: Sweeper) -> None:
-    global _sweeper
-    _sweeper = sweeper
-    _sweeper.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.sweeper")
-def _stop(**_: object) -> None:
-    if _sweeper is not None:
-        _sweeper.stop()
+    Sweeper(lock=AdvisoryLock.SWEEP_OUTSIDE_WORKERS).start()

@@ -11,7 +11,7 @@ from typing import Final
 
 import redis
 import structlog
-from celery.signals import beat_init, task_postrun, task_prerun, worker_init, worker_shutting_down
+from celery.signals import beat_init, task_postrun, task_prerun, worker_init
 from django.conf import settings
 
 from detection import jobs
@@ -72,9 +72,9 @@ class Watchdog(Periodic):
         super().__init__("watchdog", PERIOD_SECONDS, self._check)
         self._consumption = consumption
 
-    def stop(self) -> None:
+    def stop(self, until: float | None = None) -> None:
         """Stop checking: a shutdown may take longer than a hang."""
-        super().stop()
+        super().stop(until)
         faulthandler.cancel_dump_traceback_later()
 
     def _check(self) -> None:
@@ -88,29 +88,14 @@ class Watchdog(Periodic):
                 os.utime(settings.HEARTBEAT_FILE)
 
 
-_watchdog: Watchdog | None = None
-
-
 @worker_init.connect(dispatch_uid="detection.watchdog")
 def _start_in_worker(**_: object) -> None:
     consumption = Consumption()
     task_prerun.connect(consumption.start_task, weak=False, dispatch_uid="detection.watchdog")
     task_postrun.connect(consumption.end_task, weak=False, dispatch_uid="detection.watchdog")
-    _start(Watchdog(consumption))
+    Watchdog(consumption).start()
 
 
 @beat_init.connect(dispatch_uid="detection.watchdog")
 def _start_in_beat(**_: object) -> None:
-    _start(Watchdog())
-
-
-def _start(watchdog: Watchdog) -> None:
-    global _watchdog
-    _watchdog = watchdog
-    _watchdog.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.watchdog")
-def _stop(**_: object) -> None:
-    if _watchdog is not None:
-        _watchdog.stop()
+    Watchdog().start()

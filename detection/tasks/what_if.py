@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init
 
 from detection.services.what_if import worker
 from detection.tasks.evaluation_queue import evaluation_queue, yield_processors
@@ -40,17 +40,6 @@ class WhatIfThread(Periodic):
             time.sleep(_CHECK_SECONDS)
 
 
-_thread: WhatIfThread | None = None
-
-
 @worker_init.connect(dispatch_uid="detection.what_if")
 def _start(**_: object) -> None:
-    global _thread
-    _thread = WhatIfThread()
-    _thread.start()
-
-
-@worker_shutting_down.connect(dispatch_uid="detection.what_if")
-def _stop(**_: object) -> None:
-    if _thread is not None:
-        _thread.stop()
+    WhatIfThread().start()

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 
 from detection.tasks import alerts
-from detection.tasks.periodic import Periodic
+from detection.tasks.evaluation_queue import EvaluationQueue
+from detection.tasks.periodic import Periodic, stop_all, stop_with_worker
 from tests.support.patience import PATIENCE_SECONDS
+
+NAMES = {"alerts", "reminders", "statistics"}
 
 
 def test_a_turn_that_fails_is_followed_by_the_next_one(db):
@@ -28,6 +31,31 @@ def test_a_turn_that_fails_is_followed_by_the_next_one(db):
 def test_a_worker_starts_the_threads_and_ends_them():
     alerts._start()
     names = {thread.name for thread in threading.enumerate()}
-    assert {"alerts", "reminders", "statistics"} <= names
-    alerts._stop()
-    assert not any(thread._thread.is_alive() for thread in alerts._threads)
+    assert names >= NAMES
+    stop_all()
+    assert NAMES.isdisjoint(thread.name for thread in threading.enumerate())
+
+
+def test_all_threads_of_a_worker_are_told_to_stop_before_one_is_waited_for_and_have_one_time():
+    """While the database is away, each of them waits for it: one after the other they would take minutes."""
+    done: list[object] = []
+
+    class Stuck:
+        def stop_soon(self):
+            done.append("told")
+
+        def stop(self, until=None):
+            done.append(until)
+
+    queue = EvaluationQueue()
+    queue.start(2)
+    for _ in range(3):
+        stop_with_worker(Stuck())
+    stop_all()
+    assert done[:3] == ["told"] * 3
+    assert len({*done[3:]}) == 1
+    assert None not in done
+    assert len(done) == 6
+    assert not any(thread.is_alive() for thread in queue._threads)
+    stop_all()
+    assert len(done) == 6, "what has stopped is forgotten"

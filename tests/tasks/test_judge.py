@@ -3,6 +3,7 @@
 import threading
 
 from detection.tasks import judge
+from detection.tasks.periodic import stop_all
 
 
 def names():
@@ -12,5 +13,5 @@ def names():
 def test_a_worker_starts_the_thread_and_ends_it():
     judge._start()
     assert names() == ["judge"]
-    judge._stop()
+    stop_all()
     assert names() == []

@@ -33,6 +33,7 @@ from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.retention import retention
 from detection.services.storage.disk_space import disk_monitor
 from detection.tasks import imports
+from detection.tasks.periodic import stop_all
 from tests.support.projects import make_project
 from tests.support.transcripts import claude_code, lines, openai
 
@@ -243,7 +244,7 @@ def test_long_imports_of_some_projects_leave_a_thread_to_those_of_others(monkeyp
         assert [state for state, _ in states] == ["running"] * imports.THREADS
         assert {starts for _, starts in states} <= {0, 1}
     finally:
-        imports._stop()
+        stop_all()
 
 
 @pytest.mark.parametrize("case", BAD)
