@@ -59,7 +59,7 @@ class Loop(TenantModel):
     ======  ==========================================================================================
 
     So a closed loop that is detected again is open: it has returned. An open loop has the first of five forms that
-    applies, or none: it has returned, it is looping now, a session in it waits for the answer to a held call, it is new
+    applies, or none: it is looping now, it has returned, a session in it waits for the answer to a held call, it is new
     (no person has acted on it), it went silent (a session in it continues, without a call for two minutes).
     """
 

@@ -160,7 +160,8 @@ def derive_state(
     if session.ended_at is not None:
         return SessionState.ENDED
     if session.stopped_by_kind:
-        if session.has_run_last:
+        # Of a run that makes its refused calls, one more refusal is no evidence that it stopped.
+        if session.has_run_last or (session.ignores_stops and session.ran_since_stop):
             was_asking = session.refused_since_stop or session.stop_reach != WATCH_ONLY
             return SessionState.STILL_CALLING if was_asking else SessionState.STOP_UNENFORCED
         if session.refused_since_stop:
@@ -209,9 +210,10 @@ def note_verdict(
     elif session.stopped_by_kind in HELD_DOWN:
         return
     elif decision == "stop":
-        refused = session.refused_since_stop
+        # The stop continues with another reason: what has come of it so far still counts.
+        refused, ran = session.refused_since_stop, session.ran_since_stop
         begin_stop(session, StoppedByKind.DETECTION, at, by, reason)
-        session.refused_since_stop = refused + 1
+        session.refused_since_stop, session.ran_since_stop = refused + 1, ran
     elif decision in ("allow", "warn") and session.stopped_by_kind:
         clear_stop(session)
 

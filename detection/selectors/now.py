@@ -108,7 +108,7 @@ class Moment:
     silent_count
         How many there are, counted up to `MAX_SESSIONS`.
     stopped
-        The sessions that a person has just stopped, the latest stop first.
+        The sessions that a person has just stopped, the latest stop first; those that have ended since, too.
     running
         Sessions that call tools without a loop, counted up to `MAX_SESSIONS`; only where nothing loops.
     last
@@ -145,7 +145,9 @@ def moment(project_id: int) -> Moment:
     loops = _loops(project_id, looping, incidents, now)
     running = rows.filter(state_condition(SessionState.RUNNING, now)).order_by()
     just_stopped = rows.filter(
-        state__in=STOP_STATES, stopped_by_kind=StoppedByKind.PERSON, stopped_at__gt=now - STOPPED_WITHIN
+        state__in=(*STOP_STATES, SessionState.ENDED),
+        stopped_by_kind=StoppedByKind.PERSON,
+        stopped_at__gt=now - STOPPED_WITHIN,
     )
     return Moment(
         loops,

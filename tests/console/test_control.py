@@ -172,6 +172,35 @@ def test_a_run_that_continues_after_a_stop_is_called_stopped_nowhere(world, api,
     assert api.get("/sessions", state="stopped").json()["items"] == []
 
 
+def test_an_agent_that_ignores_the_detection_stays_on_now_while_it_calls(world, api):
+    results: list[dict[str, object]] = []
+    for number in range(1, 12):
+        call = {"call_id": f"c{number}", "tool": "fetch", "arguments": {"q": "x"}}
+        # As most agents do: the result comes with the next call.
+        assert api.post("/guard", {"session": "run", "results": results, "calls": [call]}).status_code == 200
+        results = [{"call_id": call["call_id"], "content": "0 hits"}]
+    after = api.get("/sessions/run").json()
+    assert (after["state"], after["reach"], after["in_loop"]) == ("still_calling", "watch_only", True)
+    assert after["stopped"]["ran"] > 1
+    page = world.client.get(f"{world.base}/now").content.decode()
+    assert "Still calling after the stop" in page
+    assert "Check its integration" in page
+    assert "Withdraw" not in page, "nobody asked for the stop"
+    assert api.get("/loops").json()["items"][0]["form"] == "looping_now"
+
+
+def test_now_says_that_a_run_has_ended_by_a_stop(world, api):
+    api.call("run")
+    world.client.post(f"{world.base}/session/change", {"session": "run", "reason": "enough"})
+    assert "no call since" in world.client.get(f"{world.base}/now").content.decode()
+    assert api.call("run").json()["decision"] == "stop"
+    end = {"type": "end", "session": "run", "outcome": "cancelled"}
+    assert api.post("/events", {"events": [end]}).status_code == 202
+    evaluate(Session.objects.get().key)
+    page = world.client.get(f"{world.base}/now").content.decode()
+    assert "Stopped · 1 refused, then it ended, by" in " ".join(page.split())
+
+
 def test_a_run_that_is_refused_is_stopping_then_stopped_and_its_loop_ends_then(world, api):
     for _ in range(4):
         api.call("run")

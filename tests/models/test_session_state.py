@@ -96,6 +96,19 @@ def test_a_stop_has_the_state_that_its_evidence_shows(
     assert state_after(reach, note_ran, note_refused) == refused_after_running
 
 
+def test_a_run_that_makes_its_refused_calls_is_not_called_stopped_at_its_next_refusal():
+    session = noted(Session(call_reaches="s"), "stop")
+    for _ in range(2):
+        note_ran(session)
+        session.ignores_stops = True
+        noted(session, "stop")  # in the request that reported the result
+        state = derive_state(session, has_open_approval=False, last_loop_call_at=NOW)
+        assert (state, session.reach) == ("still_calling", "watch_only")
+    assert (session.refused_since_stop, session.ran_since_stop) == (3, 2)
+    noted(session, "allow")
+    assert derive_state(session, has_open_approval=False, last_loop_call_at=None) == "running"
+
+
 def test_a_run_that_no_longer_asks_for_all_its_calls_is_not_called_stopped():
     assert state_after("can_stop", note_refused, reach_now="watch_only") == "calls_blocked"
 

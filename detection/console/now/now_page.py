@@ -18,9 +18,9 @@ from detection.console.integrations.connect import guard_url
 from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Line, line_of
 from detection.console.policies.policy_pages import changes_of
-from detection.console.sessions.session_rows import STOP_WORDS, session_row
+from detection.console.sessions.session_rows import STOP_WORDS, session_row, stop_outcome, stopped_by
 from detection.integrations.reach import CAN_BLOCK, CAN_STOP, REACH_WORDS, REACHES, WATCH_ONLY
-from detection.models import AuditEntry, Incident, Session
+from detection.models import AuditEntry, Incident, Session, StoppedByKind
 from detection.selectors import now as selector
 from detection.selectors.now import LoopingNow
 from detection.selectors.reported_events import reported_events
@@ -50,9 +50,9 @@ class Card:
     button, effect
         What the button of the card says, and what it will do; the button is empty where a stop is asked of all.
     unenforced
-        Sessions that are only watched and were asked to stop: the request can be withdrawn.
-    guard_url
-        Where to connect the first of these so that it asks.
+        Sessions that are only watched and that a person asked to stop: the request can be withdrawn.
+    guard_words, guard_url
+        Where to connect the first session that no stop reaches, or to check how it is connected.
     """
 
     loop: LoopingNow
@@ -61,6 +61,7 @@ class Card:
     button: str
     effect: str
     unenforced: list[Session]
+    guard_words: str
     guard_url: str
 
     @property
@@ -82,7 +83,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "cards": [_card(project.slug, one) for one in moment.loops],
         "held_cards": held_groups.cards((project.pk,), HELD_SHOWN),
         "silent": [(one, _title(incident)) for one, incident in moment.silent],
-        "stopped": [session_row(one, clock.now()) for one in moment.stopped],
+        "stopped": [(one, stop_outcome(one, clock.now()), stopped_by(one)) for one in moment.stopped],
         "curve": _curve(selector.curve(project.pk)) if moment.usd_per_minute else "",
         "last_title": _title(moment.last),
         "since": _since(request),
@@ -136,17 +137,19 @@ def _card(slug: str, one: LoopingNow) -> Card:
     if len(asked) > 1:
         said = [f"A stop was requested of {len(asked):,}."]
     effects = [*said, *([effect_of(left)] if left else [])]
-    unenforced = [
+    unreached = [
         session for session in one.sessions if session.stopped_by_kind and session.reach == WATCH_ONLY
     ]
+    was_asking = any(session.refused_since_stop for session in unreached)
     return Card(
         one,
         _title(one.incident),
         _marks(one.reaches),
         button_of(left) if left else "",
         " ".join(effects),
-        unenforced,
-        guard_url(slug, unenforced[0].integration) if unenforced else "",
+        [session for session in unreached if session.stopped_by_kind != StoppedByKind.DETECTION],
+        "Check its integration" if was_asking else "Guard this agent",
+        guard_url(slug, unreached[0].integration) if unreached else "",
     )
 
 

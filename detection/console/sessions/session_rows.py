@@ -136,6 +136,16 @@ def _since_stop(session: SessionRow | Session) -> str:
     return ", ".join(known) or "no call since"
 
 
+def stop_outcome(session: Session, now: datetime) -> str:
+    """Return the state of a session that was stopped and what has come of it, also after its end."""
+    line = session_row(session, now)
+    if line.since_stop:
+        return f"{line.word} · {line.since_stop}"
+    if was_refused(session):
+        return f"Stopped · {_since_stop(session)}, then it ended"
+    return f"{line.word} · {_since_stop(session)}"
+
+
 def was_refused(session: SessionRow | Session) -> bool:
     """Return whether a session was stopped and its newest call blocked; of an ended one, whether the stop did it."""
     return bool(session.stopped_by_kind) and session.refused_since_stop > 0 and not session.has_run_last
