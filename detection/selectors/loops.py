@@ -108,7 +108,7 @@ class LoopRow:
     detail: Annotated[str, Shown("The provider's problem, or the unit of the budget.")]
     status: Annotated[str, Shown("Status.", choices=LoopStatus)]
     form: Annotated[str, Shown(
-        "More about the status: of an open loop `returned`, `looping_now`, `held` (a session in it waits for an "
+        "More about the status: of an open loop `looping_now`, `returned`, `held` (a session in it waits for an "
         "answer), `new` or `went_silent`, of one that is done `ended_by_itself`.", choices=LoopForm,
     )]
     has_returned: Annotated[bool, Shown("Whether it was closed and has reopened.")]
@@ -326,10 +326,10 @@ def _form(
         return LoopForm.NONE if loop.done_at else LoopForm.ENDED_BY_ITSELF
     if loop.status != LoopStatus.OPEN:
         return LoopForm.NONE
-    if has_returned:
-        return LoopForm.RETURNED
     if is_looping:
         return LoopForm.LOOPING_NOW
+    if has_returned:
+        return LoopForm.RETURNED
     if is_held:
         return LoopForm.HELD
     if is_new:

@@ -126,9 +126,17 @@ def test_an_action_changes_all_incidents_and_undo_restores_each(project, loop):
     assert status(loop) == "fine"
     assert {*Incident.objects.values_list("label_reason", flat=True)} == {"poll"}
     assert {*Incident.objects.values_list("label", flat=True)} == {"false_alarm"}
-    make_incident(project, status="open", ended_at=None, loop=loop)
+    incident = make_incident(project, status="open", ended_at=None, loop=loop)
     row = selector.row_of(loop)
     assert (row.status, row.form, row.has_returned) == ("open", "returned", True)
+    now = timezone.now()
+    incident.session = Session.objects.create(
+        project=project, external_id="again", state="looping", started_at=now, last_event_at=now
+    )
+    incident.last_seen_at = now
+    incident.save()
+    row = selector.row_of(loop)  # what burns comes first
+    assert (row.form, row.looping_now, row.has_returned) == ("looping_now", 1, True)
 
 
 def test_what_does_not_fit_into_the_request_is_continued_and_can_be_undone_before(project, loop, monkeypatch):
