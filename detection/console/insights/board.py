@@ -224,7 +224,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 _name(by, row.key),
                 links.of_row(row, group_term(by, row.key)),
                 row,
-                colors.get(_name(by, row.key), chart.MAX_SERIES if colors else 0),
+                colors.get(_name(by, row.key), chart.OTHERS if colors else 0),
                 f"{100 * board.of(row.numbers) / most:.1f}%",
                 board.write(board.of(row.numbers)) if board.of(row.numbers) or name != "cost" else "–",
                 change_of(board.of(row.numbers), board.of(row.before), less_is_better=name != "protection"),

@@ -9,7 +9,9 @@ from datetime import datetime, timedelta, tzinfo
 from typing import Final
 
 MAX_SERIES: Final = 6
-"""Series with a colour of their own, the last of them the others; there are six hues."""
+"""Series that are drawn; of more, the last is the others. There are six hues."""
+OTHERS: Final = "grey"
+"""The colour of the others: a hue of their own would be taken for a name."""
 _STEPS: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """Tops of the axis, times a power of ten, so that half of each is easy to read."""
 _LABELS: Final = 8
@@ -129,6 +131,7 @@ def stacked(
         Writes a number for people.
     """
     shown = _with_others(series)
+    colors = {name: OTHERS if name not in series else number for number, name in enumerate(shown, 1)}
     totals = [sum(values) for values in zip(*shown.values(), strict=True)] or [0.0] * len(buckets)
     has_before = any(before)
     top = nice_top(max([*totals, *(before if has_before else ()), 0.0]))
@@ -136,10 +139,12 @@ def stacked(
     bars, lines = [], []
     for place, bucket in enumerate(buckets):
         parts, height, named = [], 0.0, []
-        for color, (name, values) in enumerate(shown.items(), 1):
+        for name, values in shown.items():
             if values[place] > 0:
                 height += 100 * values[place] / top
-                parts.append(BarPart(color, _percent(100 - height), _percent(100 * values[place] / top)))
+                parts.append(
+                    BarPart(colors[name], _percent(100 - height), _percent(100 * values[place] / top))
+                )
                 named.append(f"{name} {write(values[place])}")
         when = time_words(bucket, zone)
         if parts:
@@ -151,7 +156,7 @@ def stacked(
             earlier = write(before[place]) if has_before else ""
             lines.append(ChartLine(bucket.start, bucket.url, write(totals[place]), earlier, cells))
     return Chart(
-        [(color, name) for color, name in enumerate(shown, 1)],
+        [(color, name) for name, color in colors.items()],
         bars,
         _ghost(before, top) if has_before else "",
         write(top),
