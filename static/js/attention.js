@@ -224,8 +224,9 @@ function count(hints) {
 function sayNew() {
   const now = Date.now();
   if (now - announced.at < ANNOUNCE_GAP_MS || (!announced.session && !announced.incident)) return;
-  const words = (n, one) => (n ? [`${n} new ${one}${n === 1 ? "" : "s"}`] : []);
-  announcer.textContent = [...words(announced.session, "session"), ...words(announced.incident, "incident")].join(", ");
+  const words = (n, one, many) => (n ? [`${n} new ${n === 1 ? one : many}`] : []);
+  const runs = words(announced.incident, "run of a loop", "runs of loops");
+  announcer.textContent = [...words(announced.session, "session", "sessions"), ...runs].join(", ");
   Object.assign(announced, { at: now, session: 0, incident: 0 });
 }
 
