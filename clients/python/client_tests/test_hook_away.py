@@ -100,6 +100,25 @@ def test_a_file_that_says_nothing_sensible_about_this_server_keeps_no_hook_from_
     assert "hookSpecificOutput" in claude.run().stdout
 
 
+@pytest.mark.parametrize(
+    ("mode", "reason"),
+    [("refuse", "cannot be reached"), ("fail", "answered with the status 500"), ("pass", "does not accept the key")],
+)
+def test_an_error_after_a_late_answer_is_not_taken_for_another_late_one(proxy, server, mode, reason):
+    claude = Installed("claude-code")
+    proxy.mode = mode
+    credentials.Credentials(proxy.url, server.key[:-4] + "0000").store()
+    credentials.late_file().write_text(f"{int(time.time()) - 1} {proxy.url}\n")
+    assert [reason in told(claude.run(session=session)) for session in ("s-1", "s-2")] == [True, True]
+
+
+def test_a_hook_leaves_the_late_answer_of_another_server_alone(proxy):
+    claude = Installed("claude-code")
+    credentials.late_file().write_text(about_another := f"{int(time.time()) + 20} http://another:1\n")
+    assert "hookSpecificOutput" in claude.run().stdout
+    assert credentials.late_file().read_text() == about_another
+
+
 def test_while_answers_are_late_a_hook_that_fails_closed_denies_at_once(proxy):
     codex = Installed("codex", "--fail-closed")
     proxy.mode = "silent"
@@ -228,7 +247,7 @@ console.log(JSON.stringify({ runs, shown }));
 
 @needs_node
 @pytest.mark.parametrize("is_closed", [False, True])
-def test_the_plugin_asks_a_late_server_once_and_tells_it_once_per_session(proxy, home, is_closed):
+def test_the_plugin_asks_a_late_server_once_and_tells_the_reason_once_per_session(proxy, home, is_closed):
     plugin = PLUGIN_HOSTS["opencode"].plugin(proxy.url, fail_closed=is_closed)
     (home / "loopguard.mjs").write_text(plugin)
     (home / "run.mjs").write_text(PLUGIN_RUN)
@@ -238,6 +257,11 @@ def test_the_plugin_asks_a_late_server_once_and_tells_it_once_per_session(proxy,
         with ended_after(60, ["node", "run.mjs"], cwd=home) as process:
             return json.loads(process.communicate(timeout=60)[0])
 
+    proxy.mode = "fail"
+    credentials.late_file().write_text(f"{int(time.time()) - 1} {proxy.url}\n")
+    assert ["status 500" in one for one in run()["shown"]] == [True, True]
+    assert not credentials.late_file().exists()
+    proxy.mode, proxy.seen = "silent", []
     said = run()
     assert said["runs"] == (0 if is_closed else 3)
     assert ["did not answer in time" in one for one in said["shown"]] == [True, True]

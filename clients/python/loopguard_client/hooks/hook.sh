@@ -92,7 +92,8 @@ until='' of=''
 case $until in
   *[!0-9]* | '' | ???????????????*) until=0 ;;
 esac
-if [ "$of" = "$server" ] && [ "$until" -gt "$now" ] && [ "$until" -le $((now + LATE_SECONDS)) ]; then
+[ "$of" = "$server" ] || until=0
+if [ "$until" -gt "$now" ] && [ "$until" -le $((now + LATE_SECONDS)) ]; then
   unguarded "$server did not answer in time."
 fi
 [ "$until" = 0 ] || echo "$((now + LATE_SECONDS)) $server" >"$here/late" # one hook tries, the others go on
@@ -101,14 +102,15 @@ answer=$(printf '%s' "$body" | request -m "$ANSWER_SECONDS" -w '\n%{http_code}' 
 status=$?
 code=${answer##*"$break"}
 answer=${answer%"$break"*}
+case $status in
+  6 | 28) echo "$((now + LATE_SECONDS)) $server" >"$here/late" ;;
+  *) [ "$until" = 0 ] || rm -f "$here/late" ;; # also an error is no late answer
+esac
 case $status:$code in
-  0:200) [ "$until" = 0 ] || rm -f "$here/late" ;;
+  0:200) ;;
   0:401 | 0:403) unguarded "$server does not accept the key in ~/.loopguard/curl." ;;
   0:*) unguarded "$server answered with the status $code." ;;
-  6:* | 28:*)
-    echo "$((now + LATE_SECONDS)) $server" >"$here/late"
-    unguarded "$server did not answer in time."
-    ;;
+  6:* | 28:*) unguarded "$server did not answer in time." ;;
   *) unguarded "$server cannot be reached." ;;
 esac
 case $answer in

@@ -44,13 +44,15 @@ async function request(body) {
       body: JSON.stringify(body),
       signal: AbortSignal.timeout(ANSWER_MILLISECONDS),
     });
+    rmSync(LATE_FILE, { force: true }); // also an error is no late answer
     if (response.status === 401 || response.status === 403) return `${SERVER} does not accept the key in ${KEY_FILE}.`;
     if (!response.ok) return `${SERVER} answered with the status ${response.status}.`;
-    const answer = await response.json();
-    rmSync(LATE_FILE, { force: true });
-    return answer;
+    return await response.json();
   } catch (error) {
-    if (error?.name !== "TimeoutError") return `${SERVER} cannot be reached.`;
+    if (error?.name !== "TimeoutError") {
+      rmSync(LATE_FILE, { force: true });
+      return `${SERVER} cannot be reached.`;
+    }
     late(now);
     return `${SERVER} did not answer in time.`;
   }
