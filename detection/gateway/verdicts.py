@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from detection import clock
 from detection.gateway.conversation import Conversation, Turn
@@ -18,6 +18,7 @@ from detection.gateway.protocols.answers import (
 )
 from detection.gateway.protocols.rewrites import Rewrite, occurrence_of
 from detection.gateway.traffic import RequestMeter
+from detection.web.documents import blocked_notice
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,10 @@ class AnswerVerdicts:
                 return JudgedAnswer(conversation, answer, resolution, texts, withheld, [], [])
             evaluation = Evaluation(tuple(AnswerVerdict("allow") for _ in answer.calls))
         resolution = resolve(evaluation.verdicts, turn.reasks_left)
+        if resolution.action == "text" and not any(one.decision == "stop" for one in evaluation.verdicts):
+            project = conversation.grant.principal.project_slug
+            text = blocked_notice(resolution.text, project, conversation.session)
+            resolution = replace(resolution, text=text)
         texts = [verdict.message or NOT_RUN for verdict in evaluation.verdicts]
         results = protocol.results(answer.calls, texts)
         for verdict, result in zip(evaluation.verdicts, results, strict=True):

@@ -24,6 +24,11 @@ def stop_notice(message: str, project: str, session: str) -> str:
     return f"LoopGuard ended this run. {reason}See {session_link(project, session)}"
 
 
+def blocked_notice(message: str, project: str, session: str) -> str:
+    """Return what a person reads where an answer is nothing but blocked calls: who ended it, why, and where to look."""
+    return f"LoopGuard blocked every call of this answer, so it ends here. {message} See {session_link(project, session)}"
+
+
 def incident_link(project: str, public_id: str) -> str:
     """Return the address of an incident in the console."""
     return f"{settings.PUBLIC_URL}/p/{project}/incidents/{public_id}"

@@ -45,7 +45,8 @@ def test_a_stuck_run_is_warned_then_blocked_then_ended(world: World, is_stream, 
     last = agent.run()
     assert agent.runs == 3
     assert decisions() == ["allow", "allow", "warn", "block", "block", "block"]
-    assert "The call was not run." in last.text
+    assert "LoopGuard blocked every call of this answer, so it ends here. The call was not run." in last.text
+    assert last.text.endswith(f"/sessions/{Session.objects.get().external_id}")
     assert Incident.objects.get().kind == "repeat"
     row = Session.objects.get()
     assert (row.model, row.token_count) == ("gemini-x", 6 * 940)
