@@ -158,7 +158,10 @@ def loads(data: bytes | str) -> Any:
     except RecursionError:
         text = _prune(text)
     except json.JSONDecodeError as error:
-        raise JsonProblem("not_json", f"{error.msg} at line {error.lineno}, column {error.colno}.") from None
+        what = f"{error.msg[:1].lower()}{error.msg[1:]}" if text.strip() else "empty"
+        raise JsonProblem(
+            "not_json", f"Not valid JSON: {what} at line {error.lineno}, column {error.colno}."
+        ) from None
     except JsonProblem:
         raise
     except ValueError:  # an integer longer than Python converts

@@ -28,6 +28,7 @@ import django  # noqa: E402
 
 django.setup()
 
+from detection.api.error_codes import ERROR_CODES  # noqa: E402
 from detection.engine import fold  # noqa: E402
 from detection.engine.calls import DECISIONS, Call, Message, Result  # noqa: E402
 from detection.engine.detectors import DETECTORS, BaseDetector  # noqa: E402
@@ -339,6 +340,7 @@ def pages() -> dict[Path, str]:
     page = (DOCS / "detectors.md").read_text()
     return {
         DOCS / "detectors.md": _between(page, "detectors", detectors()),
+        DOCS / "errors.md": errors(),
         DOCS / "settings.md": settings(),
         DOCS / "redaction.md": _between((DOCS / "redaction.md").read_text(), "rules", redaction_rules()),
         DOCS / "engine.md": engine,
@@ -348,6 +350,21 @@ def pages() -> dict[Path, str]:
         ROOT / "docker-compose.yml": containers(),
         **{DOCS / "images" / "strips" / f"{name}.svg": strip(name) for name in EXAMPLES},
     }
+
+
+def errors() -> str:
+    """Return the page of error codes."""
+    lines = [
+        "# Error codes",
+        "",
+        "The `code` of an [error of the API](api.md#errors), or of a rejected event of a batch, which is answered with 202. Codes are",
+        "stable. The [gateway](gateway.md#what-is-forwarded) has codes of its own.",
+        "",
+        "| code | status | meaning |",
+        "| --- | --- | --- |",
+        *(f"| `{code}` | {status} | {text} |" for code, (status, text) in sorted(ERROR_CODES.items())),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def redaction_rules() -> str:

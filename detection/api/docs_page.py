@@ -11,6 +11,8 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import slugify
 
+from detection.api.error_codes import ERROR_CODES
+
 METHODS = ("get", "post", "put", "patch", "delete")
 MAX_DEPTH = 2
 """Objects within objects that are listed with their fields."""
@@ -25,7 +27,7 @@ def render_docs(request: HttpRequest, document: dict[str, Any]) -> HttpResponse:
                 operation = _operation(path, method, operations[method], document)
                 by_tag.setdefault(operation["tag"], []).append(operation)
     info = document["info"] | {"description": _prose(document["info"]["description"])}
-    context = {"info": info, "groups": by_tag, "errors": _errors(document)}
+    context = {"info": info, "groups": by_tag, "codes": _codes()}
     return render(request, "api/docs.html", context)
 
 
@@ -130,6 +132,5 @@ def _type(schema: dict[str, Any]) -> str:
     return str(schema.get("format") or schema.get("type") or "any")
 
 
-def _errors(document: dict[str, Any]) -> list[tuple[str, str]]:
-    responses = document["components"]["responses"]
-    return [(name.removeprefix("Error"), _prose(item["description"])) for name, item in responses.items()]
+def _codes() -> list[tuple[str, str, SafeString]]:
+    return [(code, status, _prose(text)) for code, (status, text) in sorted(ERROR_CODES.items())]

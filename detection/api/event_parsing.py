@@ -44,6 +44,8 @@ _EVENT_FIELDS = frozenset(EventSchema.model_fields)
 _LABELS = frozenset(("tags", "metadata"))
 _FIELDS_BELOW_SHARED = _EVENT_FIELDS - _LABELS
 """Of an event whose request has what is about the session."""
+UNKNOWN_FIELD: Final = "unknown_field"
+SHOWN_FIELDS: Final = 8
 _NOT_OF_HEARTBEATS = _EVENT_FIELDS - {*NAME_CHARACTERS, "type", "occurred_at"}
 _NAMES: Final = (*NAME_CHARACTERS.items(),)
 _NOTHING_SHARED: Mapping[str, str] = MappingProxyType({})
@@ -57,12 +59,29 @@ class Batch:
     ----------
     is_single
         Whether the body is an event, which has the whole response to itself.
+    unknown_fields
+        Fields that no event has and that were dropped, by the position of their event.
     """
 
     events: list[EventRecord] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
     rejected: list[dict[str, Any]] = field(default_factory=list)
     is_single: bool = False
+    unknown_fields: dict[int, list[str]] = field(default_factory=dict)
+
+    def add(self, index: int, data: Any, size: int) -> None:
+        """Read an event and add it.
+
+        Raises
+        ------
+        Problem
+            If it is invalid.
+        """
+        event = event_record(data, size=size)
+        self.events.append(event)
+        self.positions.append(index)
+        if unknown := unknown_fields(data, event.altered):
+            self.unknown_fields[index] = unknown
 
     def reject(self, index: int, problem: Problem) -> None:
         """Add the error of one event."""
@@ -105,8 +124,7 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     if not isinstance(document, dict):
         raise Problem(422, "invalid_type", 'The body must be an event or {"events": [...]}.')
     if "events" not in document:
-        batch.events.append(event_record(document, size=len(body)))
-        batch.positions.append(0)
+        batch.add(0, document, len(body))
         batch.is_single = True
         return batch
     events = document["events"]
@@ -134,8 +152,7 @@ def _read_lines(body: bytes, batch: Batch) -> None:
 
 def _add(batch: Batch, index: int, data: Any, size: int) -> None:
     try:
-        batch.events.append(event_record(data, size=size))
-        batch.positions.append(index)
+        batch.add(index, data, size)
     except Problem as problem:
         batch.reject(index, problem)
 
@@ -201,7 +218,7 @@ def event_record(
     if isinstance(data, Doubled):
         marks["duplicate_key"] = None
     if not data.keys() <= (_FIELDS_BELOW_SHARED if shared else _EVENT_FIELDS):
-        marks["unknown_field"] = None
+        marks[UNKNOWN_FIELD] = None
     if not (shared or data.keys().isdisjoint(_LABELS)):
         names["labels"] = labels(data.get("tags"), data.get("metadata"))
     return EventRecord(
@@ -215,6 +232,14 @@ def event_record(
         altered=",".join(marks)[:120],
         **names,
     )
+
+
+def unknown_fields(data: dict[str, object], altered: str, *, is_shared: bool = False) -> list[str]:
+    """Return the names of fields that were dropped, at most `SHOWN_FIELDS`; `altered` are the marks of the event."""
+    if UNKNOWN_FIELD not in altered:
+        return []
+    known = _FIELDS_BELOW_SHARED if is_shared else _EVENT_FIELDS
+    return [shorten(one) for one in sorted(data.keys() - known)[:SHOWN_FIELDS]]
 
 
 def labels(tags: object, metadata: object) -> Labels:

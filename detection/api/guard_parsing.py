@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from detection.api import event_parsing
-from detection.api.event_parsing import MAX_EVENT_BYTES, event_record, event_size, name
+from detection.api.event_parsing import (
+    MAX_EVENT_BYTES,
+    SHOWN_FIELDS,
+    UNKNOWN_FIELD,
+    event_record,
+    event_size,
+    name,
+    unknown_fields,
+)
 from detection.api.problems import Problem
 from detection.api.schemas.agents import GuardRequestSchema
 from detection.integrations.labels import NO_LABELS, Labels
 from detection.services.events.event_records import MAX_EVENTS, NAME_CHARACTERS, EventRecord
 from detection.services.ingestion.guard import GuardRequest
-from detection.strict_json import Doubled, join, loads
+from detection.strict_json import Doubled, join, loads, shorten
 
 _GUARD_FIELDS = frozenset(GuardRequestSchema.model_fields)
 _SHARED = tuple(key for key in GuardRequestSchema.model_fields if key in NAME_CHARACTERS)
@@ -70,7 +78,7 @@ def guard_of(
                 raise
             records[key].append(record)
             if record.altered:
-                altered.append(altered_item(path, record))
+                altered.append(altered_item(path, record, data))
     results, calls = records["results"], records["calls"]
     if not results and not calls:
         raise Problem(422, "missing", "`calls` or `results` must contain at least one entry.", path="calls")
@@ -115,12 +123,19 @@ def request_about(
 
 def altered_body(document: dict[str, object]) -> list[dict[str, object]]:
     """Return the alterations of a guard request itself, if there are any."""
-    marks = [mark for mark, is_there in (
-        ("duplicate_key", isinstance(document, Doubled)), ("unknown_field", not document.keys() <= _GUARD_FIELDS),
-    ) if is_there]  # fmt: skip
-    return [{"path": "", "marks": marks}] if marks else []
+    unknown = sorted(document.keys() - _GUARD_FIELDS)[:SHOWN_FIELDS]
+    marks = [
+        *(["duplicate_key"] if isinstance(document, Doubled) else []),
+        *([UNKNOWN_FIELD] if unknown else []),
+    ]
+    if not marks:
+        return []
+    item: dict[str, object] = {"path": "", "marks": marks}
+    return [item | {"unknown_fields": [shorten(one) for one in unknown]} if unknown else item]
 
 
-def altered_item(path: str, event: EventRecord) -> dict[str, object]:
-    """Return the alterations of one event of a guard request."""
-    return {"path": path, "marks": event.altered.split(",")}
+def altered_item(path: str, event: EventRecord, data: dict[str, object] | None = None) -> dict[str, object]:
+    """Return the alterations of one event of a guard request; `data` is what was read, where it may name fields."""
+    item: dict[str, object] = {"path": path, "marks": event.altered.split(",")}
+    unknown = unknown_fields(data, event.altered, is_shared=True) if data is not None else []
+    return item | {"unknown_fields": unknown} if unknown else item

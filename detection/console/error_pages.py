@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from typing import cast
 
 import structlog
 from django.contrib.auth import get_user
+from django.core.exceptions import DisallowedHost
 from django.db import InterfaceError, OperationalError
 from django.http import (
     HttpRequest,
@@ -22,6 +24,8 @@ from django.urls import Resolver404, resolve
 from django.utils.encoding import escape_uri_path
 
 from detection.console import kept_forms
+from detection.strict_json import shorten
+from detection.web.request_input import CheckedRequest, InvalidInput
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +38,13 @@ def _answer(request: HttpRequest, status: int, title: str, detail: str) -> HttpR
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the page for a request that is malformed."""
+    if isinstance(exception, DisallowedHost):
+        given = shorten(request.META.get("HTTP_HOST", ""))
+        exception = InvalidInput(
+            "invalid_host",
+            f"`{given}` is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS.",
+        )
+        cast("CheckedRequest", request).invalid_input = exception
     detail = getattr(exception, "detail", "The request is not valid.")
     return _answer(request, 400, "Bad request", detail)
 

@@ -94,7 +94,32 @@ def test_unknown_paths_methods_and_hosts_get_problems_too(api, wsgi_client):
     problem = api.request("DELETE", "/guard")
     refusal(problem, 405, "method_not_allowed")
     assert problem.headers["allow"] == "POST"
-    refusal(api.request("GET", "/sessions", headers={"Host": "evil.example"}), 400, "bad_request")
+    host = refusal(api.request("GET", "/sessions", headers={"Host": "agents.example"}), 400, "invalid_host")
+    assert (
+        host["detail"]
+        == "`agents.example` is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS."
+    )
+
+
+def test_a_body_that_is_not_json_is_named_as_such(api):
+    problem = refusal(api.raw("/guard", b'{"session": "s-1", '), 400, "not_json")
+    assert problem["detail"].startswith("Not valid JSON: expecting property name")
+    assert (
+        refusal(api.raw("/guard", b""), 400, "not_json")["detail"]
+        == "Not valid JSON: empty at line 1, column 1."
+    )
+
+
+def test_a_field_that_does_not_exist_is_named(api):
+    call = {"tool": "search_web", "args": {"q": "x"}, "tags": ["a"]}
+    answer = api.post("/guard", {"session": "s-1", "calls": [call], "sesion": 1}).json()
+    assert answer["altered"] == [
+        {"path": "", "marks": ["unknown_field"], "unknown_fields": ["sesion"]},
+        {"path": "calls[0]", "marks": ["unknown_field"], "unknown_fields": ["args", "tags"]},
+    ]
+    events = [CALL, CALL | {"call_id": "c-2", "args": {}}, {"type": "nothing"}]
+    altered = api.post("/events", {"events": events}).json()["altered"]
+    assert altered == [{"index": 1, "marks": ["unknown_field"], "unknown_fields": ["args"]}]
 
 
 def test_query_parameters_are_checked(api):

@@ -104,7 +104,7 @@ def test_marks_refer_to_the_positions_of_the_request(api):
     document = api.post("/events", {"events": events}).json()
     assert document["altered"] == [
         {"index": 2, "marks": ["not_json"]},
-        {"index": 3, "marks": ["unknown_field"]},
+        {"index": 3, "marks": ["unknown_field"], "unknown_fields": ["colour"]},
     ]
 
 

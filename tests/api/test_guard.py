@@ -185,7 +185,7 @@ def test_altered_and_unknown_fields_are_reported(api):
     body = '{"session": "s-1", "color": {}, "calls": [{"tool": "t", "arguments": {"q": "\\u0000"}}]}'
     answer = api.raw("/guard", body).json()
     assert answer["altered"] == [
-        {"path": "", "marks": ["unknown_field"]},
+        {"path": "", "marks": ["unknown_field"], "unknown_fields": ["color"]},
         {"path": "calls[0]", "marks": ["nul"]},
     ]
 

@@ -160,7 +160,7 @@ def test_a_field_is_marked_as_unknown_unless_it_is_described(api):
         **dict.fromkeys(EVENT.keys() - {"type", "session", "tool"}),
     }
     assert api.post("/events", {"events": [call, {**call, "described": None}]}).json()["altered"] == [
-        {"index": 1, "marks": ["unknown_field"]}
+        {"index": 1, "marks": ["unknown_field"], "unknown_fields": ["described"]}
     ]
     of_guard = DESCRIPTION["components"]["schemas"]["GuardRequestSchema"]["properties"]
     body = {**dict.fromkeys(of_guard), "session": "s", "calls": [{"tool": "t"}]}

@@ -99,7 +99,7 @@ def send_events(request: ApiRequest) -> HttpResponse:
     request.META["loopguard.weight"] = (
         1.0 + project_lag.seconds(principal.project_id) / LAG_SECONDS_PER_WEIGHT
     )
-    altered = [{"index": batch.positions[item["index"]], "marks": item["marks"]} for item in done.altered]
+    altered = [_altered(batch, batch.positions[item["index"]], item["marks"]) for item in done.altered]
     _count_events(principal, done, batch.rejected, time.perf_counter() - started)
     return json_response(
         {
@@ -112,6 +112,12 @@ def send_events(request: ApiRequest) -> HttpResponse:
         },
         202,
     )
+
+
+def _altered(batch: event_parsing.Batch, index: int, marks: list[str]) -> dict[str, Any]:
+    item = {"index": index, "marks": marks}
+    unknown = batch.unknown_fields.get(index)
+    return item | {"unknown_fields": unknown} if unknown else item
 
 
 def _links(project: str, sessions: list[str]) -> dict[str, Any]:

@@ -162,6 +162,9 @@ class AlteredEventSchema(Schema):
 
     index: int = Field(description="Position of the event in the request.")
     marks: list[str] = Field(description="What was altered, as in `nul` or `unknown_field`.")
+    unknown_fields: list[str] = Field(
+        [], description="Fields that do not exist and were dropped, as in `args`."
+    )
 
 
 class RejectedEventSchema(Schema):
@@ -312,6 +315,9 @@ class AlteredItemSchema(Schema):
 
     path: str = Field(description="Path of the call or result, as in `calls[0]`.")
     marks: list[str] = Field(description="What was altered, as in `nul` or `unknown_field`.")
+    unknown_fields: list[str] = Field(
+        [], description="Fields that do not exist and were dropped, as in `args`."
+    )
 
 
 class ReadMessagesSchema(Schema):
