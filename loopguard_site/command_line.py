@@ -75,8 +75,17 @@ def run_with_django() -> None:
     """Run a command of Django or of the product, on the servers of the LoopGuard that is running."""
     adopt_environment()
     from django.core.management import execute_from_command_line
+    from django.db import OperationalError, connection
 
-    execute_from_command_line(sys.argv)
+    try:
+        execute_from_command_line(sys.argv)
+    except OperationalError as error:
+        if connection.connection is not None or "--traceback" in sys.argv:
+            raise
+        sys.exit(
+            "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
+            f" LOOPGUARD_DATA to its data folder. {error}"
+        )
 
 
 def adopt_environment() -> None:

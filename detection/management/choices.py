@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.core.management.base import CommandError
-from django.db import OperationalError
 
 from detection.models import Project
 
@@ -11,13 +10,7 @@ from detection.models import Project
 def chosen_project(slug: str | None) -> Project:
     """Return the project of `--project`, or the only one; `CommandError` if there is none, or several."""
     projects = Project.objects.filter(slug=slug) if slug else Project.objects.all()
-    try:
-        found = [*projects[:2]]
-    except OperationalError as error:
-        raise CommandError(
-            "The database does not respond: start LoopGuard first, with `up` in another terminal, or set"
-            f" LOOPGUARD_DATA to its data folder. {error}"
-        ) from None
+    found = [*projects[:2]]
     if len(found) == 1:
         return found[0]
     slugs = ", ".join(Project.objects.values_list("slug", flat=True)[:20])

@@ -26,7 +26,8 @@ def stop_notice(message: str, project: str, session: str) -> str:
 
 def blocked_notice(message: str, project: str, session: str) -> str:
     """Return what a person reads where an answer is nothing but blocked calls: who ended it, why, and where to look."""
-    return f"LoopGuard blocked every call of this answer, so it ends here. {message} See {session_link(project, session)}"
+    link = session_link(project, session)
+    return f"LoopGuard blocked every call of this answer, so it ends here. {message} See {link}"
 
 
 def incident_link(project: str, public_id: str) -> str:

@@ -49,7 +49,6 @@ def up(arguments: Sequence[str]) -> int:
 
 
 def _port(text: str) -> int:
-    number = int(text)
-    if not (number == 0 or 1 <= number <= 65534):
-        raise argparse.ArgumentTypeError("must be between 1 and 65534, or 0")
-    return number
+    if not (text.isdecimal() and int(text) <= 65534):
+        raise argparse.ArgumentTypeError("must be a number between 1 and 65534, or 0")
+    return int(text)

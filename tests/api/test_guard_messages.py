@@ -396,6 +396,6 @@ def test_what_is_altered_in_a_message_is_named(api):
         "/guard", {"session": "s-1", "shape": "openai", "messages": messages, "extra": 1}
     ).json()
     assert answer["altered"] == [
-        {"path": "", "marks": ["unknown_field"]},
+        {"path": "", "marks": ["unknown_field"], "unknown_fields": ["extra"]},
         {"path": "messages[0]", "marks": ["nul"]},
     ]

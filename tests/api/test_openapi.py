@@ -167,7 +167,7 @@ def test_a_field_is_marked_as_unknown_unless_it_is_described(api):
     plain = api.post("/guard", body)
     assert (plain.status_code, plain.json().get("altered")) == (200, None)
     assert api.post("/guard", {**body, "described": None}).json()["altered"] == [
-        {"path": "", "marks": ["unknown_field"]}
+        {"path": "", "marks": ["unknown_field"], "unknown_fields": ["described"]}
     ]
 
 

@@ -19,10 +19,6 @@ _BY_NAME = {"approval_expired", "approval_withdrawn", "changed_meanwhile", "inva
 _NO_DOCUMENTS = {"missing_arguments", "invalid_id"}
 
 
-def _is_code(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.isidentifier()
-
-
 def _codes_of(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         values: list[ast.AST] = []
@@ -40,7 +36,9 @@ def _codes_of(tree: ast.AST) -> Iterator[str]:
                     for name, value in zip(names, given, strict=False)
                     if isinstance(name, ast.Name) and name.id == "code"
                 ]
-        yield from (one.value for one in values if _is_code(one))
+        for one in values:
+            if isinstance(one, ast.Constant) and isinstance(one.value, str) and one.value.isidentifier():
+                yield one.value
 
 
 def _in_source() -> set[str]:

@@ -102,7 +102,11 @@ def test_a_file_that_says_nothing_sensible_about_this_server_keeps_no_hook_from_
 
 @pytest.mark.parametrize(
     ("mode", "reason"),
-    [("refuse", "cannot be reached"), ("fail", "answered with the status 500"), ("pass", "does not accept the key")],
+    [
+        ("refuse", "cannot be reached"),
+        ("fail", "answered with the status 500"),
+        ("pass", "does not accept the key"),
+    ],
 )
 def test_an_error_after_a_late_answer_is_not_taken_for_another_late_one(proxy, server, mode, reason):
     claude = Installed("claude-code")

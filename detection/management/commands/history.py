@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Any
 
@@ -17,6 +17,13 @@ from detection.services.retention import history
 from detection.services.retention.history import HistoryCount
 
 
+def _day(text: str) -> date:
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise ArgumentTypeError("must be a day, as in 2026-08-31") from None
+
+
 class Command(BaseCommand):
     """Only the database has to run."""
 
@@ -29,13 +36,13 @@ class Command(BaseCommand):
         parser.add_argument("--session", default="", metavar="NAME", help="only this session")
         parser.add_argument(
             "--until",
-            type=date.fromisoformat,
+            type=_day,
             metavar="YYYY-MM-DD",
             help="pack: sessions without an event since this day; otherwise the project's setting decides",
         )
         parser.add_argument(
             "--since",
-            type=date.fromisoformat,
+            type=_day,
             metavar="YYYY-MM-DD",
             help="unpack: sessions with an event since this day; otherwise all",
         )

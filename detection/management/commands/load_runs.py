@@ -23,10 +23,9 @@ OUTAGE_TRIES = 8
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ArgumentTypeError("must be 1 or more")
-    return number
+    if not (text.isdecimal() and int(text)):
+        raise ArgumentTypeError("must be a number, 1 or more")
+    return int(text)
 
 
 class Command(BaseCommand):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentTypeError
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +90,10 @@ class Command(BaseCommand):
 
 def _share(text: str) -> float:
     """Read a share of an option."""
-    share = float(text)
-    if not 0 <= share <= 1:
-        raise ValueError
-    return share
+    with suppress(ValueError):
+        if 0 <= float(text) <= 1:
+            return float(text)
+    raise ArgumentTypeError("must be between 0 and 1")
 
 
 def _labels(paths: Sequence[Path], *, with_successes: bool) -> dict[SessionName, Label]:
