@@ -158,10 +158,10 @@ def _add_run(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _dollars(text: str) -> float:
-    value = float(text.removeprefix("$"))
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError("must be more than 0")
-    return value
+    found = re.fullmatch(r"\$?(\d{1,9}(?:\.\d+)?)", text)
+    if found is None or not float(found[1]):
+        raise argparse.ArgumentTypeError("must be US dollars, more than 0, such as 5 or 0.50")
+    return float(found[1])
 
 
 def _seconds(text: str) -> float:
@@ -253,7 +253,7 @@ def _import_found(
     """List the session files of agents, ask, and upload them."""
     found = {folder: files for folder in folders if (files := folder.files())}
     if not found:
-        raise Problem("No session files were found: " + ", ".join(str(one.path) for one in folders) + ".")
+        raise Problem("No session files were found: " + ", ".join(dict.fromkeys(str(one.path) for one in folders)) + ".")
     for folder, files in found.items():
         number = f"{len(files):,} file{'s' if len(files) > 1 else ''}"
         print(f"{folder.kind}: {number}, {imports.size_of(files) / 1e6:,.1f} MB in {folder.path}")
