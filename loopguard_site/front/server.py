@@ -40,6 +40,7 @@ SERVING_SECONDS: Final = 0.5
 MAX_PAYERS: Final = 10_000
 HOOKS: Final = "/api/v1/hooks/"
 """Long strings in bodies to these paths are cut as they arrive."""
+EXCHANGE: Final = "/api/v1/install-codes/exchange"
 _HEALTHY: Final = b'{"status":"ok"}'
 _JSON: Final = [("content-type", "application/json"), ("cache-control", "no-store")]
 _TOO_SLOW = Problem(
@@ -203,8 +204,8 @@ class Front:
         body = b""
         cutter = LongTextCutter() if path.startswith(HOOKS) and "content-encoding" not in headers else None
         has_body = (length is not None and length != "0") or "transfer-encoding" in headers
-        # Without a key, the API does not need the body.
-        if has_body and (not path.startswith("/api/") or "authorization" in headers):
+        # Without a key, the API needs no body, except where a code becomes one.
+        if has_body and (not path.startswith("/api/") or "authorization" in headers or path == EXCHANGE):
             try:
                 limit = MAX_TELEMETRY_BYTES if otlp_responses.is_otlp(path) else MAX_BODY_BYTES
                 body = await self._bodies.read(protocol, length, cutter, limit=limit)

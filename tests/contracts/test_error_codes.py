@@ -14,7 +14,9 @@ _RAISED = {"Problem", "JsonProblem", "InvalidInput", "OtlpError", "LongPollError
 """Errors whose code is one of their first two arguments."""
 _ONLY_PAGES = ("console", "services/accounts", "services/projects", "services/storage/database_rights.py")
 """Below `detection`: their errors are shown on pages only."""
-_BY_NAME = {"approval_expired", "approval_withdrawn", "changed_meanwhile", "invalid_setting"}
+_BY_NAME = {"approval_expired", "approval_withdrawn", "changed_meanwhile", "invalid_setting"} | {
+    "nul", "surrogate", "duplicate_key", "number_precision",
+}  # fmt: skip
 """Codes that the source does not write beside the error."""
 _NO_DOCUMENTS = {"missing_arguments", "invalid_id"}
 

@@ -6,6 +6,7 @@ import re
 import httpx
 import pytest
 
+from detection.api.app import api
 from loopguard_site import env
 from loopguard_site.front.traffic import Traffic, seconds_of
 from tests.support.plain_http import PLAIN
@@ -44,6 +45,19 @@ def test_metrics_count_the_requests_of_all_processes(web, token):
 
     assert {counted(web.url) for _ in range(6)} == {REQUESTS}
     assert httpx.get(f"{web.url}/metrics").text.count("# TYPE loopguard_database_up gauge") == 1
+
+
+def test_routes_that_need_no_key_get_their_bodies(web):
+    routes = [
+        path
+        for path, operations in api.get_openapi_schema()["paths"].items()
+        for operation in operations.values()
+        if "security" not in operation and "requestBody" in operation
+    ]
+    assert routes == ["/api/v1/install-codes/exchange"]
+    for path in routes:
+        answer = httpx.post(f"{web.url}{path}", json={"code": "7kq2wd-unknown"}, verify=PLAIN)
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_code")
 
 
 @pytest.mark.parametrize("name", ["LOOPGUARD_WEB_PROCESSES", "LOOPGUARD_WORKER_PROCESSES"])
