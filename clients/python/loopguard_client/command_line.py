@@ -253,7 +253,9 @@ def _import_found(
     """List the session files of agents, ask, and upload them."""
     found = {folder: files for folder in folders if (files := folder.files())}
     if not found:
-        raise Problem("No session files were found: " + ", ".join(dict.fromkeys(str(one.path) for one in folders)) + ".")
+        raise Problem(
+            "No session files were found: " + ", ".join(dict.fromkeys(str(one.path) for one in folders)) + "."
+        )
     for folder, files in found.items():
         number = f"{len(files):,} file{'s' if len(files) > 1 else ''}"
         print(f"{folder.kind}: {number}, {imports.size_of(files) / 1e6:,.1f} MB in {folder.path}")
