@@ -48,7 +48,7 @@ def stop_all(**_: object) -> None:
 
 
 def stop_deadline() -> float:
-    """Return until when a thread is waited for that is told to stop now."""
+    """Return until when a thread that is to stop now is waited for."""
     return time.monotonic() + _STOP_TIMEOUT_SECONDS
 
 

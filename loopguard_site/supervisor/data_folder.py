@@ -18,7 +18,7 @@ from . import children
 from .errors import AlreadyRunning, SupervisorError
 
 _LEFTOVER_TIMEOUT_SECONDS = 5.0
-"""They were told to end when their supervisor died. What they leave is done again, as after a killed process; their own
+"""They were to end when their supervisor died. What they leave is done again, as after a killed process; their own
 servers are gone."""
 _KILL_TIMEOUT_SECONDS = 10.0
 """Memory of many processes takes a moment to return, and their ports are in use meanwhile."""
