@@ -29,11 +29,11 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 from psycopg import sql
-from xdist.scheduler import LoadScopeScheduling
 
 from loopguard_site.supervisor.postgres import EmbeddedPostgres
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 from tests.support.closed_port import closed_port
+from tests.support.sharing import Patience, Scheduling
 
 _HERE = Path(__file__).parent
 _ROOT = _HERE.parent
@@ -166,22 +166,22 @@ def _waiting_today() -> frozenset[str]:
     return frozenset(name for file, own in names.items() if turn_of[file] != today for name in own)
 
 
-class _Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-    """Hands out tests one by one, but files of `_SHARED_FIXTURES` and the tests of clients whole and first."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        if file.startswith("clients/"):
-            return "clients"  # they share one installation
-        if file in _SHARED_INSTALLATION:
-            return "installation"
-        return file if file in _SHARED_FIXTURES else nodeid
+def _group_of(nodeid: str) -> str:
+    """Return which tests one process runs, beginning with the first: all of some files and of the clients."""
+    file = nodeid.partition("::")[0]
+    if file.startswith("clients/"):
+        return "clients"  # they share one installation
+    if file in _SHARED_INSTALLATION:
+        return "installation"
+    return file if file in _SHARED_FIXTURES else nodeid
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _Scheduling:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
     """Share the tests among the processes of pytest-xdist."""
-    return _Scheduling(config, log)
+    if not config.getoption("--long"):  # whose tests have their own deadlines
+        config.pluginmanager.register(Patience())
+    return Scheduling(config, log, _group_of)
 
 
 def _needs_django() -> bool:

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -126,3 +127,48 @@ def test_a_part_of_ci_that_fails_fails_all_of_it_and_runs_once(fails, tmp_path):
     others = [] if fails == "check_all" else ["package --test-clients", "test", "test gateway-matrix"]
     assert sorted(called) == ["check_all --no-tests", *others], done.stderr
     assert (done.returncode != 0) == (fails != "nothing of these"), done.stdout
+
+
+SHARED = """
+import os, time
+import pytest
+from tests.support.sharing import Patience, Scheduling
+
+def pytest_xdist_make_scheduler(config, log):
+    config.pluginmanager.register(Patience(float(os.environ["PATIENCE"])))
+    return Scheduling(config, log, lambda nodeid: nodeid)
+"""
+SOME = """
+import os, time
+import pytest
+
+@pytest.mark.parametrize("number", range(40))
+def test_one(number):
+    if number in (7, 39):
+        os._exit(1)  # as a test that hangs ends
+"""
+HANGS = """
+import time
+
+def test_quick(): pass
+
+def test_slow(): time.sleep(500)
+"""
+
+
+@pytest.mark.parametrize(
+    ("tests", "patience", "status", "says"),
+    [(SOME, 60, 1, "2 failed, 38 passed"), (HANGS, 10, 1, "Timeout")],
+    ids=["processes that die", "a process that hangs"],
+)
+def test_a_shared_run_ends_with_a_failure_whatever_its_processes_do(tests, patience, status, says, tmp_path):
+    (tmp_path / "conftest.py").write_text(SHARED)
+    (tmp_path / "test_some.py").write_text(tests)
+    command = [sys.executable, "-m", "pytest", "-p", "no:randomly", "-p", "no:django", "-n", "2", "-q"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PATIENCE": str(patience)}
+    done = subprocess.run(
+        [*command, "-c", "/dev/null", "--rootdir", tmp_path, tmp_path],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stdout + done.stderr
+    assert says in done.stdout + done.stderr
