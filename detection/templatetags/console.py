@@ -213,6 +213,36 @@ def sort_header(listing: Listing, name: str, words: str, classes: str = "") -> d
     return {"header": listings.sort_header(listing, name, words, classes)}
 
 
+@register.simple_tag
+def columns(*heads: str) -> SafeString:
+    """Write the head of a table.
+
+    Each head is its words, after its classes if it has any: `num hide-s: Cost`. The words of an `off-screen` one are
+    for screen readers only.
+    """
+    return format_html(
+        "<thead><tr>{}</tr></thead>", format_html_join("", "{}", ((_column(head),) for head in heads))
+    )
+
+
+def _column(head: str) -> SafeString:
+    classes, _, words = head.rpartition(": ")
+    if classes == "off-screen":
+        return format_html('<th scope="col"><span class="off-screen">{}</span></th>', words)
+    return format_html(
+        '<th scope="col"{}>{}</th>', format_html(' class="{}"', classes) if classes else "", words
+    )
+
+
+@register.simple_tag
+def empty_row(width: int, words: str, more: str = "") -> SafeString:
+    """Write the only row of a table without rows, over all its columns."""
+    advice = format_html("<p>{}</p>", more) if more else ""
+    return format_html(
+        '<tr><td colspan="{}"><div class="empty"><b>{}</b>{}</div></td></tr>', width, words, advice
+    )
+
+
 @register.filter
 def in_zone(moment: datetime, zone: tzinfo) -> datetime:
     """Return a time in another zone, without it, for the filter `date`."""
@@ -302,12 +332,6 @@ def linked(words: object, link: Link | str | None) -> SafeString | str:
     if link is None or isinstance(link, str) or not link.count or words == "0":
         return str(words)
     return format_html('<a class="link" href="{}" title="{}">{}</a>', link.url, link.title, words)
-
-
-@register.simple_tag
-def with_term(listing: Listing, field: str, value: str) -> str:
-    """Return the address of a list with a term instead of those of the same field."""
-    return listing.with_terms(language.term(field, value), without=(field,))
 
 
 @register.simple_tag

@@ -10,6 +10,7 @@ import pytest
 from detection.console import formatting
 from detection.console.sessions import differences
 from detection.engine import durations
+from detection.templatetags import console
 
 ROOT = Path(__file__).parents[2]
 DURATIONS = ROOT / "tests/browser/durations.json"
@@ -105,3 +106,18 @@ def test_a_difference_of_spaces_alone_is_visible():
     old, new = '{"old_string": "def send("}', '{"old_string": "def   send("}'
     (found,) = differences.between(old, new)
     assert found.parts == (("same", "def"), ("new", "␣␣"), ("same", "send("))
+
+
+def test_the_head_of_a_table_has_classes_and_words_for_screen_readers_only():
+    head = console.columns("Name", "num hide-s: <Cost>", "off-screen: Actions")
+    assert head == (
+        '<thead><tr><th scope="col">Name</th><th scope="col" class="num hide-s">&lt;Cost&gt;</th>'
+        '<th scope="col"><span class="off-screen">Actions</span></th></tr></thead>'
+    )
+
+
+def test_a_table_without_rows_says_so_over_its_width():
+    assert console.empty_row(3, "No <keys>") == (
+        '<tr><td colspan="3"><div class="empty"><b>No &lt;keys&gt;</b></div></td></tr>'
+    )
+    assert "<p>Create one.</p></div>" in console.empty_row(3, "No keys", "Create one.")
