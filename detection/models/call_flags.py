@@ -22,19 +22,6 @@ STOPPED: Final = "s"
 WOULD_BLOCK, WOULD_HOLD, WOULD_STOP = BLOCKED.upper(), HELD.upper(), STOPPED.upper()
 
 RESULT_FLAGS: Final = PENDING + NEW + ERROR + EMPTY
-WORDS: Final = {
-    NEW: "new result",
-    ERROR: "error",
-    EMPTY: "empty result",
-    PENDING: "no result yet",
-    WARNED: "warned",
-    BLOCKED: "blocked",
-    HELD: "held",
-    STOPPED: "stopped",
-    WOULD_BLOCK: "would have been blocked",
-    WOULD_HOLD: "would have been held",
-    WOULD_STOP: "would have been stopped",
-}
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
 _OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
 _STRICTEST_FIRST: Final = STOPPED + WOULD_STOP + BLOCKED + WOULD_BLOCK + HELD + WOULD_HOLD + WARNED
@@ -112,9 +99,3 @@ def is_open(strip: Sequence[Sequence[object]]) -> bool:
         return False
     flags = str(strip[-1][2])
     return PENDING in flags and not has_not_run(flags) and any(PENDING not in str(cell[2]) for cell in strip)
-
-
-def in_words(flags: str) -> list[str]:
-    """Return each letter in words; a call that was not run has no result to wait for."""
-    shown = flags.replace(PENDING, "") if has_not_run(flags) else flags
-    return [WORDS[flag] for flag in shown if flag in WORDS]

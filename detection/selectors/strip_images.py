@@ -12,7 +12,7 @@ from html import escape
 from detection.engine.detectors import detector_for
 from detection.models import Incident
 from detection.selectors import sessions
-from detection.selectors.strips import Cell, Placed, Strip, large, small
+from detection.selectors.strips import Cell, Strip, large, small
 
 MAX_BYTES = 4096
 """Limit of an image in a notification; a larger strip shows fewer calls."""
@@ -66,7 +66,7 @@ def of_message(stored: Sequence[Sequence[str]]) -> str:
 def of_incident(incident: Incident) -> str:
     """Draw the calls around the loop of an incident with a bracket below the loop; two queries."""
     cells = cells_around(incident)
-    return as_svg(large(cells, cell_width=CELL_WIDTH, loops=[(*span_of(incident, cells), "", "")]))
+    return as_svg(large(cells, cell_width=CELL_WIDTH, loop=span_of(incident, cells)))
 
 
 def span_of(incident: Incident, cells: Sequence[Cell]) -> tuple[int, int]:
@@ -104,31 +104,13 @@ def cells_around(incident: Incident) -> list[Cell]:
 def as_svg(strip: Strip, scale: float = 1) -> str:
     """Render a strip as a standalone file: ASCII, well-formed, without external resources."""
     width, height = strip.width + 2 * _MARGIN, strip.height + 2 * _MARGIN_ABOVE
-    shapes: dict[str, list[str]] = {}
-    for placed in strip.cells:
-        shapes.setdefault(placed.look, []).append(_rounded(placed, strip))
-    for look, path in strip.paths:
-        shapes.setdefault(look, []).append(path)
-    for bracket in strip.brackets:
-        shapes.setdefault("bracket", []).append(bracket.path)
-    is_small = not strip.cells
     drawn = "".join(
-        f'<path {_paint(look, is_small=is_small)} d="{"".join(paths)}"/>' for look, paths in shapes.items()
+        f'<path {_paint(look, is_small=not strip.is_large)} d="{path}"/>' for look, path in strip.paths
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width * scale:g}" height="{height * scale:g}"'
         f' viewBox="{-_MARGIN} {-_MARGIN_ABOVE} {width:g} {height:g}" role="img"><title>{escape(strip.label)}</title>'
         f'<rect x="{-_MARGIN}" y="{-_MARGIN_ABOVE}" width="{width:g}" height="{height:g}" fill="#fff"/>{drawn}</svg>'
-    )
-
-
-def _rounded(placed: Placed, strip: Strip) -> str:
-    radius = strip.radius
-    inner, down = strip.cell_width - 2 * radius, placed.height - 2 * radius
-    corner = f"a{radius:g} {radius:g} 0 0 1"
-    return (
-        f"M{placed.x + radius:g} {placed.y:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} "
-        f"{radius:g}h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
     )
 
 

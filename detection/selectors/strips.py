@@ -60,31 +60,6 @@ class Cell(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
-    """A positioned cell, for strips whose cells have tooltips and links."""
-
-    cell: Cell
-    x: float
-    y: float
-    height: float
-    look: str
-    title: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bracket:
-    """A loop below the strip."""
-
-    path: str
-    line: int
-    label_x: float
-    label_y: float
-    anchor: str
-    label: str
-    href: str
-
-
-@dataclass(frozen=True, slots=True)
 class Strip:
     """A laid-out strip.
 
@@ -92,28 +67,19 @@ class Strip:
     ----------
     paths
         (class, path data) of everything that has one look.
-    cells
-        Single cells, for the large strip only.
     """
 
     width: float
     height: float
     label: str
     paths: tuple[tuple[str, str], ...] = ()
-    cells: tuple[Placed, ...] = ()
-    brackets: tuple[Bracket, ...] = ()
-    cell_width: float = 4
+    is_large: bool = False
 
     @property
     def key(self) -> str:
         """What the marks of a small strip mean; empty for one without marks."""
         looks = [look.partition(" ")[0] for look, _ in self.paths]
         return "; ".join(dict.fromkeys(_MEANINGS[look] for look in looks if look in _MEANINGS))
-
-    @property
-    def radius(self) -> float:
-        """Radius of the corners of the cells."""
-        return min(3.0, self.cell_width / 3)
 
 
 @dataclass(slots=True)
@@ -196,11 +162,13 @@ def describe(cells: Sequence[Cell]) -> str:
     ):
         if count:
             parts.append(_count(count, name))
-    parts += [
-        f"{_count(marks[mark], 'call')} that {call_flags.WORDS[mark]}"
-        for mark in (call_flags.WOULD_BLOCK, call_flags.WOULD_HOLD, call_flags.WOULD_STOP)
-        if marks[mark]
-    ]
+    for mark, words in (
+        (call_flags.WOULD_BLOCK, "blocked"),
+        (call_flags.WOULD_HOLD, "held"),
+        (call_flags.WOULD_STOP, "stopped"),
+    ):
+        if marks[mark]:
+            parts.append(f"{_count(marks[mark], 'call')} that would have been {words}")
     return ", ".join(parts)
 
 
@@ -224,57 +192,45 @@ def small(cells: Sequence[Cell]) -> Strip:
     return Strip(max(len(cells) * pitch, 1) + 2, TOP + height + 3, describe(cells), paths.all())
 
 
-def large(
-    cells: Sequence[Cell],
-    *,
-    cell_width: float,
-    loops: Sequence[tuple[int, int, str, str]] = (),
-    colours: Mapping[str, int] | None = None,
-) -> Strip:
-    """Lay out the strip of a session page.
+def large(cells: Sequence[Cell], *, cell_width: float, loop: tuple[int, int]) -> Strip:
+    """Lay out the strip of a loop, with a bracket below its calls.
 
     Parameters
     ----------
     cells
         At most a few hundred.
     cell_width
-        In pixels, 3 to 24: the zoom.
-    loops
-        (first seq, last seq, label, href) of each incident, drawn as brackets.
-    colours
-        Hue of each repeated key; by default of those that are repeated among the cells.
+        In pixels.
+    loop
+        Its first and last event.
     """
-    if colours is None:
-        colours = hues(cell.key for cell in cells)
-    gap = 1 if cell_width < 6 else 2
-    pitch, height = cell_width + gap, CELL_HEIGHT
+    colours = hues(cell.key for cell in cells)
+    pitch, height = cell_width + (1 if cell_width < 6 else 2), CELL_HEIGHT
     paths = _Paths()
-    placed = []
     for index, cell in enumerate(cells):
-        x = index * pitch
-        if _has_dot(cell):
-            middle = x + cell_width / 2
-            paths.add("dot", f"M{middle - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
         top, tall = (TOP + height * 0.45, height * 0.55) if cell.is_error else (TOP, height)
-        placed.append(Placed(cell, x, top, tall, look(cell, colours), title(cell)))
+        paths.add(look(cell, colours), _rounded(index * pitch, top, cell_width, tall))
+    for index, cell in enumerate(cells):
+        if _has_dot(cell):
+            paths.add("dot", f"M{index * pitch + cell_width / 2 - 2:g} 1a2 2 0 1 0 4 0a2 2 0 1 0-4 0z")
     _stops(cells, paths, pitch, cell_width, height)
-    brackets = tuple(_brackets(cells, loops, pitch, cell_width, TOP + height + 8))
-    bottom = TOP + height + (10 + 20 * (1 + max(b.line for b in brackets)) if brackets else 6)
-    return Strip(
-        max(len(cells) * pitch, 1),
-        bottom,
-        describe(cells),
-        paths.all(),
-        tuple(placed),
-        brackets,
-        cell_width,
+    seqs = [cell.seq for cell in cells]
+    start, end = bisect_left(seqs, loop[0]), bisect_right(seqs, loop[1])
+    if start < end:
+        left, right = start * pitch, (end - 1) * pitch + cell_width
+        paths.add("bracket", f"M{left:g} {TOP + height + 5:g}v3h{right - left:g}v-3")
+    bottom = TOP + height + (30 if start < end else 6)
+    return Strip(max(len(cells) * pitch, 1), bottom, describe(cells), paths.all(), is_large=True)
+
+
+def _rounded(x: float, y: float, width: float, height: float) -> str:
+    radius = min(3.0, width / 3)
+    inner, down = width - 2 * radius, height - 2 * radius
+    corner = f"a{radius:g} {radius:g} 0 0 1"
+    return (
+        f"M{x + radius:g} {y:g}h{inner:g}{corner} {radius:g} {radius:g}v{down:g}{corner}-{radius:g} "
+        f"{radius:g}h-{inner:g}{corner}-{radius:g}-{radius:g}v-{down:g}{corner} {radius:g}-{radius:g}z"
     )
-
-
-def title(cell: Cell) -> str:
-    """Return a cell in words."""
-    words = call_flags.in_words(cell.flags) or ["no new result"]
-    return ", ".join([f"#{cell.number} {cell.tool}".strip(), *words])
 
 
 def outline_class(flag: str) -> str:
@@ -294,32 +250,3 @@ def _stops(cells: Sequence[Cell], paths: _Paths, pitch: float, width: float, hei
         if is_stopped:
             x = (place - 1) * pitch + width + 1
             paths.add("end", f"M{x:g} {TOP - 2:g}h2v{height + 4:g}h-2z")
-
-
-def _brackets(
-    cells: Sequence[Cell], loops: Sequence[tuple[int, int, str, str]], pitch: float, width: float, y: float
-) -> Iterable[Bracket]:
-    """Place one bracket per loop, each on the first line where it does not touch an earlier one."""
-    line_ends: list[float] = []
-    end_of_all = len(cells) * pitch
-    seqs = [cell.seq for cell in cells]
-    for first, last, label, href in loops:
-        start, end = bisect_left(seqs, first), bisect_right(seqs, last)
-        if start >= end:
-            continue
-        x, right = start * pitch, (end - 1) * pitch + width
-        space = max(right - x, len(label) * 7.0)
-        is_at_end = x + space > end_of_all and right - len(label) * 7.0 > 0
-        left_edge = right - space if is_at_end else x
-        line = next((i for i, end in enumerate(line_ends) if end + 8 <= left_edge), len(line_ends))
-        line_ends[line : line + 1] = [max(right, left_edge + space)]
-        top = y + line * 20
-        yield Bracket(
-            f"M{x:g} {top - 3:g}v3h{right - x:g}v-3",
-            line,
-            right if is_at_end else x,
-            top + 14,
-            "end" if is_at_end else "start",
-            label,
-            href,
-        )

@@ -34,9 +34,7 @@ def test_a_picture_holds_shapes_and_a_sentence_only_whatever_the_cells_are_calle
         assert word not in drawn
 
 
-@pytest.mark.parametrize(
-    "strip", [small(cells(60)), large(cells(56), cell_width=11, loops=[(3, 9, EVIL, EVIL)])]
-)
+@pytest.mark.parametrize("strip", [small(cells(60)), large(cells(56), cell_width=11, loop=(3, 9))])
 def test_every_look_has_its_own_paint(strip):
     drawn = strip_images.as_svg(strip)
     assert tags(drawn) == {"svg", "title", "rect", "path"}
@@ -44,7 +42,6 @@ def test_every_look_has_its_own_paint(strip):
     paints = [tuple(sorted((name, value) for name, value in one.items() if name != "d")) for one in paths]
     assert len(set(paints)) == len(paints)
     assert all(one.get("fill") for one in paths)
-    assert "evil" not in drawn
 
 
 @pytest.mark.parametrize("count", [1, 4, 60, 2000])

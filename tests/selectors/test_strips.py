@@ -74,12 +74,7 @@ def test_sixty_calls_weigh_about_a_kilobyte_and_a_half_a_look():
     assert len(strip.paths) == 2
 
 
-def test_loops_that_overlap_get_brackets_on_lines_of_their_own():
-    strip = large(
-        cells("ABABABAB"), cell_width=12, loops=[(1, 8, "4 laps", "/a"), (1, 7, "4 equal calls", "/b")]
-    )
-    assert [bracket.line for bracket in strip.brackets] == [0, 1]
-
-
-def test_a_loop_outside_the_window_has_no_bracket():
-    assert large(cells("AB"), cell_width=12, loops=[(100, 110, "x", "")]).brackets == ()
+def test_a_loop_has_a_bracket_if_any_of_its_calls_is_shown():
+    bracket = dict(large(cells("ABABABAB"), cell_width=12, loop=(3, 5)).paths)["bracket"]
+    assert bracket == "M28 54v3h40v-3"
+    assert "bracket" not in dict(large(cells("AB"), cell_width=12, loop=(100, 110)).paths)
