@@ -13,6 +13,7 @@ from detection.engine import durations
 from detection.engine.errors import PolicyError
 from detection.engine.fields import FIELDS
 from detection.engine.scopes import Scope
+from detection.models import JobState
 
 # Controls, soft hyphen, zero-width and bidirectional marks, separators, BOM and tags: they could make text read as
 # something else.
@@ -22,6 +23,14 @@ _HIDDEN = re.compile(
 )
 _HIDDEN_IN_BLOCK = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 _NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x00": "␀", "\x1b": "␛", "\x7f": "␡"}
+
+_JOB_CHIPS = {JobState.RUNNING: "watch", JobState.FINISHED: "ok", JobState.FAILED: "stop"}
+
+
+def job_state(state: str) -> tuple[str, str]:
+    """Return the chip of a job's state, and the state in words."""
+    known = JobState(state)
+    return _JOB_CHIPS.get(known, "idle"), str(known.label)
 
 
 def _mark(found: re.Match[str]) -> str:

@@ -1,6 +1,9 @@
 """The tables. Nothing was released before them."""
 
+import functools
+
 import detection.models
+import detection.models.public_ids
 import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.contrib.postgres.operations
@@ -131,7 +134,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Incident', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='incidents', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.incidents.new_public_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'inc_', 15), editable=False, max_length=32)),
                 ('session', detection.models.tenants.TenantForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='incidents', to='detection.session')),
                 ('session_name', models.CharField(max_length=256)),
                 ('agent', models.CharField(blank=True, default='', max_length=128)),
@@ -198,7 +201,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('AlertDestination', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='alert_destinations', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.alerts.new_destination_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'dst_'), editable=False, max_length=32)),
                 ('name', models.CharField(max_length=80)),
                 ('kind', models.CharField(choices=[('webhook', 'Signed webhook'), ('apprise', 'Notification service')], max_length=8)),
                 ('address', models.TextField(editable=False)),
@@ -224,7 +227,7 @@ class Migration(migrations.Migration):
                 ('backends', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('model_names', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, size=None)),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='alert_routes', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.alerts.new_route_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'rte_'), editable=False, max_length=32)),
                 ('name', models.CharField(max_length=80)),
                 ('position', models.IntegerField(default=0)),
                 ('is_enabled', models.BooleanField(default=True)),
@@ -259,7 +262,7 @@ class Migration(migrations.Migration):
                 ('backends', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=128), blank=True, default=list, size=None)),
                 ('model_names', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=200), blank=True, default=list, size=None)),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='alert_silences', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.alerts.new_silence_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'sil_'), editable=False, max_length=32)),
                 ('baseline', models.IntegerField(blank=True, help_text='Of a loop that is put off until it gets worse: more incidents than this in 24 hours end the silence.', null=True)),
                 ('reason', models.CharField(max_length=300)),
                 ('starts_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
@@ -291,7 +294,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Notification', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='notifications', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.alerts.new_notification_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'msg_'), editable=False, max_length=32)),
                 ('destination', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='notifications', to='detection.alertdestination')),
                 ('route_name', models.CharField(blank=True, default='', max_length=80)),
                 ('group_key', models.CharField(blank=True, default='', max_length=64)),
@@ -339,7 +342,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Approval', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='approvals', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.approvals.new_approval_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'apr_'), editable=False, max_length=32)),
                 ('session', detection.models.tenants.TenantForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='approvals', to='detection.session')),
                 ('incident', detection.models.tenants.TenantForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='approvals', to='detection.incident')),
                 ('decider', models.CharField(choices=[('person', 'A person'), ('judge', 'The judge')], default='person', max_length=8)),
@@ -450,7 +453,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Erasure', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='erasures', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.erasures.new_erasure_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'era_'), editable=False, max_length=32)),
                 ('of', models.CharField(choices=[('session', 'Session'), ('agent', 'All sessions of an agent')], max_length=8)),
                 ('name', models.CharField(blank=True, default='', max_length=256)),
                 ('name_digest', models.CharField(help_text="Digest of the name under the project's secret.", max_length=32)),
@@ -501,7 +504,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('GatewayBackend', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='gateway_backends', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.gateway.new_backend_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'bck_'), editable=False, max_length=32)),
                 ('name', models.CharField(help_text='Part of the address that agents use.', max_length=64)),
                 ('kind', models.CharField(choices=[('openai', 'OpenAI: chat completions and responses'), ('anthropic', 'Anthropic: messages'), ('gemini', 'Google: Gemini')], default='openai', max_length=12)),
                 ('base_url', models.CharField(help_text='Must be below an address in LOOPGUARD_GATEWAY_UPSTREAMS.', max_length=500, verbose_name='base URL')),
@@ -535,7 +538,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('ModelPrice', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='model_prices', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.gateway_traffic.new_price_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'prc_'), editable=False, max_length=32)),
                 ('backend', models.CharField(blank=True, default='', help_text='Name of a backend. Empty: all backends.', max_length=64)),
                 ('model', models.CharField(help_text='Name of a model; * stands for any characters.', max_length=200)),
                 ('input_usd', models.DecimalField(decimal_places=6, max_digits=12, verbose_name='input')),
@@ -579,7 +582,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('TranscriptImport', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='imports', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.imports.new_import_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'imp_'), editable=False, max_length=32)),
                 ('kind', models.CharField(help_text='Form of the record, such as claude-code.', max_length=16)),
                 ('files', models.JSONField(help_text='Name and size in bytes of each file.')),
                 ('total_bytes', models.BigIntegerField()),
@@ -730,7 +733,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Loop', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='loops', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.loops.new_loop_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'loop_', 15), editable=False, max_length=32)),
                 ('key', models.CharField(help_text='Digest of kind, tool, program, results and detail.', max_length=32)),
                 ('kind', models.CharField(max_length=16)),
                 ('tool', models.CharField(blank=True, help_text='Empty for loops of several tools.', max_length=128)),
@@ -901,7 +904,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('WhatIf', [
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='what_ifs', to='detection.project')),
-                ('public_id', models.CharField(default=detection.models.what_ifs.new_what_if_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'wif_'), editable=False, max_length=32)),
                 ('change', models.JSONField(help_text='The scope, and what its override or tool rule would contain.')),
                 ('days', models.PositiveSmallIntegerField()),
                 ('since', models.DateTimeField(help_text='Incidents that were opened earlier do not count.')),
@@ -930,7 +933,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('AgentMessage', [
                 ('project', detection.models.tenants.ProjectKey(db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name='agent_messages', to='detection.project')),
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('public_id', models.CharField(default=detection.models.agent_messages.new_message_id, editable=False, max_length=32)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'msg_'), editable=False, max_length=32)),
                 ('session', models.CharField(blank=True, default='', help_text='Name of the session.', max_length=256)),
                 ('agent', models.CharField(blank=True, default='', max_length=128)),
                 ('text', models.CharField(max_length=1000)),
@@ -953,7 +956,7 @@ class Migration(migrations.Migration):
             migrations.CreateModel('Containment', [
                 ('project', models.ForeignKey(blank=True, db_index=False, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='containments', to='detection.project')),
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('public_id', models.CharField(default=detection.models.containments.new_containment_id, editable=False, max_length=32, unique=True)),
+                ('public_id', models.CharField(default=functools.partial(detection.models.public_ids.new_id, 'ctn_'), editable=False, max_length=32, unique=True)),
                 ('scope', models.CharField(choices=[('agent_tool', 'Tool of an agent'), ('tool', 'Tool'), ('family', 'Family'), ('agent', 'Agent'), ('model', 'Model'), ('tag', 'Tag'), ('key', 'Key'), ('project', 'Project'), ('server', 'Server')], max_length=12)),
                 ('value', models.CharField(blank=True, default='', help_text='Name in the scope; of a family, its top session.', max_length=256)),
                 ('tool', models.CharField(blank=True, default='', help_text='For the tool of an agent.', max_length=128)),

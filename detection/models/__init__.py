@@ -34,15 +34,10 @@ from detection.models.events import Event, EventKey, EventType, MessageRole, Pac
 from detection.models.families import SessionFamily
 from detection.models.gateway import BackendKind, GatewayBackend, GatewayRewrite, GatewayToken
 from detection.models.gateway_traffic import GatewayTraffic, ModelPrice, TrafficPeriod
-from detection.models.imports import (
-    ImportedLoopCalls,
-    ImportedUsage,
-    ImportState,
-    Recalculation,
-    TranscriptImport,
-)
+from detection.models.imports import ImportedLoopCalls, ImportedUsage, Recalculation, TranscriptImport
 from detection.models.incidents import Incident, IncidentActivity
 from detection.models.invitations import Invitation
+from detection.models.jobs import JobState
 from detection.models.judge import JudgeCall, JudgeLabel, JudgeOutcome
 from detection.models.keys import ApiKey, KeyScope
 from detection.models.limit_notices import LimitNotice
@@ -67,7 +62,7 @@ from detection.models.statistics import (
     SessionTool,
 )
 from detection.models.suggestions import Suggestion, SuggestionDecision
-from detection.models.what_ifs import WhatIf, WhatIfState
+from detection.models.what_ifs import WhatIf
 
 __all__ = [
     "AgentMessage",
@@ -107,13 +102,13 @@ __all__ = [
     "GatewayRewrite",
     "GatewayToken",
     "GatewayTraffic",
-    "ImportState",
     "ImportedLoopCalls",
     "ImportedUsage",
     "Incident",
     "IncidentActivity",
     "IndexingCursor",
     "Invitation",
+    "JobState",
     "JudgeCall",
     "JudgeLabel",
     "JudgeOutcome",
@@ -164,5 +159,4 @@ __all__ = [
     "TranscriptImport",
     "Unattended",
     "WhatIf",
-    "WhatIfState",
 ]

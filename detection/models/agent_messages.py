@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
 from detection.engine.scopes import MAX_NAME_CHARACTERS
-from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.tenants import ProjectKey, TenantModel
-
-
-def new_message_id() -> str:
-    """Return a new opaque id with its type prefix, 100 random bits."""
-    return "msg_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class AgentMessage(TenantModel):
@@ -26,7 +21,7 @@ class AgentMessage(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="agent_messages")
-    public_id = models.CharField(max_length=32, default=new_message_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "msg_"), editable=False)
     session = models.CharField(max_length=256, blank=True, default="", help_text="Name of the session.")
     agent = models.CharField(max_length=MAX_NAME_CHARACTERS["agent"], blank=True, default="")
     text = models.CharField(max_length=1000)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
+from functools import partial
 
 from django.contrib.postgres.fields import ArrayField
 from django.core.serializers.json import DjangoJSONEncoder
@@ -11,33 +11,10 @@ from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.alert_facts import AlertFacts
-from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
+from detection.models.incidents import Incident
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
-
-
-def _opaque(prefix: str) -> str:
-    return prefix + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
-
-
-def new_destination_id() -> str:
-    """Return a new id of a destination."""
-    return _opaque("dst_")
-
-
-def new_route_id() -> str:
-    """Return a new id of a route."""
-    return _opaque("rte_")
-
-
-def new_silence_id() -> str:
-    """Return a new id of a silence."""
-    return _opaque("sil_")
-
-
-def new_notification_id() -> str:
-    """Return a new id of a notification, 100 random bits; receivers see it with every attempt."""
-    return _opaque("msg_")
 
 
 class Severity(models.TextChoices):
@@ -98,7 +75,7 @@ class AlertDestination(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_destinations")
-    public_id = models.CharField(max_length=32, default=new_destination_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "dst_"), editable=False)
     name = models.CharField(max_length=80)
     kind = models.CharField(max_length=8, choices=DestinationKind.choices)
     address = models.TextField(editable=False)
@@ -148,7 +125,7 @@ class AlertRoute(Matchers, TenantModel):
     """Which alert events go to which destinations, and their grouping. Routes are tried in order of `position`."""
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_routes")
-    public_id = models.CharField(max_length=32, default=new_route_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "rte_"), editable=False)
     name = models.CharField(max_length=80)
     position = models.IntegerField(default=0)
     is_enabled = models.BooleanField(default=True)
@@ -232,7 +209,7 @@ class AlertSilence(Matchers, TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="alert_silences")
-    public_id = models.CharField(max_length=32, default=new_silence_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "sil_"), editable=False)
     loop = TenantForeignKey(
         "detection.Loop",
         null=True,
@@ -336,7 +313,7 @@ class Notification(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="notifications")
-    public_id = models.CharField(max_length=32, default=new_notification_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "msg_"), editable=False)
     destination = TenantForeignKey(AlertDestination, on_delete=models.CASCADE, related_name="notifications")
     route_name = models.CharField(max_length=80, blank=True, default="")
     group_key = models.CharField(max_length=64, blank=True, default="")

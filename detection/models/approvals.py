@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
-from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
+from detection.models.incidents import Incident
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.sessions import Session, SessionKey
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
 
 CONTAINMENT = "containment"
 """The kind of an approval of calls that a containment holds, whose id stands for the loop."""
-
-
-def new_approval_id() -> str:
-    """Return a new opaque id with its type prefix, 100 random bits."""
-    return "apr_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
-
-
-def new_answer_id() -> str:
-    """Return a new opaque id of a decision about a group, 100 random bits."""
-    return "ans_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class Decider(models.TextChoices):
@@ -85,7 +76,7 @@ class Approval(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="approvals")
-    public_id = models.CharField(max_length=32, default=new_approval_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "apr_"), editable=False)
     session = TenantForeignKey(Session, on_delete=models.CASCADE, related_name="approvals")
     incident = TenantForeignKey(
         Incident, null=True, blank=True, on_delete=models.SET_NULL, related_name="approvals"

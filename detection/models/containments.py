@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
-
-
-def new_containment_id() -> str:
-    """Return a new opaque id with its type prefix, 100 random bits."""
-    return "ctn_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
+from detection.models.public_ids import new_id
 
 
 class ContainmentScope(models.TextChoices):
@@ -59,7 +54,7 @@ class Containment(models.Model):
         on_delete=models.CASCADE,
         related_name="containments",
     )
-    public_id = models.CharField(max_length=32, unique=True, default=new_containment_id, editable=False)
+    public_id = models.CharField(max_length=32, unique=True, default=partial(new_id, "ctn_"), editable=False)
     scope = models.CharField(max_length=12, choices=ContainmentScope.choices)
     value = models.CharField(
         max_length=256, blank=True, default="", help_text="Name in the scope; of a family, its top session."

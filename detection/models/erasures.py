@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.db import models
 from django.db.models.functions import Now
 
 from detection.engine.identity import Keyer
-from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.tenants import ProjectKey, TenantModel
-
-
-def new_erasure_id() -> str:
-    """Return a new opaque id with its type prefix, 100 random bits."""
-    return "era_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class ErasureOf(models.TextChoices):
@@ -46,7 +41,7 @@ class Erasure(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="erasures")
-    public_id = models.CharField(max_length=32, default=new_erasure_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "era_"), editable=False)
     of = models.CharField(max_length=8, choices=ErasureOf.choices)
     name = models.CharField(max_length=256, blank=True, default="")
     name_digest = models.CharField(max_length=32, help_text="Digest of the name under the project's secret.")

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.db import models
 from django.db.models.functions import Now
 
-from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.sessions import Session
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
-
-
-def new_backend_id() -> str:
-    """Return a new id of a backend."""
-    return "bck_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class BackendKind(models.TextChoices):
@@ -33,7 +28,7 @@ class GatewayBackend(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="gateway_backends")
-    public_id = models.CharField(max_length=32, default=new_backend_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "bck_"), editable=False)
     name = models.CharField(max_length=64, help_text="Part of the address that agents use.")
     kind = models.CharField(max_length=12, choices=BackendKind.choices, default=BackendKind.OPENAI)
     base_url = models.CharField(

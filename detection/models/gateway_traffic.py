@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models.functions import Now
 
 from detection.models.gateway import GatewayBackend
-from detection.models.incidents import PUBLIC_ID_ALPHABET
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
-
-
-def new_price_id() -> str:
-    """Return a new id of a price."""
-    return "prc_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
 
 
 class ModelPrice(TenantModel):
@@ -27,7 +22,7 @@ class ModelPrice(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="model_prices")
-    public_id = models.CharField(max_length=32, default=new_price_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "prc_"), editable=False)
     backend = models.CharField(
         max_length=64, blank=True, default="", help_text="Name of a backend. Empty: all backends."
     )

@@ -2,47 +2,32 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models.functions import Now
 
 from detection.integrations.labels import Labels
-from detection.models.incidents import PUBLIC_ID_ALPHABET, Incident
+from detection.models.incidents import Incident
+from detection.models.jobs import Job, job_constraints, job_indexes
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.sessions import Session
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
-
-
-def new_import_id() -> str:
-    """Return a new opaque id with its type prefix, 100 random bits."""
-    return "imp_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(20))
-
-
-class ImportState(models.TextChoices):
-    """State of an import. If its worker dies, another worker continues it."""
-
-    WAITING = "waiting", "Waiting"
-    RUNNING = "running", "Running"
-    FINISHED = "finished", "Finished"
-    FAILED = "failed", "Failed"
-    CANCELLED = "cancelled", "Cancelled"
-
 
 LONGEST_SHOWN = 60
 """Length of names in the summary of an import."""
 
 
-class TranscriptImport(TenantModel):
+class TranscriptImport(Job):
     """An import of uploaded files: first all files are checked, then their sessions are stored.
 
-    `done_bytes` counts to `total_bytes` twice, once for each. `finished_at` is empty exactly while the import is
-    waiting or running; its files exist until then. `summary` is written once, with what is stored by then.
+    `done_bytes` counts to `total_bytes` twice, once for each. Its files exist until it ends. `summary` is written once,
+    with what is stored by then.
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="imports")
-    public_id = models.CharField(max_length=32, default=new_import_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "imp_"), editable=False)
     kind = models.CharField(max_length=16, help_text="Form of the record, such as claude-code.")
     files = models.JSONField(help_text="Name and size in bytes of each file.")
     total_bytes = models.BigIntegerField()
@@ -52,9 +37,7 @@ class TranscriptImport(TenantModel):
     metadata: models.JSONField[dict[str, str], dict[str, str]] = models.JSONField(
         default=dict, help_text="For its sessions."
     )
-    created_by = models.CharField(max_length=150)
 
-    state = models.CharField(max_length=10, choices=ImportState.choices, default=ImportState.WAITING)
     is_checked = models.BooleanField(default=False)
     starts = models.IntegerField(default=0, help_text="How many workers have started on it.")
     done_bytes = models.BigIntegerField(default=0)
@@ -62,43 +45,17 @@ class TranscriptImport(TenantModel):
     done_sessions = models.IntegerField(default=0)
     events = models.BigIntegerField(default=0, help_text="Events that are new.")
     skipped = models.JSONField(default=list, help_text="What was passed over, one sentence each.")
-    error = models.CharField(max_length=500, blank=True, default="")
-    error_code = models.CharField(max_length=32, blank=True, default="")
     summary = models.JSONField(null=True)
 
-    created_at = models.DateTimeField(db_default=Now())
-    started_at = models.DateTimeField(null=True)
-    finished_at = models.DateTimeField(null=True)
-    finished_by = models.CharField(max_length=150, blank=True, default="", help_text="Who cancelled it.")
-
-    class Meta:
-        ordering = ("-created_at", "-id")
+    class Meta(Job.Meta):
         constraints = (
             models.UniqueConstraint(fields=("project", "public_id"), name="transcript_import_id"),
-            models.CheckConstraint(
-                name="import_open_or_finished",
-                condition=models.Q(state__in=("waiting", "running"), finished_at__isnull=True)
-                | models.Q(state__in=("finished", "failed", "cancelled"), finished_at__isnull=False),
-            ),
-            models.CheckConstraint(
-                name="import_failed_with_error",
-                condition=models.Q(state="failed") ^ models.Q(error=""),
-            ),
+            *job_constraints("import"),
         )
-        indexes = (
-            models.Index(fields=("project", "-created_at", "-id"), name="import_newest"),
-            models.Index(
-                fields=("id",), name="import_open", condition=models.Q(state__in=("waiting", "running"))
-            ),
-        )
+        indexes = job_indexes("import")
 
     def __str__(self) -> str:
         return f"{self.public_id}: {self.kind}, {self.state}"
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it is waiting or running."""
-        return self.state in (ImportState.WAITING, ImportState.RUNNING)
 
     @property
     def labels(self) -> Labels:

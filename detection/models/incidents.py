@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import secrets
 from datetime import datetime
+from functools import partial
 from typing import Final, Protocol
 
 from django.contrib.postgres.fields import ArrayField
@@ -15,15 +15,9 @@ from detection.engine.calls import DECISIONS
 from detection.engine.policy import ExplainedSetting
 from detection.models.evidence import Evidence, IncidentFinding
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.sessions import Session
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel
-
-PUBLIC_ID_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
-
-
-def new_public_id() -> str:
-    """Return a new opaque id with its type prefix, 75 random bits."""
-    return "inc_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
 
 
 class IncidentStatus(models.TextChoices):
@@ -96,7 +90,7 @@ class Incident(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="incidents")
-    public_id = models.CharField(max_length=32, default=new_public_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "inc_", 15), editable=False)
     session = TenantForeignKey(Session, on_delete=models.SET_NULL, null=True, related_name="incidents")
     session_name = models.CharField(max_length=256)
     agent = models.CharField(max_length=128, blank=True, default="")

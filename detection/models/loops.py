@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import secrets
+from functools import partial
 
 from django.conf import settings
 from django.db import models
 from django.db.models.functions import Now
 
-from detection.models.incidents import PUBLIC_ID_ALPHABET, IncidentLabel
+from detection.models.incidents import IncidentLabel
 from detection.models.projects import Project
+from detection.models.public_ids import new_id
 from detection.models.tenants import ProjectKey, TenantForeignKey, TenantModel, TenantOneToOneField
-
-
-def new_loop_id() -> str:
-    """Return a new opaque id with its type prefix, 75 random bits."""
-    return "loop_" + "".join(secrets.choice(PUBLIC_ID_ALPHABET) for _ in range(15))
 
 
 class LoopStatus(models.TextChoices):
@@ -64,7 +60,7 @@ class Loop(TenantModel):
     """
 
     project = ProjectKey(Project, on_delete=models.CASCADE, related_name="loops")
-    public_id = models.CharField(max_length=32, default=new_loop_id, editable=False)
+    public_id = models.CharField(max_length=32, default=partial(new_id, "loop_", 15), editable=False)
     key = models.CharField(max_length=32, help_text="Digest of kind, tool, program, results and detail.")
     kind = models.CharField(max_length=16)
     tool = models.CharField(max_length=128, blank=True, help_text="Empty for loops of several tools.")

@@ -58,6 +58,7 @@ from tests.support.projects import make_member, make_project
 
 ANA = Actor("ana", address="192.0.2.1", request_id="req-1")
 NOT_A_CHANGE_OF_ITS_OWN = {
+    "jobs.cancel",
     "alerting.rendering.sentence",  # writes a text
     "alerting.outbox.record_containment",
     "alerting.outbox.record_verb",  # is called by what writes the entry

@@ -11,10 +11,10 @@ from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from detection.console import permalinks
+from detection.console import formatting, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
 from detection.integrations.labels import LabelError, Labels, checked_tags
-from detection.models import ImportState, Role, TranscriptImport
+from detection.models import Role, TranscriptImport
 from detection.selectors.imports import find_import, list_imports
 from detection.selectors.pages import BadCursor
 from detection.services.errors import Invalid, NotFound, ServiceError
@@ -38,13 +38,6 @@ KINDS = (
     ("responses", "OpenAI responses"),
     ("trace", "Trace: one call per line"),
 )
-STATES = {
-    ImportState.WAITING: ("idle", "Waiting"),
-    ImportState.RUNNING: ("watch", "Running"),
-    ImportState.FINISHED: ("ok", "Finished"),
-    ImportState.FAILED: ("stop", "Failed"),
-    ImportState.CANCELLED: ("idle", "Cancelled"),
-}
 _MB = 1024**2
 
 
@@ -171,7 +164,7 @@ def cancel(request: ProjectRequest, public_id: str) -> HttpResponse:
 
 
 def _line(row: TranscriptImport) -> ImportLine:
-    chip, word = STATES[ImportState(row.state)]
+    chip, word = formatting.job_state(row.state)
     names = [file["name"] for file in row.files]
     name = names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
     share = min(100, 100 * row.done_bytes // max(1, row.total_bytes))

@@ -24,7 +24,7 @@ from detection.engine.policy import KeptSetting, layers
 from detection.engine.presets import PRESETS
 from detection.engine.scopes import ENVIRONMENT, PROJECT, Scope
 from detection.engine.weakening import is_weaker
-from detection.models import Project, WhatIf, WhatIfState
+from detection.models import JobState, Project, WhatIf
 from detection.selectors import dashboard
 from detection.selectors.policies import ProjectOverrides, overrides_of
 from detection.services.policies.documents import RULE_FACTS
@@ -197,7 +197,7 @@ def _replays_of_presets(project: Project, stored: ProjectOverrides) -> dict[str,
     rows = WhatIf.objects.filter(
         project_id=project.pk,
         policy_version=project.policy_version,
-        state=WhatIfState.FINISHED,
+        state=JobState.FINISHED,
         change__scope=str(PROJECT),
     ).order_by("pk")
     as_stored = {name: list(value) if isinstance(value, tuple) else value for name, value in own.items()}

@@ -13,11 +13,12 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST
 
 from detection.console.access import ProjectRequest, actor_of, in_project
+from detection.console.formatting import job_state
 from detection.console.policies.policy_pages import expiry_of
 from detection.console.policies.replay_words import ReplayWords, words_of
-from detection.console.policies.what_if import STATES, differences
+from detection.console.policies.what_if import differences
 from detection.filtering import language
-from detection.models import Role, Suggestion, SuggestionDecision, WhatIf, WhatIfState
+from detection.models import Role, Suggestion, SuggestionDecision, WhatIf
 from detection.services.errors import NotFound, ServiceError
 from detection.services.learning import decisions
 from detection.services.learning.suggestions import MIN_ALIKE, MIN_LABELS, OpenSuggestion, learn
@@ -59,12 +60,12 @@ class SuggestionPanel:
     @property
     def chip(self) -> str:
         """The chip of the state of its what-if."""
-        return STATES[WhatIfState(self.what_if.state)][0] if self.what_if else ""
+        return job_state(self.what_if.state)[0] if self.what_if else ""
 
     @property
     def word(self) -> str:
         """The state of its what-if."""
-        return STATES[WhatIfState(self.what_if.state)][1] if self.what_if else ""
+        return job_state(self.what_if.state)[1] if self.what_if else ""
 
 
 def open_context(request: ProjectRequest) -> dict[str, object]:

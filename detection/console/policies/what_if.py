@@ -23,7 +23,7 @@ from detection.engine.detectors import detector_for
 from detection.engine.fields import FIELDS
 from detection.engine.memory import BLOCKING
 from detection.engine.reactions import ENDINGS
-from detection.models import Role, WhatIf, WhatIfState
+from detection.models import Role, WhatIf
 from detection.models.incidents import IncidentLabel
 from detection.selectors import policies, sessions
 from detection.selectors import what_ifs as selector
@@ -38,13 +38,6 @@ from detection.services.what_if import changes, what_ifs
 from detection.services.what_if.changes import ChangeDocument, PolicyChange
 from detection.web.forms import PREFIX, grouped_fields, typed_value
 
-STATES = {
-    WhatIfState.WAITING: ("idle", "Waiting"),
-    WhatIfState.RUNNING: ("watch", "Running"),
-    WhatIfState.FINISHED: ("ok", "Finished"),
-    WhatIfState.FAILED: ("stop", "Failed"),
-    WhatIfState.CANCELLED: ("idle", "Cancelled"),
-}
 CAUSES = {
     "settings": "the settings were different then",
     "people": "people decided about calls",
@@ -191,7 +184,7 @@ def page(request: ProjectRequest) -> HttpResponse:
                 row,
                 formatting.source_name(_scope_name(row)),
                 _settings(row.change),
-                *STATES[WhatIfState(row.state)],
+                *formatting.job_state(row.state),
             )
             for row in rows.items
         ],
@@ -273,7 +266,7 @@ def _scope_name(row: WhatIf) -> str:
 
 
 def _context(request: ProjectRequest, row: WhatIf, *, is_beside_form: bool) -> dict[str, Any]:
-    chip, word = STATES[WhatIfState(row.state)]
+    chip, word = formatting.job_state(row.state)
     found, covered = row.result, selector.coverage(row)
     is_admin = request.membership.allows(Role.ADMIN)
     stored, version = what_ifs.replaced(request.project.pk, changes.read(row.change))

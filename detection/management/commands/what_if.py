@@ -10,7 +10,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from detection.management.choices import chosen_project
-from detection.models import WhatIf, WhatIfState
+from detection.models import JobState, WhatIf
 from detection.selectors.what_ifs import MISSING_WORDS, as_document
 from detection.services.audit import Actor
 from detection.services.errors import ServiceError
@@ -56,7 +56,7 @@ class Command(BaseCommand):
         except KeyboardInterrupt:
             what_ifs.cancel_what_if(row.project_id, row.public_id, Actor("command line"))
             raise CommandError("Cancelled.") from None
-        if row.state == WhatIfState.FAILED:
+        if row.state == JobState.FAILED:
             raise CommandError(row.error)
         if options["json"]:
             self.stdout.write(json.dumps(as_document(row)))

@@ -16,8 +16,8 @@ from django.db import transaction
 
 from detection import clock
 from detection.models import Approval, ApprovalState, Choice, Event
-from detection.models.approvals import new_answer_id
 from detection.models.events import EventType
+from detection.models.public_ids import new_id
 from detection.selectors import held_groups
 from detection.selectors.approval_group import in_group
 from detection.services import audit
@@ -117,7 +117,7 @@ def decide(
     matching, count = [*rows[:MAX_DECIDED]], rows.count()
     for approval in matching:
         decisions.check_choice_for(approval, choice, remember=remember)
-    answer, outcome = new_answer_id(), Counter[str]()
+    answer, outcome = new_id("ans_"), Counter[str]()
     remembered: set[tuple[str, str, str]] = set()
     try:
         for approval in matching:

@@ -21,7 +21,8 @@ from django.utils import timezone
 
 from detection.engine import durations
 from detection.integrations.transcripts import TranscriptError
-from detection.models import ImportState, TranscriptImport
+from detection.models import JobState, TranscriptImport
+from detection.models.jobs import OPEN_STATES
 from detection.selectors.prices import load_prices
 from detection.services.ingestion import import_files, transcript_files
 from detection.services.ingestion.run_import import FileImport, importer, summarise
@@ -41,7 +42,6 @@ MAX_SECONDS: Final = 4 * 3600.0
 QUICK_SECONDS: Final = 60.0
 """What takes longer leaves the thread that is kept free for the imports of others."""
 PROGRESS_SECONDS: Final = 0.5
-OPEN: Final = (ImportState.WAITING, ImportState.RUNNING)
 
 
 class ImportFailure(Exception):
@@ -74,7 +74,7 @@ def run_waiting(should_stop: Callable[[], bool], *, is_quick: bool = False) -> i
     is_quick
         Leave what takes longer than `QUICK_SECONDS` to other threads, which begin it again.
     """
-    rows = TranscriptImport.objects.filter(state__in=OPEN).order_by("pk")
+    rows = TranscriptImport.objects.filter(state__in=OPEN_STATES).order_by("pk")
     ended = 0
     for project_id in dict.fromkeys(rows.values_list("project_id", flat=True)):
         with try_lock(AdvisoryLock.IMPORT, project_id) as is_locked:
@@ -103,9 +103,9 @@ class _ImportWork:
     def run(self) -> bool:
         """Work until the import has ended; False if another worker has to continue."""
         row = self._row
-        self._rows.filter(state=ImportState.WAITING).update(started_at=timezone.now())
-        self._rows.filter(state__in=OPEN).update(
-            state=ImportState.RUNNING, starts=F("starts") + 1, done_bytes=0, done_sessions=0
+        self._rows.filter(state=JobState.WAITING).update(started_at=timezone.now())
+        self._rows.filter(state__in=OPEN_STATES).update(
+            state=JobState.RUNNING, starts=F("starts") + 1, done_bytes=0, done_sessions=0
         )
         try:
             if row.starts >= MAX_STARTS:
@@ -136,7 +136,7 @@ class _ImportWork:
             log.exception("import_failed", id=row.public_id)
             self._fail("internal_error", "Internal error. The worker log has the details.")
         else:
-            self._end(ImportState.FINISHED)
+            self._end(JobState.FINISHED)
         return True
 
     def _check_or_explain(self) -> None:
@@ -244,7 +244,7 @@ class _ImportWork:
             )
         if self._is_quick and now > self._began_at + QUICK_SECONDS:
             raise _NotQuick
-        is_running = self._rows.filter(state=ImportState.RUNNING).update(
+        is_running = self._rows.filter(state=JobState.RUNNING).update(
             done_bytes=self._read_bytes(),
             done_sessions=self._counts["sessions"],
             events=self._counts["events"] + (self._file_import.added if self._file_import else 0),
@@ -255,14 +255,14 @@ class _ImportWork:
 
     def _end_if_cancelled(self) -> bool:
         state = self._rows.values_list("state", flat=True).first()
-        if state == ImportState.CANCELLED:
-            self._end(ImportState.CANCELLED)
-        return state != ImportState.RUNNING
+        if state == JobState.CANCELLED:
+            self._end(JobState.CANCELLED)
+        return state != JobState.RUNNING
 
     def _fail(self, code: str, detail: str) -> None:
-        self._end(ImportState.FAILED, error=detail[:500], error_code=code)
+        self._end(JobState.FAILED, error=detail[:500], error_code=code)
 
-    def _end(self, state: ImportState, **values: Any) -> None:
+    def _end(self, state: JobState, **values: Any) -> None:
         """Store the result of an import that has ended; an import that has been cancelled stays cancelled."""
         if self._session_ids:
             values |= {"summary": self._summary()}
@@ -271,13 +271,13 @@ class _ImportWork:
             "done_sessions": self._counts["sessions"],
             "skipped": [*self._row.skipped, *self._passed_over()],
         }
-        if state == ImportState.FINISHED:
+        if state == JobState.FINISHED:
             values["done_bytes"] = self._row.total_bytes
         ended = {"state": state, "finished_at": timezone.now()}
-        if not self._rows.filter(state=ImportState.RUNNING).update(**ended, **values):
+        if not self._rows.filter(state=JobState.RUNNING).update(**ended, **values):
             values.pop("error", None)
             values.pop("error_code", None)
-            self._rows.filter(state=ImportState.CANCELLED).update(**values)
+            self._rows.filter(state=JobState.CANCELLED).update(**values)
         import_files.remove(self._row.public_id)
         recalculations.request_if_changed(self._row.project_id, self._priced_at)
         publish_now(self._row.project_id, Hint("import", self._row.public_id), Hint("session"))

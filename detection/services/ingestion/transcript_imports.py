@@ -16,10 +16,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from detection.integrations.labels import NO_LABELS, Labels
-from detection.models import ImportState, Project, TranscriptImport
-from detection.services import audit
+from detection.models import JobState, Project, TranscriptImport
+from detection.models.jobs import OPEN_STATES
+from detection.services import audit, jobs
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, found
+from detection.services.errors import Conflict, Invalid
 from detection.services.ingestion import import_files
 from detection.services.ingestion.run_import import ImportSummary, importer
 from detection.services.ingestion.transcript_files import KINDS
@@ -54,7 +55,7 @@ def check_new(project_id: int) -> None:
     if Project.objects.filter(pk=project_id).exclude(archived_at=None).exists():
         raise Conflict(PROJECT_ARCHIVED, code="project_archived")
     rows = TranscriptImport.objects.filter(project_id=project_id)
-    if rows.filter(state__in=(ImportState.WAITING, ImportState.RUNNING)).count() >= MAX_OPEN:
+    if rows.filter(state__in=OPEN_STATES).count() >= MAX_OPEN:
         raise Conflict(
             f"{MAX_OPEN} imports of this project are waiting or running. Wait until one has finished.",
             code="too_many_imports",
@@ -169,7 +170,7 @@ def note_import(
             tags=[*labels.tags],
             metadata={**labels.metadata},
             created_by=actor.name[:150],
-            state=ImportState.FINISHED,
+            state=JobState.FINISHED,
             is_checked=True,
             done_bytes=size,
             sessions=summary.sessions,
@@ -199,14 +200,7 @@ def cancel_import(project_id: int, public_id: str, actor: Actor) -> TranscriptIm
         If there is none, or if it has finished.
     """
     with transaction.atomic():
-        rows = TranscriptImport.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
-        row = found(rows.first())
-        if not row.is_open:
-            raise Conflict(f"The import is {row.state} already.")
-        row.state, row.finished_at, row.finished_by = ImportState.CANCELLED, timezone.now(), actor.name[:150]
-        row.save(update_fields=("state", "finished_at", "finished_by"))
-        audit.record(actor, "import.cancel", row.public_id, project_id=project_id)
-        publish_after_commit(project_id, Hint("import", row.public_id))
+        row = jobs.cancel(TranscriptImport.objects.all(), "import", project_id, public_id, actor)
         transaction.on_commit(lambda: import_files.remove(public_id), robust=True)
     return row
 

@@ -32,7 +32,7 @@ from detection.models import (
     SessionState,
     Unattended,
 )
-from detection.models.approvals import CONTAINMENT, DONE, new_approval_id
+from detection.models.approvals import CONTAINMENT, DONE
 from detection.models.session_state import note_verdict
 from detection.services import audit
 from detection.services.alerting import outbox
@@ -70,7 +70,6 @@ def new_approval(
     now = clock.now()
     summary = messages.describe(finding)
     return Approval(
-        public_id=new_approval_id(),
         project_id=session.project_id,
         session=session,
         incident=incident,
@@ -192,7 +191,6 @@ class OpenApprovals:
             return known
         now = clock.now()
         approval = Approval(
-            public_id=new_approval_id(),
             project_id=self.session.project_id,
             session=self.session,
             seq=event.seq,

@@ -8,12 +8,12 @@ from typing import Final
 from django.db import transaction
 from django.utils import timezone
 
-from detection.models import Project, Session, StoredSettings, WhatIf, WhatIfState
-from detection.models.what_ifs import OPEN_STATES
+from detection.models import Project, Session, StoredSettings, WhatIf
+from detection.models.jobs import OPEN_STATES
 from detection.selectors.policies import rows_at
-from detection.services import audit
+from detection.services import audit, jobs
 from detection.services.audit import Actor
-from detection.services.errors import Conflict, Invalid, found
+from detection.services.errors import Conflict, Invalid
 from detection.services.policies import overrides
 from detection.services.sessions import actions
 from detection.services.what_if.changes import PolicyChange
@@ -80,16 +80,7 @@ def cancel_what_if(project_id: int, public_id: str, actor: Actor) -> WhatIf:
     NotFound, Conflict
         If there is none, or if it has finished.
     """
-    with transaction.atomic():
-        rows = WhatIf.objects.select_for_update().filter(project_id=project_id, public_id=public_id)
-        row = found(rows.first())
-        if not row.is_open:
-            raise Conflict(f"The what-if is {row.state} already.")
-        row.state, row.finished_at, row.finished_by = WhatIfState.CANCELLED, timezone.now(), actor.name[:150]
-        row.save(update_fields=("state", "finished_at", "finished_by"))
-        audit.record(actor, "what_if.cancel", row.public_id, project_id=project_id)
-        publish_after_commit(project_id, Hint("what_if", row.public_id))
-    return row
+    return jobs.cancel(WhatIf.objects.all(), "what_if", project_id, public_id, actor)
 
 
 def save_change(

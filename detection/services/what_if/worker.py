@@ -17,8 +17,8 @@ from django.db.models import Count, F, Max, Sum
 from django.utils import timezone
 
 from detection.engine.identity import Keyer
-from detection.models import CallCount, Project, Session, WhatIf, WhatIfState
-from detection.models.what_ifs import OPEN_STATES
+from detection.models import CallCount, JobState, Project, Session, WhatIf
+from detection.models.jobs import OPEN_STATES
 from detection.selectors.policies import load_overrides
 from detection.services.what_if import changes
 from detection.services.what_if.comparison import Findings
@@ -85,9 +85,9 @@ class _Work:
         project = Project.objects.get(pk=row.project_id)
         if row.starts >= MAX_STARTS:
             return self._end(
-                WhatIfState.FAILED, error_code="interrupted", error=f"It was interrupted {MAX_STARTS} times."
+                JobState.FAILED, error_code="interrupted", error=f"It was interrupted {MAX_STARTS} times."
             )
-        self._rows.update(state=WhatIfState.RUNNING, starts=F("starts") + 1)
+        self._rows.update(state=JobState.RUNNING, starts=F("starts") + 1)
         if row.policy_version != project.policy_version:
             # The first piece; or a setting was changed in the meantime, and both policies begin anew.
             self._begin(project)
@@ -100,7 +100,7 @@ class _Work:
         except Exception:
             log.exception("what_if_failed", id=row.public_id)
             return self._end(
-                WhatIfState.FAILED,
+                JobState.FAILED,
                 error_code="internal_error",
                 error="Internal error. The worker log has the details.",
             )
@@ -160,7 +160,7 @@ class _Work:
         publish_now(row.project_id, Hint("what_if", row.public_id))
         if is_done or row.work_seconds > MAX_WORK_SECONDS:
             self._add_rest(findings, is_done=is_done)
-            return self._end(WhatIfState.FINISHED, result=findings.dump())
+            return self._end(JobState.FINISHED, result=findings.dump())
         return False
 
     def _add_rest(self, findings: Findings, *, is_done: bool) -> None:
@@ -177,7 +177,7 @@ class _Work:
             if removed > 0:
                 findings.miss("removed", calls=removed)
 
-    def _end(self, state: WhatIfState, **values: Any) -> bool:
+    def _end(self, state: JobState, **values: Any) -> bool:
         """Store the end; an import that has been cancelled stays cancelled."""
         self._rows.update(state=state, finished_at=timezone.now(), **values)
         publish_now(self._row.project_id, Hint("what_if", self._row.public_id))
