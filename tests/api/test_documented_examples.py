@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import html
+import os
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +102,49 @@ def test_the_snippet_of_the_connect_page_runs_a_call_three_times(live_server, ke
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     assert [line == "0 results" for line in printed] == [True, True, False, True, False]
     assert "search_web" in printed[4]
+
+
+DOCS = README.parent / "docs"
+STATUSES = {
+    "api.md/install-codes": 404,  # the code of the example is used up
+    "api.md/overrides": 412,  # the version of the example is not the stored one
+}
+"""Of examples that cannot succeed, by page and route: what they are answered with."""
+
+
+def lines_of_curl() -> list[tuple[str, str]]:
+    found = []
+    for page in sorted(DOCS.glob("*.md")):
+        for block in re.findall(
+            r"^```sh\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        ):
+            found += [
+                (page.name, line)
+                for line in re.findall(r"^curl (?:.*\\\n)*.*(?:\n {5,}.*)*", block, re.MULTILINE)
+            ]
+    return found
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize(("file", "line"), lines_of_curl())
+def test_an_example_with_curl_works_when_it_is_pasted(live_server, key, tmp_path, file, line):
+    (tmp_path / "run.jsonl.gz").write_bytes(gzip.compress(b'{"type": "summary"}\n'))
+    home = tmp_path / ".loopguard"
+    home.mkdir()
+    (home / "curl").write_text(f'header = "Authorization: Bearer {key}"\n')
+    line = line.replace("http://127.0.0.1:8300", live_server.url).removesuffix(" || true")
+    done = subprocess.run(
+        ["sh", "-c", line.replace("curl ", "curl -sS -o answer -w '%{http_code}' ", 1)],
+        cwd=tmp_path,
+        env={**os.environ, "HOME": str(tmp_path), "LOOPGUARD_URL": live_server.url, "LOOPGUARD_KEY": key},
+        input='{"session_id": "s-1", "hook_event_name": "PreToolUse", "tool_name": "Bash", "tool_input": {}}',
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    status = next(
+        (code for place, code in STATUSES.items() if file in place and place.partition("/")[2] in line), 200
+    )
+    answer = (tmp_path / "answer").read_text()
+    assert (int(done.stdout[-3:]) // 100 * 100 if status == 200 else int(done.stdout[-3:])) == status, answer
