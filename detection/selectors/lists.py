@@ -29,6 +29,7 @@ from detection.models.incidents import IncidentLabel, IncidentStatus, LabelReaso
 from detection.models.session_state import (
     STOPPED_STATES,
     in_loop_condition,
+    looping_now_condition,
     not_ended_condition,
     state_condition,
     to_stop_condition,
@@ -258,6 +259,9 @@ SESSIONS: Final = ListSpec(
                     FieldChoice(state.value, state.label, partial(state_condition, state.value))
                     for state in SessionState
                 ),
+                FieldChoice(
+                    "looping_now", "Calls of a loop run now, also after a stop", looping_now_condition
+                ),
                 FieldChoice("to_stop", "To be stopped, whatever has come of it", to_stop_condition),
             ),
         ),
@@ -441,7 +445,7 @@ LOOPS: Final = ListSpec(
     search=INCIDENTS.search,
     contents=INCIDENTS.contents,
     time=INCIDENTS.time,
-    time_words="Incidents opened",
+    time_words="Runs opened",
     also_since=INCIDENTS.also_since,
     newest="last_seen_at",
     sorts=(

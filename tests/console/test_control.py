@@ -15,7 +15,7 @@ from detection.services.sessions.evaluation import evaluate
 from tests.api.conftest import Api, speaking
 from tests.api.test_hooks import HookedAgent, is_denied
 from tests.api.test_telemetry import accepted, send, tool_span
-from tests.console.scenes import make_world, run_address
+from tests.console.scenes import make_world, run_address, tabs_of
 from tests.support.projects import make_key
 
 pytestmark = pytest.mark.django_db
@@ -187,6 +187,9 @@ def test_an_agent_that_ignores_the_detection_stays_on_now_while_it_calls(world, 
     assert "Check its integration" in page
     assert "Withdraw" not in page, "nobody asked for the stop"
     assert api.get("/loops").json()["items"][0]["form"] == "looping_now"
+    listed = world.client.get(f"{world.base}/sessions", {"q": "is:looping_now"}).content.decode()
+    assert tabs_of(listed)["looping"] == 1, "as Now counts"
+    assert f"{world.base}/sessions/run" in listed
 
 
 def test_now_says_that_a_run_has_ended_by_a_stop(world, api):

@@ -31,13 +31,13 @@ PAGE_ROWS = (50, 200, 500)
 MAX_SELECTED = 200
 TABS: Final = (
     ("active", "Active"),
-    ("looping", "Looping now"),
+    ("looping_now", "Looping now"),
     ("silent", "Silent"),
     ("held", "Held"),
     ("to_stop", "Stopped"),
     ("ended", "Ended"),
 )
-_EXACT = (SessionState.SILENT, "to_stop", *RARE_STATES)
+_EXACT = ("looping_now", SessionState.SILENT, "to_stop", *RARE_STATES)
 """Tabs whose number is exact however many sessions there are."""
 
 
