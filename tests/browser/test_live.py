@@ -225,7 +225,7 @@ def test_an_open_loop_page_follows_its_incidents_and_leaves_what_is_typed(live, 
     live.get_by_label("Comment").fill("half a sentence")
     live.wait_for_timeout(500)
     loop(project, "two", calls=4)
-    expect(live.locator("#loop-said")).to_contain_text("Returned", timeout=5000)
+    expect(live.locator("#loop-said")).to_contain_text("1 looping now", timeout=5000)
     expect(live.locator("#loop-facts")).to_contain_text("2")
     expect(live.locator("#loop-banners")).to_contain_text("1 run is open again")
     expect(live.locator("#done-button")).to_be_visible()
