@@ -139,6 +139,23 @@ def test_sessions_that_contain_words_are_ticked_and_erased_with_receipts(project
     assert client.get(url, {"of": "contents", "name": ""}).status_code == 200
 
 
+def test_sessions_of_a_customer_are_found_by_metadata_and_erased(project, member):
+    for name, customer in (("s-1", "acme"), ("s-2", "acme"), ("s-3", "globex")):
+        stored(project, name)
+        Session.objects.filter(external_id=name).update(metadata={"customer": customer, "region": "eu"})
+    client, url = member(Role.ADMIN), reverse("console:erasures", args=["support"])
+    asked = {"of": "metadata", "name": "customer=acme"}
+    page = client.get(url, asked).content.decode()
+    assert (page.count('name="session"'), 'value="s-3"' in page) == (2, False)
+    client.post(url, asked | {"session": ["s-1", "s-2"], "confirm": "2"})
+    erasure.run_waiting(lambda: False)
+    assert {*Session.objects.values_list("external_id", flat=True)} == {"s-3"}
+    for vague in ("customer", "customer=", "=acme", ""):
+        page = client.get(url, {"of": "metadata", "name": vague}).content.decode()
+        assert "as in customer=acme" in page, vague
+        assert 'name="session"' not in page, vague
+
+
 def test_only_admins_erase_what_they_have_found(project, member):
     stored(project, "s-1")
     url = reverse("console:erasures", args=["support"])

@@ -10,7 +10,7 @@ from django.views.decorators.http import require_http_methods
 
 from detection.console.access import ProjectRequest, actor_of, in_project
 from detection.filtering.language import FilterError
-from detection.models import Erasure, ErasureOf, Role
+from detection.models import Erasure, ErasureOf, Role, Session
 from detection.selectors.erasures import removed
 from detection.selectors.pages import BadCursor
 from detection.selectors.search import search
@@ -24,6 +24,7 @@ MAX_SHOWN = 100
 SEARCH_SECONDS = 3.0
 """A person who erases would rather wait than continue in steps."""
 _CONTENTS = "contents"
+_METADATA = "metadata"
 _WORDS = {"what_ifs": "what-ifs"}
 
 
@@ -35,8 +36,8 @@ def page(request: ProjectRequest) -> HttpResponse:
     project_id = request.project.pk
     given = request.POST if request.method == "POST" else request.GET
     of, name = given.get("of", ErasureOf.SESSION), given.get("name", "")
-    if of == _CONTENTS:
-        return _page_of_contents(request, name)
+    if of in (_CONTENTS, _METADATA):
+        return _page_of_sessions(request, of, name)
     if of not in ErasureOf.values:
         of = ErasureOf.SESSION
     redactor = Redactor.of_project(request.project)
@@ -72,10 +73,10 @@ def _is_retry(request: ProjectRequest, of: str, name: str) -> bool:
     return rows.filter(public_id=request.POST.get("retry", "")[:40]).exists()
 
 
-def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
-    """Show the sessions that contain some words, to be ticked, or request the erasure of those that were."""
+def _page_of_sessions(request: ProjectRequest, of: str, text: str) -> HttpResponse:
+    """Show the sessions of a customer, to be ticked, or request the erasure of those that were."""
     project_id = request.project.pk
-    context: dict[str, object] = {"of": _CONTENTS, "name": words}
+    context: dict[str, object] = {"of": of, "name": text}
     error: ServiceError | None = None
     if request.method == "POST":
         names = request.POST.getlist("session")[: erasure.MAX_OPEN]
@@ -92,22 +93,37 @@ def _page_of_contents(request: ProjectRequest, words: str) -> HttpResponse:
             )
             return redirect("console:erasures", request.project.slug)
     try:
-        results = search(
-            project_id,
-            words,
-            request.GET.get("cursor", ""),
-            erasure.MAX_OPEN,
-            SEARCH_SECONDS,
-            is_by_session=True,
-        )
-        if "cursor" not in request.GET:
-            record_search(project_id, actor_of(request), len(results.items))
-        context["results"] = results
+        context |= _with_words(request, text) if of == _CONTENTS else _with_metadata(request, text)
     except FilterError as problem:
         context["search_error"] = problem.detail
     except BadCursor:
         raise Http404 from None
     return _render(request, context, error)
+
+
+def _with_words(request: ProjectRequest, words: str) -> dict[str, object]:
+    """Find the sessions that contain some words."""
+    cursor = request.GET.get("cursor", "")
+    project_id = request.project.pk
+    results = search(project_id, words, cursor, erasure.MAX_OPEN, SEARCH_SECONDS, is_by_session=True)
+    if "cursor" not in request.GET:
+        record_search(project_id, actor_of(request), len(results.items))
+    return {
+        "results": results,
+        "sessions": [(hit.session, hit.excerpt) for hit in results.items],
+        "next_cursor": results.next_cursor,
+    }
+
+
+def _with_metadata(request: ProjectRequest, text: str) -> dict[str, object]:
+    """Find the newest sessions with a value of metadata, as in `customer=acme`."""
+    key, equals, value = text.strip().partition("=")
+    if not (key and equals and value):
+        raise FilterError("Write a key and its value, as in customer=acme.")
+    rows = Session.objects.filter(project_id=request.project.pk, metadata__contains={key: value})
+    names = [*rows.order_by("-pk").values_list("external_id", flat=True)[: erasure.MAX_OPEN + 1]]
+    shown = [(name, text.strip()) for name in names[: erasure.MAX_OPEN]]
+    return {"sessions": shown, "has_more": len(names) > len(shown)}
 
 
 def _render(
@@ -116,7 +132,11 @@ def _render(
     rows = [*Erasure.objects.filter(project_id=request.project.pk).order_by("-pk")[:MAX_SHOWN]]
     context |= {
         "error": error,
-        "choices": (*ErasureOf.choices, (_CONTENTS, "Customer, by words in calls")),
+        "choices": (
+            *ErasureOf.choices,
+            (_CONTENTS, "Customer, by words in calls"),
+            (_METADATA, "Customer, by metadata"),
+        ),
         "rows": [(row, _removed(row)) for row in rows],
         "is_waiting": any(row.state == "waiting" for row in rows),
     }
