@@ -13,5 +13,7 @@ class SiteConfig(AppConfig):
     name = "loopguard_site"
 
     def ready(self) -> None:
-        """Make LoopGuard's Celery application the current one, for all code that enqueues tasks."""
-        from . import celery  # noqa: F401  (imported for its effect)
+        """Make LoopGuard's Celery application the current one, for code that enqueues tasks; keep the static files."""
+        from . import celery, collected_files  # noqa: F401  (the first is imported for its effect)
+
+        collected_files.hold()

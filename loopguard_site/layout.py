@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 from pathlib import Path
+from typing import Final
 
 _PACKAGE = Path(__file__).resolve().parent
 _INSTALLED_ASSETS = _PACKAGE / "assets"
@@ -83,6 +84,18 @@ def _default_data_folder() -> Path | None:
     return base / "loopguard" if base.is_absolute() else None
 
 
-def collected_static_folder() -> Path:
-    """Return the folder that ``prepare`` writes hashed and compressed static files to."""
+CURRENT_STATIC_FOLDER: Final = "current"
+"""The file that names the folder of collected static files."""
+
+
+def collected_static_folders() -> Path:
+    """Return the folder in which ``prepare`` makes one of hashed, compressed static files for each of their states."""
     return ROOT / "staticfiles" if is_checkout() else runtime_folder() / "static"
+
+
+def collected_static_folder(folders: Path) -> Path:
+    """Return the one of these folders that ``prepare`` has made last, or one that is not there."""
+    try:
+        return folders / (folders / CURRENT_STATIC_FOLDER).read_text(encoding="utf-8")
+    except OSError:
+        return folders / "none"

@@ -200,7 +200,8 @@ LOGIN_URL, LOGIN_REDIRECT_URL, LOGOUT_REDIRECT_URL = "console:sign_in", "console
 
 LANGUAGE_CODE, TIME_ZONE, USE_I18N, USE_TZ = "en", "UTC", False, True
 FORMAT_MODULE_PATH = "loopguard_site.formats"
-STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder()
+STATIC_FOLDERS = layout.collected_static_folders()
+STATIC_URL, STATIC_ROOT = "static/", layout.collected_static_folder(STATIC_FOLDERS)
 STATICFILES_DIRS = [layout.asset_folder("static")]
 # Of every page of the console, in the order in which they count.
 STYLE_SHEETS = [

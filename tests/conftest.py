@@ -277,7 +277,7 @@ if _needs_django():
     from django.conf import settings
 
     # Empty: each client of a test would look through all that an installation on this checkout has collected.
-    for name in ("IMPORT_FOLDER", "STATIC_ROOT"):
+    for name in ("IMPORT_FOLDER", "STATIC_ROOT", "STATIC_FOLDERS"):
         setattr(settings, name, tempfile.mkdtemp(prefix=f"{_FOLDER_PREFIX}{name.lower()}-"))
         atexit.register(shutil.rmtree, getattr(settings, name), ignore_errors=True)
     # No test depends on the cost of hashing; installations that tests start have the real hasher.

@@ -54,7 +54,8 @@ def test_the_static_files_are_collected_while_the_image_is_built(application):
     assert "RUN python manage.py prepare --static" in DOCKERFILE
     done = run(application, "manage.py", "prepare", "--static")
     assert done.returncode == 0, done.stderr
-    assert (application / "staticfiles" / "staticfiles.json").is_file()
+    folders = application / "staticfiles"
+    assert (folders / (folders / "current").read_text() / "staticfiles.json").is_file()
 
 
 def test_live_is_started_by_the_command_that_sets_its_limits_wherever_it_is_started(application):

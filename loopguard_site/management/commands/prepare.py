@@ -2,12 +2,9 @@
 
 import contextlib
 import dataclasses
-import fcntl
-import hashlib
 import json
 import os
 import random
-import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
@@ -17,7 +14,6 @@ from typing import Any
 import redis
 import structlog
 from django.conf import settings
-from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, OperationalError, connections
@@ -36,13 +32,13 @@ from detection.services.maintenance.first_start import (
 from detection.services.maintenance.trial import trial
 from detection.services.sessions.other_server import forget_its_transactions
 from detection.services.storage import database_rights
+from loopguard_site import collected_files
 from loopguard_site.env import OWNER_VARIABLE, unknown_variables
 from loopguard_site.management.commands.new_secrets import show
 from loopguard_site.supervisor.data_folder import write_private
 
 log = structlog.get_logger(__name__)
 OWNER = "owner"
-LOCK_SECONDS = 120.0
 TABLE_LOCK_MILLISECONDS = 500
 """Requests queue behind a change that waits for its lock; those of the guard have 1.5 seconds."""
 CHANGE_SECONDS = 120.0
@@ -80,7 +76,7 @@ class Command(BaseCommand):
         for name, nearest in unknown_variables(os.environ).items():
             log.warning("unknown_variable", variable=name, nearest=nearest or None)
         if options["static"]:
-            self._collect_static_files()
+            collected_files.collect()
             return
         try:
             self._prepare(options)
@@ -92,7 +88,7 @@ class Command(BaseCommand):
         self._check_servers()
         self._bring_database_up_to_date()
         try:
-            self._collect_static_files()
+            collected_files.collect()
         except OSError as error:
             raise CommandError(f"The static files cannot be written: {error}.") from error
         made = None
@@ -160,33 +156,6 @@ class Command(BaseCommand):
         if weakness := audit_weakness():
             self.stderr.write(weakness)
 
-    def _collect_static_files(self) -> None:
-        """Collect only when a source has changed: hashing and compressing takes seconds."""
-        # Two starts at once would clear each other's files; locking the folder itself leaves no file behind.
-        parent = Path(settings.STATIC_ROOT).parent
-        parent.mkdir(parents=True, exist_ok=True)
-        folder = os.open(parent, os.O_RDONLY)
-        try:
-            _lock(folder)
-            self._collect_where_changed()
-        finally:
-            os.close(folder)
-
-    def _collect_where_changed(self) -> None:
-        stamp = Path(settings.STATIC_ROOT) / ".collected"
-        os.umask(umask := os.umask(0))  # who may read the files
-        digest = hashlib.sha256(
-            f"{sys.version} {settings.STORAGES['staticfiles']['BACKEND']} {umask}".encode()
-        )
-        for finder in get_finders():
-            for name, storage in finder.list([]):
-                state = Path(storage.path(name)).stat()
-                digest.update(f"{name} {state.st_size} {state.st_mtime_ns}\n".encode())
-        if stamp.exists() and stamp.read_text(encoding="utf-8") == digest.hexdigest():
-            return
-        call_command("collectstatic", interactive=False, verbosity=0, clear=True)
-        stamp.write_text(digest.hexdigest(), encoding="utf-8")
-
 
 def _owner() -> str:
     return OWNER if OWNER in settings.DATABASES else DEFAULT_DB_ALIAS
@@ -240,21 +209,3 @@ def _reject_unreleased(owner: str) -> None:
             "The data was made by an unreleased version of LoopGuard: start that version, or this one on a new data "
             "folder (LOOPGUARD_DATA) or an empty database."
         )
-
-
-def _lock(folder: int) -> None:
-    deadline = time.monotonic() + LOCK_SECONDS
-    while not _has_locked(folder):
-        if time.monotonic() > deadline:
-            raise CommandError(
-                f"Another process has been collecting the static files for {LOCK_SECONDS:g} s. End it and try again."
-            )
-        time.sleep(0.1)
-
-
-def _has_locked(folder: int) -> bool:
-    try:
-        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
