@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import orjson
 import structlog
+from django.conf import settings
 from django.db import DatabaseError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -296,11 +297,15 @@ class ProblemMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase:
-        """Return the response; responses outside ``/api/`` are not changed."""
+        """Return the response; outside ``/api/``, only that of a program which has missed the address is changed."""
         response = self.get_response(request)
         status = response.status_code
-        if status < 400 or not request.path_info.startswith("/api/") or hasattr(request, "has_problem"):
+        if status < 400 or hasattr(request, "has_problem"):
             return response
+        if not request.path_info.startswith("/api/"):
+            if status != 404 or request.content_type != "application/json":
+                return response
+            return respond(request, Problem(404, "not_found", _elsewhere()))
         code = CODE_OF_STATUS.get(status, "rejected")
         detail = _DETAILS.get(status, HTTPStatus(status).phrase)
         invalid = getattr(request, "invalid_input", None)
@@ -308,6 +313,11 @@ class ProblemMiddleware:
             code, detail = invalid.code, invalid.detail
         kept = {name: response.headers[name] for name in ("Allow", "Retry-After") if name in response.headers}
         return respond(request, Problem(status, code, detail, headers=kept))
+
+
+def _elsewhere() -> str:
+    api, gateway = f"{settings.PUBLIC_URL}/api/v1", f"{settings.LIVE_URL}/gateway"
+    return f"Nothing is at this path. The API is below {api}, and the gateway below {gateway}."
 
 
 _DETAILS = {

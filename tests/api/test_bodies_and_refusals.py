@@ -101,6 +101,16 @@ def test_unknown_paths_methods_and_hosts_get_problems_too(api, wsgi_client):
     )
 
 
+@pytest.mark.parametrize("path", ["/guard", "/gateway/openai/chat/completions"])
+def test_a_program_that_has_missed_the_address_gets_it(client, settings, path):
+    problem = refusal(client.post(path, {}, content_type="application/json"), 404, "not_found")
+    assert (
+        f"{settings.PUBLIC_URL}/api/v1, and the gateway below {settings.LIVE_URL}/gateway."
+        in problem["detail"]
+    )
+    assert client.get(path).headers["content-type"].startswith("text/html")
+
+
 def test_a_body_that_is_not_json_is_named_as_such(api):
     problem = refusal(api.raw("/guard", b'{"session": "s-1", '), 400, "not_json")
     assert problem["detail"].startswith("Not valid JSON: expecting property name")
