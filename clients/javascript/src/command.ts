@@ -56,8 +56,9 @@ async function main(): Promise<number> {
     console.log(USAGE);
     return 0;
   }
-  if (group !== "hooks" || !Object.hasOwn(ACTIONS, name) || !Object.hasOwn(HOSTS, host) || more.length > 0) {
-    console.error(USAGE);
+  const wrong = wrongWord(group, name, host, more);
+  if (wrong !== null) {
+    console.error(`${wrong}${USAGE}`);
     return 2;
   }
   const { values } = words;
@@ -67,6 +68,20 @@ async function main(): Promise<number> {
     isFailClosed: values["fail-closed"] ?? false,
     url: values.url ?? "",
   });
+}
+
+/** Say which word of the command is wrong, or nothing if there is none yet; null if all are right. */
+function wrongWord(group: string | undefined, name: string, host: string, more: string[]): string | null {
+  const isMissing = !group || (group === "hooks" && (!name || (Object.hasOwn(ACTIONS, name) && !host)));
+  if (isMissing) return "";
+  const allowed: [string, boolean][] = [
+    [group, group === "hooks"],
+    [name, Object.hasOwn(ACTIONS, name)],
+    [host, Object.hasOwn(HOSTS, host)],
+    ...more.map((one): [string, boolean] => [one, false]),
+  ];
+  const wrong = allowed.find(([, isRight]) => !isRight);
+  return wrong ? `"${wrong[0]}" is not part of this command.\n\n` : null;
 }
 
 async function install(host: Host, options: Options): Promise<number> {
@@ -86,8 +101,8 @@ async function install(host: Host, options: Options): Promise<number> {
     `LoopGuard's hooks are already installed in ${change.file}.`,
     `Hooks installed in ${change.file}.`,
   );
-  const checks = `npx loopguard-client hooks check ${host.name}`;
-  console.log(host.next_step ?? `Restart ${host.title} if it is running, and check the hooks: ${checks}`);
+  const first = host.next_step ?? `Restart ${host.title} if it is running.`;
+  console.log(`${first} Then check the hooks: npx loopguard-client hooks check ${host.name}`);
   return 0;
 }
 

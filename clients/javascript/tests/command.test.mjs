@@ -91,6 +91,7 @@ test("wrong words are told with the usage", () => {
     const { status, text } = command(newHome(), words);
     assert.equal(status, 2, words.join(" "));
     assert.match(text, /usage: loopguard-client hooks/);
+    assert.equal(text.includes('"nobody" is not part of this command.'), words.includes("nobody"));
   }
   assert.equal(command(newHome(), ["install", "claude-code", "--url", "ftp://x"], { LOOPGUARD_KEY: "lg_x" }).status, 1);
 });

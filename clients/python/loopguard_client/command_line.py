@@ -339,10 +339,8 @@ def _install_hooks(host: Host | PluginHost, change: Change) -> int:
         f"LoopGuard's hooks are already installed in {change.file}.",
         f"Hooks installed in {change.file}.",
     )
-    if host.next_step:
-        print(host.next_step)
-        return 0
-    print(f"Restart {host.title} if it is running, and check the hooks: loopguard hooks check {host.name}")
+    first = host.next_step or f"Restart {host.title} if it is running."
+    print(f"{first} Then check the hooks: loopguard hooks check {host.name}")
     return 0
 
 
