@@ -14,6 +14,8 @@ from detection.engine.scopes import PROJECT
 from detection.models import Approval, Membership, Role
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM, Actor
+from detection.services.containments import containments
+from detection.services.containments.containments import Wanted
 from detection.services.policies import overrides
 from tests.browser.pages import complaints, sign_in
 from tests.console.scenes import ask
@@ -102,6 +104,17 @@ def test_a_held_call_is_announced_and_answered_on_any_page_without_taking_the_fo
     expect(page.locator("#attention-announcer")).to_contain_text("Skipped by ben: read_file in s-2.")
     expect(page).to_have_title(re.compile("^Insights"))
     assert page.url.endswith("/insights")
+
+
+def test_the_pill_leaves_the_line_of_a_containment_its_button(insights_page, project):
+    hold(project)
+    containments.contain(project.pk, Wanted("agent", "other", "stop"), SYSTEM)
+    insights_page.reload()
+    pill = insights_page.locator("#attention").bounding_box()
+    line = insights_page.locator("#contained .banner").bounding_box()
+    assert line["x"] + line["width"] <= pill["x"]
+    insights_page.locator("#contained").get_by_role("button", name="Undo").click(timeout=5000)
+    expect(insights_page.locator("#contained .banner")).to_have_count(0)
 
 
 def test_a_held_call_is_announced_in_the_administration_with_a_link_to_it(site, project, page):

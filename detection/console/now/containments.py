@@ -66,6 +66,7 @@ def page(request: ProjectRequest) -> HttpResponse:
         "given": given,
         "error": error,
         "preview": preview,
+        "preview_reach": preview and _reached(preview),
         "preview_words": preview and describe(preview.scope, preview.value, preview.tool),
         "button": preview and _button(preview),
         "scopes": scopes,
@@ -131,8 +132,13 @@ def _line(request: ProjectRequest, row: Containment) -> ContainmentLine:
 
 
 def _reached(row: Containment) -> str:
-    """Return what a containment reached, in words."""
-    return f"{row.can_stop:,} can be stopped, {row.can_block:,} blocked, {row.watch_only:,} only watched"
+    """Return what a containment reaches, in words, without what there is none of."""
+    counts = (
+        (row.can_stop, "can be stopped"),
+        (row.can_block, "can be blocked"),
+        (row.watch_only, "only watched, where nothing enforces it"),
+    )
+    return ", ".join(f"{count:,} {words}" for count, words in counts if count) or "no session so far"
 
 
 def _button(row: Containment) -> str:
