@@ -27,6 +27,7 @@ from detection.console.loops import incident_text
 from detection.console.loops.loop_list import Trend
 from detection.console.policies import change_here
 from detection.console.sessions.session_map import Area, SessionMap
+from detection.console.sessions.session_rows import STOPPED
 from detection.engine import durations
 from detection.engine.detectors import detector_for
 from detection.engine.messages import as_sentence
@@ -362,6 +363,13 @@ def run_of(project: Any, incident: Any) -> str:
 def incident_url(project: Any, public_id: str) -> str:
     """Return the permalink of an incident."""
     return permalinks.incident_url(project.slug, public_id)
+
+
+@register.filter
+def stopped_sessions(tag: str) -> list[str]:
+    """Return the sessions that the stop of a message reached, for its Undo; none of another message."""
+    kind, *names = tag.split("\n")
+    return names if kind == STOPPED else []
 
 
 @register.simple_tag

@@ -192,6 +192,21 @@ def test_an_agent_that_ignores_the_detection_stays_on_now_while_it_calls(world, 
     assert f"{world.base}/sessions/run" in listed
 
 
+def test_undo_of_a_stop_resumes_only_what_it_has_stopped(world, api):
+    for name in ("before", "one", "two"):
+        for _ in range(4):
+            api.call(name)
+    api.post("/sessions/before/stop")
+    names = {"session": ["before", "one", "two"]}
+    page = world.client.post(f"{world.base}/session/change", names, follow=True).content.decode()
+    form = next(one for one in re.findall(r"<form.*?</form>", page, re.DOTALL) if "Undo<kbd>" in one)
+    undone = re.findall(r'name="session" value="([^"]*)"', form)
+    assert undone == ["one", "two"]
+    world.client.post(f"{world.base}/session/change", {"session": undone, "action": "resume"})
+    states = {name: api.get(f"/sessions/{name}").json()["state"] for name in ("before", "one", "two")}
+    assert states == {"before": "stopping", "one": "looping", "two": "looping"}
+
+
 def test_now_says_that_a_run_has_ended_by_a_stop(world, api):
     api.call("run")
     world.client.post(f"{world.base}/session/change", {"session": "run", "reason": "enough"})

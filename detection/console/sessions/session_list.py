@@ -15,7 +15,7 @@ from detection import clock
 from detection.console import permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, next_page
 from detection.console.listing import Listing
-from detection.console.sessions.session_rows import session_row, stop_sentence
+from detection.console.sessions.session_rows import STOPPED, session_row, stop_sentence
 from detection.models import Role, Session, SessionState
 from detection.models.session_state import RARE_STATES
 from detection.selectors import dashboard
@@ -116,7 +116,10 @@ def change(request: ProjectRequest) -> HttpResponse:
         reached = service.stop_many(request.project.pk, known, actor_of(request), reason)
         only = known[0] if len(known) == 1 else ""
         opens = permalinks.session_url(request.project.slug, only) if only else ""
-        messages.success(request, stop_sentence(reached, only), extra_tags=opens)
+        # Undo lets those go on that nothing had stopped before.
+        fresh = [session.external_id for session in sessions if not session.stopped_by_kind]
+        undo = "\n".join((STOPPED, *fresh)) if fresh else opens
+        messages.success(request, stop_sentence(reached, only), extra_tags=undo)
     return HttpResponseRedirect(next_page(request, reverse("console:sessions", args=[request.project.slug])))
 
 

@@ -57,6 +57,8 @@ _STOP_SENTENCES = {
 }
 """By reach, after the click."""
 
+STOPPED = "stopped"
+"""Begins the tag of the message after a stop; the names of the sessions follow, one in each line."""
 BEHIND_AFTER = timedelta(seconds=3)
 
 
