@@ -98,8 +98,14 @@ HOSTS: Final[Mapping[str, Host]] = {
 }
 
 
+PROXIES_OF_TOOLS: Final = frozenset(("mcp",))
+"""Integrations that answer in place of tools; the agent behind them continues after a stop."""
+
+
 def can_end_run(integration: str) -> bool:
     """Return whether a stop ends the run of a session with this integration; else its calls are blocked one by one."""
+    if integration in PROXIES_OF_TOOLS:
+        return False
     host = HOSTS.get(integration.removeprefix("hooks/")) if integration.startswith("hooks/") else None
     return host is None or action_of(host.shape, "stop") == "end"
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from detection.integrations.hosts import HOSTS, can_end_run
+from detection.integrations.hosts import HOSTS, PROXIES_OF_TOOLS, can_end_run
 
 Reach = Literal["can_stop", "can_block", "watch_only"]
 CAN_STOP: Final = "can_stop"
@@ -28,8 +28,6 @@ _LETTERS: Final[dict[Reach, str]] = {CAN_STOP: "s", CAN_BLOCK: "b", WATCH_ONLY: 
 _THAT_END_RUNS: Final = frozenset(("guard", "client", "gateway", "litellm"))
 """What asks before each call and ends the run at a stop. The guardrail of LiteLLM has each further request rejected
 before the model is asked, so the run cannot continue."""
-_THAT_REMOVE_CALLS: Final = frozenset(("mcp",))
-"""A proxy of tools answers in their place, and the agent behind it continues."""
 
 
 def reach_of(integration: str) -> Reach:
@@ -39,7 +37,7 @@ def reach_of(integration: str) -> Reach:
         return CAN_STOP if can_end_run(integration) else CAN_BLOCK
     if integration in _THAT_END_RUNS:
         return CAN_STOP
-    return CAN_BLOCK if integration in _THAT_REMOVE_CALLS else WATCH_ONLY
+    return CAN_BLOCK if integration in PROXIES_OF_TOOLS else WATCH_ONLY
 
 
 def reach_words(reach: str) -> str:

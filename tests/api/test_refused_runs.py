@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 
@@ -101,3 +102,19 @@ def test_another_task_of_its_user_is_not_refused(api, host):
     agent.send({**HOOK_BODY[host], **body})
     evaluate(Session.objects.get().key)
     assert not is_denied(host, agent.before(**OTHER))
+
+
+def test_behind_a_proxy_of_tools_every_further_call_is_refused_and_nothing_says_that_the_run_ended(api):
+    def ask(query: str) -> dict[str, Any]:
+        body = {"session": "s-1", "calls": [{"tool": "search_web", "arguments": {"q": query}}]}
+        answer = api.request("POST", "/guard", json=body, headers={"User-Agent": "loopguard-client/0 mcp"})
+        return answer.json()["verdicts"][0]
+
+    said = [ask("reset password") for _ in range(8)]
+    assert said[-1]["decision"] == "stop"
+    assert "will get all further calls refused" in said[-2]["message"]
+    other = ask("change password")
+    assert other["decision"] == "stop"
+    texts = " ".join([*(one["message"] for one in said), other["message"]])
+    assert not re.search("session (is |was )?stopped|end the session", texts, re.IGNORECASE)
+    assert Session.objects.get().state == SessionState.CALLS_BLOCKED
