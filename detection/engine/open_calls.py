@@ -13,6 +13,7 @@ from detection.engine.arguments import essential
 from detection.engine.bounded import hash_of
 from detection.engine.calls import Arguments, Call, ObservedCall, ObservedResult
 from detection.engine.dispatching import judged, outer
+from detection.engine.fresh_marks import without_marks
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING, MAX_CALL_IDS, PENDING, Record, RunState, State, bounded_name
 from detection.engine.policy import Policy
@@ -56,6 +57,8 @@ def key_and_arguments(
         if policy.traits.keeps_list and not policy.reads_plainly:
             arguments = task_lists.compared(arguments)
     compared = call.arguments if values["identity"] == "raw" else arguments
+    if values["result_aware"] and not policy.reads_plainly:
+        compared = without_marks(name, compared, policy.traits)
     ignored = policy.traits.ignore_arguments
     return keyer.call_key(name, compared, identity=values["identity"], ignore=ignored), arguments
 

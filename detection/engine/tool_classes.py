@@ -20,6 +20,7 @@ from detection.engine.spawning import starts_agents
 from detection.engine.task_lists import TOOLS
 from detection.engine.tool_verbs import (
     CHECKS_FIRST,
+    LOGS,
     LOOKS,
     MESSAGE_VERBS,
     PURE_READS,
@@ -76,6 +77,8 @@ class ToolTraits:
         Whether an identical call does something else each time, by a word of the name: `next`, `pop`, `increment`.
     opens_file : bool
         Whether the tool reads a file, by its name.
+    reads_errors : bool
+        Whether what the tool reads may begin with an error, by its name: logs, crashes.
     """
 
     tool_class: ToolClass = "other"
@@ -90,6 +93,7 @@ class ToolTraits:
     checks: bool = False
     steps: bool = False
     opens_file: bool = False
+    reads_errors: bool = False
 
     @property
     def neutral(self) -> bool:
@@ -177,6 +181,7 @@ def shipped_traits(tool: str) -> ToolTraits:
         words[0] in CHECKS_FIRST and len(words) > 1,
         not STEPS.isdisjoint(words),
         opens_file(tool),
+        not LOGS.isdisjoint(words),
     )
 
 

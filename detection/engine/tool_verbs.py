@@ -36,7 +36,10 @@ WAITS = _words("waits") - frozenset(
 CHECKS_FIRST = _words("waits") - WAITS
 """Verbs that ask whether something is there, as the first of several words."""
 
-_OPENS = _words("opens")
+LOGS = _words("logs")
+"""Nouns of tools that read errors of others."""
+
+_OPENS, _RUNS = _words("opens"), _words("runs")
 STEPS = _words("steps")
 """Verbs and nouns of tools of which an identical call does something else."""
 
@@ -106,7 +109,8 @@ def moves_on(tool: str, arguments: object) -> bool:
 
 def opens_file(tool: str) -> bool:
     """Return whether a tool reads a file, by its name."""
-    return not _OPENS.isdisjoint(words_of(tool))
+    words = words_of(tool)
+    return not _OPENS.isdisjoint(words) and _RUNS.isdisjoint(words)
 
 
 def leads_on(arguments: object) -> bool:

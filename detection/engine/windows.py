@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from posixpath import normpath
-from typing import Final, NamedTuple, TypedDict
+from typing import Final, NamedTuple, NotRequired, TypedDict
 
 from detection.engine.bounded import drop_oldest, hash_of
 from detection.engine.tables import table
@@ -51,6 +51,9 @@ _NEARLY_ALL = 0.8
 """A pass of three parts that begins half a part later omits a sixth."""
 _HALF = 0.5
 """A part of which at least half was read before belongs to a further pass; parts that overlap a little do not."""
+_CREEPS = 8
+"""Reads in a row that each overlap the one before by half: a window that creeps, or stays about where it is. A
+judgement, not measured: who looks at one place a few times finds the right lines."""
 _MAX_DIGITS = 12
 """Digits of a place in a file: bytes of a terabyte."""
 _BEYOND = 10**_MAX_DIGITS
@@ -194,7 +197,10 @@ class Pass(NamedTuple):
 
 
 class PartsRead(TypedDict):
-    """What was read of a file: its parts, those that were read again, and the calls and number of the pass in hand."""
+    """What was read of a file: its parts, those that were read again, and the calls and number of the pass in hand.
+
+    `place` is the part that was read last, and `creeps` how often in a row one was read that overlaps the last one.
+    """
 
     once: list[list[int]]
     again: list[list[int]]
@@ -203,13 +209,16 @@ class PartsRead(TypedDict):
     passes: int
     seqs: list[int]
     keys: list[str]
+    place: NotRequired[list[int]]
+    creeps: NotRequired[int]
 
 
 def read_again(files: dict[str, PartsRead], window: Sequence[int], seq: int, key: str) -> Pass | None:
     """Note that a part of a file was read; return the pass that it completes, if it does.
 
     A part of which more than half is known belongs to a further pass. That is complete when nearly everything was read
-    again that an earlier pass has read.
+    again that an earlier pass has read. A window that creeps over a file, line by line, reads the same lines again with
+    each call; every `_CREEPS` of them count as so many passes.
 
     Parameters
     ----------
@@ -232,9 +241,16 @@ def read_again(files: dict[str, PartsRead], window: Sequence[int], seq: int, key
     low, high = file["once"][0][0], file["once"][-1][1]
     _add(file["again"], max(first, low), min(last, high))
     file["reads"] += 1
+    before, file["place"] = file.get("place", file["once"][-1]), [first, last]
+    size = last - first + 1
+    # How much a call without an end reads is not known.
+    is_near = size != _REST and key not in file["keys"] and _covered([[*before]], first, last) >= _HALF * size
+    file["creeps"] = file.get("creeps", 0) + 1 if is_near else 0
     file["seqs"] = [*file["seqs"], seq][-_MAX_SEQS:]
     if key not in file["keys"]:
         file["keys"] = [*file["keys"], key][-_MAX_KEYS:]
+    if file["creeps"] and file["creeps"] % _CREEPS == 0:
+        return Pass(file["creeps"], file["creeps"], tuple(sorted(file["seqs"])), tuple(file["keys"]))
     is_complete = _size_of(file["again"]) >= _NEARLY_ALL * _size_of(file["once"])
     if min(file["parts"], file["reads"]) < _MIN_PARTS or not is_complete:
         return None

@@ -68,6 +68,8 @@ SAYS = {
     "failure": lambda pattern, text: pattern.match(text),
     "refusal": lambda pattern, text: pattern.match(text),
     "rejection": lambda pattern, text: pattern.match(text),
+    "ends_failed": lambda pattern, text: pattern.search(text),
+    "unmade": lambda pattern, text: pattern.match(text),
     "pending": lambda pattern, text: pattern.search(text.lower()),
     "begins_pending": lambda pattern, text: pattern.match(text.lower()),
     "acknowledged": lambda pattern, text: pattern.fullmatch(text),
@@ -193,6 +195,8 @@ VERBS = {
     "writes": lambda tool: intent_of(words_of(tool)) == "write",
     "waits": lambda tool: shipped_traits(tool).tool_class == "poll" or shipped_traits(tool).checks,
     "opens": opens_file,
+    "runs": lambda tool: not opens_file(tool),
+    "logs": lambda tool: shipped_traits(tool).reads_errors,
     "begins": lambda tool: intent_of(words_of(tool)) == "write",
     "sends": lambda tool: intent_of(words_of(tool)) == "message",
     "steps": lambda tool: shipped_traits(tool).steps,
@@ -224,6 +228,16 @@ def part_read(example):
 def test_windows_match_their_examples(row):
     assert [one for one in row["match"] if part_read(one) != one["window"]] == []
     assert [one for one in row["no_match"] if part_read(one) is not None] == []
+
+
+@pytest.mark.parametrize("row", tables.table("marks"))
+def test_marks_match_their_examples(row):
+    for one in row["match"]:
+        first, same = keys_of(one["tool"], one["one"], one["two"])
+        assert first == same
+    for one in row["no_match"]:
+        first, other = keys_of(one["tool"], one["one"], one["two"])
+        assert first != other
 
 
 @pytest.mark.parametrize("row", tables.table("announcements"))

@@ -214,7 +214,7 @@ class Stagnation(BaseDetector):
             forget_all(own)
         if outcome.trouble and policy.values["outage_enabled"]:
             return QUIET
-        if record.status != ERROR:
+        if record.status != ERROR or (outcome.is_doubtful and record.is_new):
             if record.is_new:
                 if outcome.is_evidence and not outcome.is_phrase:
                     forget_all(own)

@@ -5,10 +5,11 @@
 
 Counts texts of the assistant (`message` events with the role `assistant`) that are the same or nearly the same, with no
 call in between, whatever else it says: it fires at the `talk_max_texts`-th. Two texts are nearly the same if at least
-the share `talk_ratio` of their words is; times and dates do not count. A call ends the series, and so does a message of
-the user in words that differ from the one before: who answers moves the conversation on, while "continue" sent by a
-program does not. Empty answers are texts like any other. Ten compactions in a row, without a call in between, are found
-as well, and so are five texts that announce a next step, in whatever words ("I will write it now", "Let me write it").
+the share `talk_ratio` of their words is; times, dates and numbers do not count. A call ends the series, and so does a
+message of the user in words that differ from the one before: who answers moves the conversation on, while "continue"
+sent by a program does not. Empty answers are texts like any other. Ten compactions in a row, without a call in between,
+are found as well, and so are five texts that announce a next step, in whatever words ("I will write it now", "Let me
+write it").
 
 Nobody waits for a verdict on a text, so the ladder can only record a finding or warn: it opens an incident, and nothing
 is blocked. A client that sends its texts to the guard gets the warning among the notices. Of the texts, only keyed
@@ -55,6 +56,7 @@ _MAX_ANNOUNCEMENT_CHARS = 400
 _LEADING = re.compile(
     r"(?:(?:okay|ok|alright|all right|great|perfect|sure|now|next|so|then|first)\b[\s,.!:]*)*"
 )
+_NUMBERS = re.compile(r"\d+")
 _ANNOUNCEMENTS = tables.pattern(tables.table("announcements"))
 # What is kept of a text: a digest, its words, how often it was said, and sequence numbers.
 _DIGEST, _WORDS, _COUNT, _FIRST_SEQ = range(4)
@@ -160,7 +162,8 @@ class Talk(BaseDetector):
         if message.kind == "condense":
             return self._compacted(own, message, policy)
         text = normalise(message.text)
-        words = word_sample(text, keyer)
+        # A number alone is no other text: "attempt 3", "attempt 4".
+        words = word_sample(_NUMBERS.sub("", text), keyer) or word_sample(text, keyer)
         if message.kind != "assistant":
             if not words or not _are_alike(words, own.get("user", ""), policy.values["talk_ratio"]):
                 forget_all(own)

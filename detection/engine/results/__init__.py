@@ -100,6 +100,9 @@ class ResultOutcome:
         Whether results are read as the settings of known systems do; see `Policy.reads_plainly`.
     own_limit : str
         The name of the limit of the call itself that an error reports; see `provider_trouble`.
+    is_doubtful : bool
+        Whether an error may be what a tool was to read, such as a line of a log: the client says nothing, and it only
+        begins like an error.
     """
 
     status: str
@@ -119,6 +122,7 @@ class ResultOutcome:
     is_cut: bool = False
     is_plain: bool = False
     own_limit: str = ""
+    is_doubtful: bool = False
     _finds_nothing: bool | None = None
 
     @property
@@ -136,7 +140,7 @@ class ResultOutcome:
 
         Decided when it is asked for, because most results are never asked.
         """
-        if self.status != OK or self.is_plain:
+        if self.status == ERROR or self.is_plain:
             return False
         # The columns of a table are kept apart by tabs, which the masked text has lost.
         return answers.is_pending(self.text) or ("\t" in self.raw and answers.is_pending(self.raw))
@@ -190,6 +194,8 @@ def evaluate_result(
     """
     raw, parsed = content or "", JsonText()
     is_failed = answers.failed(raw, is_error, traits, parsed, plain=plain)
+    if not is_failed and is_error is None and call.effect == "write" and not plain:
+        is_failed = answers.is_unmade(raw)
     text = raw
     if not plain:
         text = without_echo(raw, call.sketch, call.nested, call.tool if is_failed else "", keyer)
@@ -199,12 +205,16 @@ def evaluate_result(
         is_failed = False  # A search that finds nothing exits with 1.
     digest = keyer.digest(b"error" if is_failed else b"result", encoded(text))
     if is_failed:
-        return _read_error(text, raw, digest, traits, keyer, call, parsed, plain=plain)
+        error = _read_error(text, raw, digest, traits, keyer, call, parsed, plain=plain)
+        error.is_doubtful = is_error is None and traits.reads and not plain and answers.is_doubtful(raw)
+        return error
     outcome = ResultOutcome(OK, digest, None, True, text, raw, keyer, is_plain=plain)
     if len(text) <= answers.MAX_SHORT_CHARS:
         _read_short(outcome, text, parsed, plain=plain)
     if has_echo and len(text) <= _MAX_PHRASE_CHARS and outcome.status == OK:
         outcome.is_phrase = True
+    elif not plain and answers.is_moment(text):
+        outcome.is_evidence = False  # A time, or how long something took, is what was asked for.
     if outcome.status == OK and call.effect in _RECEIPTS and not answers.is_declined(text):
         outcome.is_receipt, outcome.is_evidence = True, False
     return outcome

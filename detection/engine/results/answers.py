@@ -44,6 +44,13 @@ _FAILURE = tables.pattern(
     (row for says in ("failure", "refusal") for row in tables.rows("answers", says=says)), at_start=True
 )
 _REFUSAL = _pattern("refusal", at_start=True)
+_ENDS_FAILED = _pattern("ends_failed")
+# A named exit code and the end of the line before it; longer outputs end so, too, if what they show has failed.
+_MAX_EXIT_CHARS, _MAX_EXIT_LINES = 40, 3
+_UNMADE = _pattern("unmade", at_start=True)
+_PLAIN_WORDS = re.compile(r"[^\W_]+")
+# A date or a duration with its label, such as `Execution time: ~`; a judgement, not measured.
+_MAX_MOMENT_CHARS, _MOMENT_WORDS = 60, 3
 _REJECTION = _pattern("rejection", at_start=True)
 _BEGINS_FAILED = tables.pattern(
     (row for says in ("begins_failed", "failure", "refusal") for row in tables.rows("answers", says=says)),
@@ -88,6 +95,7 @@ _TAGGED = re.compile(
 _VALUE = re.compile(
     r"(?i)[\[({\s]{0,6}(?:\"?[a-z_]\w{0,40}\"? ?[:=] ?)?\"?(?:true|false|yes|no"
     r"|on|off|open|closed|up|down|online|offline|(?:un)?available|enabled|disabled|(?:in)?active"
+    r"|pass(?:ed|es)?|fail(?:s|ed)?|(?:in)?valid|(?:un)?healthy|allowed|positive|negative|neutral|normal|unknown"
     r"|[-+]?\d{1,20}(?:[.,]\d{1,20})?(?: ?[%$€])?)\"?[\])},.\s]{0,6}"
 )
 # A few short fields, such as `{"condition": "cloudy", "celsius": 7}`: a weather that many towns have in common.
@@ -152,10 +160,33 @@ def failed(content: str, is_error: bool | None, traits: ToolTraits, parsed: Json
         fields = parsed.object_of(content)
         if fields is not None:
             return is_failed_object(fields)
-    if traits.reads and is_error is False:
+    if traits.reads and (is_error is False or traits.reads_errors):
         return len(content) <= MAX_HEAD_CHARS and _NOT_OF_PROGRAMS.match(content) is not None
     runs_programs = traits.tool_class == "fallible" and is_error is False
-    return (_FAILURE if runs_programs else _BEGINS_FAILED).match(content) is not None
+    if (_FAILURE if runs_programs else _BEGINS_FAILED).match(content) is not None:
+        return True
+    return not runs_programs and _ends_failed(content)
+
+
+def _ends_failed(content: str) -> bool:
+    """Return whether the last of a few lines says that a program failed."""
+    tail = content[-_MAX_EXIT_CHARS:]
+    return "exit" in tail and content.count("\n") < _MAX_EXIT_LINES and _ENDS_FAILED.search(tail) is not None
+
+
+def is_doubtful(content: str) -> bool:
+    """Return whether what only begins like an error may be what was to be read."""
+    return content[:1] != "{" and _FAILURE.match(content) is None
+
+
+def is_unmade(content: str) -> bool:
+    """Return whether the short answer of a write says that there was nothing to change, or that it changed nothing."""
+    return len(content) <= MAX_WRAPPED_CHARS and _UNMADE.match(content) is not None
+
+
+def is_moment(text: str) -> bool:
+    """Return whether a masked text has a time, a date or a duration, and hardly anything else."""
+    return "~" in text and len(text) <= _MAX_MOMENT_CHARS and len(_PLAIN_WORDS.findall(text)) <= _MOMENT_WORDS
 
 
 def is_failed_object(fields: Mapping[str, Any]) -> bool:

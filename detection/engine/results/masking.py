@@ -153,6 +153,8 @@ _MAX_LABELLED_CHARS = 2048
 # Where in a text something is wrong: it moves with every change above.
 _POSITION = re.compile(
     r"[:lcpoLCPO](?:(?<=:)\d+:\d+"
+    # The line of a file, which an extension ends.
+    r"|(?:(?<=\.[a-z]:)|(?<=\.[a-z]{2}:)|(?<=\.(?!com|org|net|dev|app)[a-z]{3}:)|(?<=\.[a-z]{4}:))\d+(?![\w.]?\d)"
     r"|(?<!\w.)(?i:(?<=l)ines?|(?<=c)ol(?:umns?)?|(?<=c)har(?:acter)?|(?<=p)osition|(?<=o)ffset)[ :=]{0,2}\d+)"
 )
 # The same in other languages.
@@ -173,7 +175,7 @@ _BREAKS = bytes(code if chr(code).isalnum() or chr(code) == "_" else ord(" ") fo
 # Several words of an argument are one: a path, a name, a phrase, with the signs between and around them.
 _MASKED = re.compile(r"(?:[^\w~]{0,6}~)+[^\w~]{0,6}")
 # Three digits alone are a code, which names an error.
-_FIGURE = re.compile(r"(?<![\w.~-])(?!\d{3}(?![\w%]))\d[\d.,]{0,20}(?<=\d)%?(?!\w)")
+_FIGURE = re.compile(r"(?<![\w.~-])(?!\d{3}(?![\w%]))\d[\d.,]{0,20}(?<=\d)(?:x\d{1,9})?%?(?!\w)")
 
 
 def normalise(

@@ -18,8 +18,9 @@ def outage(run: History, policy: Policy) -> Expected | None:
         return None
     series: list[Any] = []
     for one in reversed([one for one in run.answers() if one.tool == current.tool]):
-        if one.status != "error" or not any(words in one.text.lower() for words in _WORDS):
-            break
+        reports = one.status == "error" and any(words in one.text.lower() for words in _WORDS)
+        if not reports or one.kind_of_tool == "fallible":
+            break  # a shell that does not wait reports no trouble
         series.insert(0, one)
     count = sum(
         1

@@ -1,0 +1,81 @@
+"""Finds marks of an order among its arguments: what is new each time and says nothing of what is ordered.
+
+An order with another `idempotency_key` is the same order. A `request_id` may be such a mark, or name the request that
+a call is about, and a `timestamp` may be the time of sending, or what is written down. Those count as marks only of
+tools that make, pay or send something, and only if they look like what a program makes up. The names are in the table
+`marks`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from detection.engine import tables
+from detection.engine.tool_classes import ToolTraits
+from detection.engine.tool_verbs import words_of
+from detection.engine.writes import COUNTED, effect_of
+
+
+def _words(column: str, about: str) -> frozenset[str]:
+    return frozenset(tables.words("marks", column, about=about))
+
+
+_ALWAYS, _MADE_UP, _TIMES = (_words("names", about) for about in ("any write", "made up", "time"))
+_NAMES = _ALWAYS | _MADE_UP | _TIMES
+_AROUND = _words("names", "around")
+_MAKES, _ANSWERS = _words("verbs", "made up"), _words("nouns", "made up")
+_ORDERS, _NOTES = _words("verbs", "time"), _words("nouns", "time")
+_RANDOM = re.compile(
+    r"(?i)\A(?:[a-z]{1,8}[-_])?"
+    r"(?:[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|(?=[a-z]{0,63}\d)(?=\d{0,63}[a-z])[0-9a-z]{16,64})"
+)
+_CLOCK = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S{0,16}|1[6-9]\d{8}(?:\d{3})?(?:\.\d{1,9})?")
+# Tools that have no effect, or one that is no order.
+_OTHERS = frozenset(("read", "poll", "wait", "fallible", "exempt"))
+
+
+def without_marks(tool: str, arguments: Any, traits: ToolTraits) -> Any:
+    """Return the arguments of an order without its marks; the same object if it has none, or nothing else."""
+    if traits.tool_class in _OTHERS or not isinstance(arguments, dict) or len(arguments) < 2:
+        return arguments
+    marks, around = _named(tuple(arguments))
+    if not marks and not around:
+        return arguments
+    if effect_of(traits, arguments) not in COUNTED:
+        return arguments
+    kept = _without(tool, arguments, marks)
+    for name in around:
+        inner = kept.get(name)
+        if isinstance(inner, dict):
+            kept = kept | {name: _without(tool, inner, _named(tuple(inner))[0])}
+    return kept or arguments
+
+
+# Calls of one tool have mostly the same names.
+@lru_cache(maxsize=512)
+def _named(names: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return which of these names may be marks, and which are around some."""
+    forms = {name: name.lower().replace("_", "").replace("-", "") for name in names if isinstance(name, str)}
+    return (
+        tuple(name for name, form in forms.items() if form in _NAMES),
+        tuple(name for name, form in forms.items() if form in _AROUND),
+    )
+
+
+def _without(tool: str, arguments: Mapping[str, object], marks: tuple[str, ...]) -> dict[str, object]:
+    dropped = {name for name in marks if _is_mark(tool, name, arguments[name])}
+    return {name: value for name, value in arguments.items() if name not in dropped}
+
+
+def _is_mark(tool: str, name: str, value: Any) -> bool:
+    form = name.lower().replace("_", "").replace("-", "")
+    if form in _ALWAYS:
+        return True
+    words = set(words_of(tool))
+    if form in _TIMES:
+        return bool(words & _ORDERS) and not words & _NOTES and _CLOCK.fullmatch(str(value)) is not None
+    is_made_up = isinstance(value, str) and _RANDOM.fullmatch(value) is not None
+    return is_made_up and bool(words & _MAKES) and not words & _ANSWERS
