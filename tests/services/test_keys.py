@@ -7,6 +7,7 @@ from django.utils import timezone
 from detection.models import ApiKey, AuditEntry
 from detection.services import keys
 from detection.services.errors import Invalid, NotFound
+from detection.services.maintenance.first_start import demo_key
 from tests.support.agents import OPERATOR
 
 
@@ -73,3 +74,10 @@ def test_revoking_is_audited_and_belongs_to_its_project(project):
 def test_unknown_scopes_are_refused(project):
     with pytest.raises(Invalid):
         keys.create_key(project, "agent", OPERATOR, scopes=["root"])
+
+
+def test_each_start_of_the_demo_replaces_the_key_of_the_one_before(project):
+    first, second = demo_key(), demo_key()
+    assert keys.authenticate(second).is_demo
+    assert keys.authenticate(first) is None
+    assert ApiKey.objects.filter(revoked_at=None).count() == 1

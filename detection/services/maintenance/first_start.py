@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from detection.models import Membership, Project, Role
+from detection.models import ApiKey, Membership, Project, Role
 from detection.services import audit, keys
 from detection.services.audit import SYSTEM
 from detection.sql.advisory_locks import AdvisoryLock, lock_until_commit
 
 USERNAME, PROJECT_SLUG = "admin", "default"
+_DEMO_KEY = "demo player"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +66,11 @@ def unclaimed_login() -> str:
 
 
 def demo_key() -> str:
-    """Create the key of the demo player, whose sessions are marked as demo."""
+    """Create the key of the demo player, whose sessions are marked as demo; it replaces that of an earlier start."""
     project = Project.objects.order_by("pk").first()
     if project is None:
         raise RuntimeError("Set LoopGuard up before playing the demo.")
-    _, token = keys.create_key(
-        project, "demo player", SYSTEM, scopes=["ingest", "guard", "read"], is_demo=True
-    )
+    for earlier in ApiKey.objects.filter(project=project, name=_DEMO_KEY, is_demo=True, revoked_at=None):
+        keys.revoke_key(project, earlier.public_id, SYSTEM)
+    _, token = keys.create_key(project, _DEMO_KEY, SYSTEM, scopes=["ingest", "guard", "read"], is_demo=True)
     return token
