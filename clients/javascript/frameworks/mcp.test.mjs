@@ -39,6 +39,8 @@ test("MCP: of 40 identical calls three run, and the others are answered", async 
   );
   assert.match(text(results[2]), /.\n\n0 hits$/s);
   assert.match(text(results[3]), /'search' was called/);
+  assert.match(text(results[6]), /will get all further calls refused/);
+  assert.match(text(await search("another")), /further call is blocked/);
   assert.ok(await guard.close(20));
   const [call] = await calls(name);
   assert.deepEqual([call.agent, call.result.content], ["asking", "0 hits"]);

@@ -51,14 +51,15 @@ async function main(): Promise<number> {
     console.error(`${(error as Error).message}\n\n${USAGE}`);
     return 2;
   }
-  const [group, name = "", host = "", ...more] = words.positionals;
+  const [, name = "", host = ""] = words.positionals;
   if (words.values.help) {
     console.log(USAGE);
     return 0;
   }
-  const wrong = wrongWord(group, name, host, more);
-  if (wrong !== null) {
-    console.error(`${wrong}${USAGE}`);
+  const allowed = [{ hooks: 1 }, ACTIONS, HOSTS];
+  const wrong = words.positionals.find((word, at) => !allowed[at] || !Object.hasOwn(allowed[at], word));
+  if (wrong || !host) {
+    console.error(`${wrong ? `"${wrong}" is not part of this command.\n\n` : ""}${USAGE}`);
     return 2;
   }
   const { values } = words;
@@ -68,20 +69,6 @@ async function main(): Promise<number> {
     isFailClosed: values["fail-closed"] ?? false,
     url: values.url ?? "",
   });
-}
-
-/** Say which word of the command is wrong, or nothing if there is none yet; null if all are right. */
-function wrongWord(group: string | undefined, name: string, host: string, more: string[]): string | null {
-  const isMissing = !group || (group === "hooks" && (!name || (Object.hasOwn(ACTIONS, name) && !host)));
-  if (isMissing) return "";
-  const allowed: [string, boolean][] = [
-    [group, group === "hooks"],
-    [name, Object.hasOwn(ACTIONS, name)],
-    [host, Object.hasOwn(HOSTS, host)],
-    ...more.map((one): [string, boolean] => [one, false]),
-  ];
-  const wrong = allowed.find(([, isRight]) => !isRight);
-  return wrong ? `"${wrong[0]}" is not part of this command.\n\n` : null;
 }
 
 async function install(host: Host, options: Options): Promise<number> {

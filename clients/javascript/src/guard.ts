@@ -202,9 +202,11 @@ export class Guard {
 
   // Requests, for sessions
 
-  post(path: string, document: unknown, seconds: number, signal?: AbortSignal): Promise<Response> {
+  /** Send a request; `program` is what the calls pass through. */
+  post(path: string, document: unknown, seconds: number, signal?: AbortSignal, program = ""): Promise<Response> {
     const milliseconds = String(Math.max(1, Math.floor(seconds * 1000)));
     const headers: Record<string, string> = path === "/guard" ? { [TIMEOUT_HEADER]: milliseconds } : {};
+    if (program) headers["User-Agent"] = `loopguard-client/${VERSION} ${program}`;
     return this.transport.send("POST", path, document, { seconds, headers, signal });
   }
 

@@ -36,6 +36,7 @@ export interface Transport {
  */
 export function guardTransport<T extends Transport>(guard: Guard, transport: T, options: { session?: string } = {}): T {
   const own = guard.session(options.session || newId("mcp-"));
+  own.program = "mcp";
   const running = new Map<Id, { session: Session; verdict: Verdict }>();
   const checking = new Set<Id>();
   const cancelled = new Set<Id>();

@@ -60,6 +60,8 @@ export class Session {
   parent = "";
   tags: readonly string[] = [];
   metadata: Readonly<Record<string, string>> = {};
+  /** What the calls pass through: behind a proxy of tools (`mcp`), a stop ends no run. */
+  program = "";
   /** Events that the server has not acknowledged, oldest first. */
   outbox: Event[] = [];
   private readonly counter = new LocalCounter();
@@ -294,7 +296,7 @@ export class Session {
     }
     const events = checked.map((one) => one.event);
     const document = { session: this.name, ...this.about(round), results: before, calls: events };
-    let response = await this.guard.post("/guard", document, left(deadline), signal);
+    let response = await this.guard.post("/guard", document, left(deadline), signal, this.program);
     try {
       throwForStatus(this.guard.url, response);
     } catch (error) {
@@ -302,7 +304,7 @@ export class Session {
       // One value is beyond the limits of the API. Digests never are; results can be rejected one by one.
       for (const one of checked) one.event.arguments = wire.cut(one.event.arguments);
       document.results = before = [];
-      response = await this.guard.post("/guard", document, left(deadline), signal);
+      response = await this.guard.post("/guard", document, left(deadline), signal, this.program);
       throwForStatus(this.guard.url, response);
     }
     this.delivered(before);
@@ -345,7 +347,7 @@ export class Session {
     await pause(until - now(), signal);
     try {
       const document = { session: this.name, ...this.about(""), calls: [one.event] };
-      const response = await this.guard.post("/guard", document, this.guard.budgetSeconds, signal);
+      const response = await this.guard.post("/guard", document, this.guard.budgetSeconds, signal, this.program);
       throwForStatus(this.guard.url, response);
       return verdictsOf([one], response)[0] as Verdict;
     } catch (error) {
