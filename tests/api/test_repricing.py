@@ -20,7 +20,7 @@ from detection.services.ingestion import import_files, import_worker, transcript
 from detection.services.ingestion.transcript_imports import Arrived
 from detection.services.maintenance.hourly_counts import count_calls
 from detection.services.sessions import packing
-from detection.services.tracking import tracker
+from detection.services.tracking import counted_calls
 from tests.support.alerts import ANA
 from tests.support.projects import make_key, make_project
 from tests.support.transcripts import claude_code, lines
@@ -86,7 +86,7 @@ COMMANDS = {
 def test_a_price_saved_later_gives_what_one_saved_before_would_have_given(
     api, project, commands, monkeypatch
 ):
-    monkeypatch.setattr(tracker, "MAX_SEQS", 100)
+    monkeypatch.setattr(counted_calls, "MAX_SEQS", 100)
     imported(project, commands)
     count_calls()
     without = figures(project)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from typing import Any
+from functools import cached_property
 
 from detection import clock
 from detection.engine import reactions
@@ -30,7 +30,9 @@ from detection.models.evidence import Evidence
 from detection.models.incidents import IncidentLabel, IncidentStatus, ReactionOutcome
 from detection.models.sessions import cost_with
 from detection.services.events.event_records import EventRecord
-from detection.services.tracking import lifecycle
+from detection.services.tracking import counted_calls, endings, lifecycle
+from detection.services.tracking.counted_calls import CountedCalls
+from detection.services.tracking.endings import Ending
 from detection.services.tracking.incident_changes import FamilyTop, IncidentChanges
 from detection.sql.pipeline import Writes
 from detection.stream.hints import Hint
@@ -40,19 +42,8 @@ QUIET_CALLS = 5
 ABANDONED_AFTER = timedelta(hours=1)
 SILENT_FOR = timedelta(days=1)
 """Silence after which a session is no longer waited for."""
-MAX_KEYS = 100
-MAX_SEQS = 1_000
-"""Calls that an incident knows by number: as far back as usage finds its call (`call_identity.ROUND_EVENTS`)."""
 MAX_FINDINGS = 16
 """Findings that an incident names, as many as a session remembers loops; the one found longest ago goes first."""
-_SIGNS_OF_LIFE = {
-    EventType.RESULT: "the result arrived",
-    EventType.HEARTBEAT: "the call still runs",
-    EventType.CALL: "the run continued",
-    EventType.MESSAGE: "the run continued",
-}
-"""Why an incident about silence ends, by the event that ends it."""
-_LEFT = "the agent changed course"
 _FOUND_FIELDS = (
     "calls_digest", "findings", "kinds", "is_recorded_only", "kind", "tool", "count", "limit", "window_seconds",
     "confidence", "detections",
@@ -92,8 +83,12 @@ class IncidentTracker:
         self._changes = IncidentChanges(session)
         self._active: dict[str, Incident] | None = None if session.has_active_incident else {}
         self._now: tuple[int, datetime] = (session.evaluated_seq, clock.now())
-        self._counted_before: set[int] = set()
         self._known_since = 0 if is_replay else session.last_seq + 1
+
+    @cached_property
+    def _calls(self) -> CountedCalls:
+        # Not before a loop is found: healthy calls have no use for it.
+        return CountedCalls(self.session, self._changes, self._known_since)
 
     @property
     def active(self) -> dict[str, Incident]:
@@ -183,16 +178,9 @@ class IncidentTracker:
     def _end_silence(self, event: EventRecord) -> None:
         """End the incidents about silence that this event resolves as a sign of life."""
         for incident in [*self.active.values()]:
-            if not detector_for(incident.kind).is_silence:
-                continue
-            call, is_end = incident.evidence.get("detail", {}).get("call", 0), event.type == EventType.END
-            if call and not is_end:
-                is_over = event.closes == call and event.type in (EventType.RESULT, EventType.HEARTBEAT)
-            else:
-                is_over = event.type in (EventType.CALL, EventType.RESULT, EventType.MESSAGE, EventType.END)
-            if is_over:
-                note = "the session ended" if is_end else _SIGNS_OF_LIFE[EventType(event.type)]
-                self._note_end(incident, event.received_at, recovered=None if is_end else True, note=note)
+            ending = endings.of_silence(incident, event)
+            if ending is not None:
+                self._note_end(incident, event.received_at, recovered=ending.recovered, note=ending.note)
 
     def observe_silence(self, findings: Iterable[Finding], policy: Policy, at: datetime) -> None:
         """Open an incident for each finding about silence; no event comes with them."""
@@ -242,7 +230,11 @@ class IncidentTracker:
         blocked has run only if it was just reported; the result of another one is the message of its block.
         """
         for incident in self.active.values():
-            if incident in in_step or seq not in _seen(incident) or (incident.was_guarded and not has_run):
+            if (
+                incident in in_step
+                or seq not in counted_calls.seen(incident)
+                or (incident.was_guarded and not has_run)
+            ):
                 continue
             # What another detector found of the same call may not depend on results.
             latest = [
@@ -303,7 +295,7 @@ class IncidentTracker:
         if not seq or not usage.cost_usd or self._changes.is_unpriced(seq):
             return
         known = (*self.active.values(), *self._changes.touched)
-        incident = next((one for one in known if seq in _counted(one)), None)
+        incident = next((one for one in known if seq in counted_calls.counted(one)), None)
         if incident is not None:
             self._changes.touch(incident, ("cost_usd",))
             incident.cost_usd = cost_with(incident.cost_usd, usage.cost_usd)
@@ -326,10 +318,11 @@ class IncidentTracker:
         verdict = step.verdict
         is_deciding = verdict.finding is not None and verdict.finding.calls_digest == finding.calls_digest
         decision = verdict.decision if is_deciding else "allow"
+        counted = self._calls.counted_by((*self.active.values(), *self._of_family.values()))
         if incident.is_of_family:
-            self._count_in_family(incident, seq, finding)
+            self._calls.add_in_family(incident, seq, finding, counted)
         else:
-            self._count_calls(incident, seq, finding)
+            self._calls.add(incident, seq, finding, counted, self.family_top)
         is_stricter = DECISIONS.index(decision) > DECISIONS.index(incident.decision)
         is_stricter = is_stricter or (is_deciding and not incident.rung)
         self._add_finding(incident, seq, tool, finding, decision, policy)
@@ -383,90 +376,6 @@ class IncidentTracker:
             tool=tool,
         )
 
-    def _count_calls(self, incident: Incident, seq: int, finding: Finding) -> None:
-        """Count the calls that this finding adds to its incident, each once; a run limit counts the calls beyond it."""
-        detector = detector_for(finding.kind)
-        if detector.judges_texts:
-            # It has no calls: its evidence are messages.
-            self._changes.add_evidence(incident, finding.seqs)
-            return
-        is_run_limit = detector.is_run_limit
-        own = _seen(incident)
-        added = ({seq} if is_run_limit else {*finding.seqs, seq}) - own
-        if len(own) == MAX_SEQS:
-            # Older calls may have been counted before they were forgotten.
-            added = {one for one in added if one > min(own)}
-        counted = added.difference(
-            *(_seen(other) for other in self.active.values()), self._counted_in_family()
-        )
-        if counted and min(counted) < seq:
-            # A detector that joins may find calls that an incident counted which has ended since.
-            counted -= self._counted_before_by_others(min(counted))
-        incident.calls_in_loop += len(added)
-        incident.counted_calls += len(counted)
-        if not (is_run_limit or detector_for(finding.kind).is_silence or finding.detail.get("family")):
-            # Evidence is bounded, so the first finding of a long loop may name fewer calls than it counts.
-            incident.calls_in_loop = max(
-                incident.calls_in_loop, finding.count * (finding.period if finding.laps else 1)
-            )
-        incident.evidence["seqs"] = sorted(own | added)[-MAX_SEQS:]
-        if counted != added:
-            elsewhere = {*incident.evidence.get("counted_elsewhere", ()), *(added - counted)}
-            incident.evidence["counted_elsewhere"] = sorted(elsewhere)[-MAX_SEQS:]
-        self._changes.add_costs(incident, counted)
-        is_new = self._changes.is_new(incident)
-        if not is_run_limit or is_new:
-            # The calls before a limit was reached are its context and do not change later.
-            self._changes.add_evidence(incident, (*finding.seqs, seq))
-
-    def _count_in_family(self, incident: Incident, seq: int, finding: Finding) -> None:
-        """Count the call in hand, once for all loops that it is in, and name its session."""
-        evidence, name = incident.evidence, self.session.external_id
-        evidence["sessions"] = _joined(evidence.get("sessions"), [name])
-        counted = {seq}.difference(
-            *(_seen(other) for other in self.active.values()), self._counted_in_family()
-        )
-        incident.calls_in_loop += 1
-        incident.counted_calls += len(counted)
-        evidence["counted"] = [*evidence.get("counted", ()), *((name, one) for one in counted)][-MAX_SEQS:]
-        self._changes.add_costs(incident, counted)
-        is_limit = detector_for(finding.kind).is_run_limit
-        own = (call["seq"] for call in evidence.get("calls", ()) if call["session"] == name)
-        # With every finding, the results that came since then.
-        self._changes.add_evidence(incident, (*own, *(() if is_limit else finding.seqs), seq))
-
-    def _counted_in_family(self) -> set[int]:
-        """Return the calls of the session that incidents of its family count, as far as this transaction knows them."""
-        return self._own_calls(one.evidence.get("counted") for one in self._of_family.values())
-
-    def _own_calls(self, counted: Iterable[list[tuple[str, int]] | None]) -> set[int]:
-        name = self.session.external_id
-        return {seq for calls in counted for session, seq in calls or () if session == name}
-
-    def _counted_before_by_others(self, since_seq: int) -> set[int]:
-        """Return the calls that ended incidents count, a loop that continues after a resolution being a new one.
-
-        Those that incidents of the family count are among them. A query or, in a family, two for a transaction in which
-        a finding adds earlier calls, and as many for each that reaches further back.
-        """
-        if since_seq < self._known_since:
-            self._known_since = since_seq
-            ended = Incident.objects.filter(
-                session=self.session, ended_at__isnull=False, last_seq__gte=since_seq
-            )
-            for seqs in ended.values_list("evidence__seqs", flat=True):
-                self._counted_before.update(seqs or ())
-            if self.family_top is not None:
-                of_family = Incident.objects.filter(
-                    project_id=self.session.project_id,
-                    session_name=self.family_top.session_name,
-                    is_of_family=True,
-                    ended_at=None,
-                )
-                counted = of_family.values_list("evidence__counted", flat=True)
-                self._counted_before |= self._own_calls(counted)
-        return self._counted_before
-
     def _of_same_loop(self, finding: Finding) -> Incident | None:
         """Return the active incident of the loop that a finding is about; None if it is the first.
 
@@ -517,7 +426,7 @@ class IncidentTracker:
         if known is None:
             explained = policy.for_tool(tool).explain(relevant_fields(finding.kind))
             incident.policy = explained | incident.policy
-        incident.evidence["keys"] = _joined(incident.evidence.get("keys"), finding.call_keys)
+        incident.evidence["keys"] = counted_calls.joined(incident.evidence.get("keys"), finding.call_keys)
 
     def _name_after(self, incident: Incident, finding: Finding) -> None:
         """Name an incident after its finding that acted, whose values lists and pages show."""
@@ -566,54 +475,35 @@ class IncidentTracker:
         for incident in [*self.active.values()]:
             is_quiet = self.session.call_count - incident.last_call_number >= QUIET_CALLS
             if is_quiet and not detector_for(incident.kind).is_silence:
-                self._end(incident, self._now[1], _LEFT, recovered=True)
+                self._end(incident, self._now[1], endings.LEFT)
 
     def end_all(self, at: datetime) -> None:
         """End all loops, because the session has ended."""
         loops = [*self.active.values()]
-        of_calls = [one for one in loops if detector_for(one.kind).is_of_calls]
-        left = self._left()
-        for incident in loops:
-            if incident.public_id not in left:
-                is_other = any(_last_call(one) > _last_call(incident) for one in of_calls)
-                note = f"the session ended in {'another' if is_other else 'the'} loop"
-            elif self.session.call_count == incident.last_call_number:
-                note = "its last call had a new result"
-            else:
-                note = _LEFT
-            self._end(incident, at, note, recovered=incident.public_id in left)
-
-    def _left(self) -> set[str]:
-        """Return the ids of the active incidents that the latest call of the session was not a part of."""
-        loops = self.active.values()
-        # An agent that leaves one loop for another one has not recovered.
-        latest = max((_last_call(one) for one in loops if detector_for(one.kind).is_of_calls), default=0)
-        return {
-            one.public_id
-            for one in loops
-            if self.session.call_count > (latest if detector_for(one.kind).is_of_calls else _last_call(one))
-        }
+        for incident, ending in zip(loops, endings.with_session(loops, self.session.call_count), strict=True):
+            self._end(incident, at, ending)
 
     def abandon(self, at: datetime) -> None:
         """End the loops of a session that sends nothing any more; the outcome of the last reactions is unknown.
 
         Incidents about silence stay until the session was silent for `SILENT_FOR`.
         """
-        is_gone, left = at - self.session.last_event_at >= SILENT_FOR, self._left()
+        is_gone = at - self.session.last_event_at >= SILENT_FOR
+        left = endings.left(self.active.values(), self.session.call_count)
         for incident in [*self.active.values()]:
             is_silence = detector_for(incident.kind).is_silence
             if is_gone or not is_silence:
                 recovered = None if is_silence else incident.public_id in left
                 self._note_end(incident, at, recovered=recovered, note="abandoned")
 
-    def _end(self, incident: Incident, at: datetime, note: str, *, recovered: bool) -> None:
-        self._settle(incident, ReactionOutcome.CHANGED if recovered else ReactionOutcome.ENDED)
-        self._note_end(incident, at, recovered=recovered, note=note)
+    def _end(self, incident: Incident, at: datetime, ending: Ending) -> None:
+        self._settle(incident, ReactionOutcome.CHANGED if ending.recovered else ReactionOutcome.ENDED)
+        self._note_end(incident, at, recovered=ending.recovered, note=ending.note)
 
     def _note_end(self, incident: Incident, at: datetime, *, recovered: bool | None, note: str) -> None:
         incident.ended_at, incident.recovered = at, recovered
         self._changes.note_end(incident, self._now[0])
-        self._counted_before |= _seen(incident)
+        self._calls.leave(incident)
         del self.active[incident.public_id]
         lifecycle.settle(incident)
         self._changes.touch(incident, ("ended_at", "recovered", *lifecycle.STATUS_FIELDS))
@@ -718,21 +608,3 @@ class IncidentTracker:
 def _is_recorded_only(policy: Policy, kind: str) -> bool:
     """Return whether the policy asks for no reaction of a detector. Silence is alerted without one."""
     return not detector_for(kind).is_silence and {*reactions.rungs(policy, kind)} == {"observe"}
-
-
-def _last_call(incident: Incident) -> int:
-    """Return the number of the latest call in the loop, less one if a call in it had a new result since."""
-    return incident.last_call_number - ("progress" in incident.evidence)
-
-
-def _joined(known: list[Any] | None, new: Iterable[Any]) -> list[Any]:
-    """Return both lists as one without duplicates, the newest last, bounded."""
-    return [*dict.fromkeys([*(known or ()), *new])][-MAX_KEYS:]
-
-
-def _seen(incident: Incident) -> set[int]:
-    return {*incident.evidence.get("seqs", ())}
-
-
-def _counted(incident: Incident) -> set[int]:
-    return _seen(incident).difference(incident.evidence.get("counted_elsewhere", ()))
