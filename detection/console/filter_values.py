@@ -33,7 +33,6 @@ def filter_values(request: ProjectRequest, name: str) -> HttpResponse:
 def _described(field: FilterField) -> dict[str, Any]:
     return {
         "name": field.name,
-        "former": field.former,
         "help": field.help,
         "values": [[choice.value, choice.words] for choice in field.choices],
         "completes": field.type == "text" and field.completes,

@@ -66,8 +66,6 @@ class FilterField:
         only).
     also_values
         Returns what the other table has for some rows, for completion.
-    former
-        The name in addresses and saved views of earlier versions.
     """
 
     name: str
@@ -80,7 +78,6 @@ class FilterField:
     match: Callable[[str], Q] | None = None
     also: Callable[[Callable[[str], Q]], Q] | None = None
     also_values: Callable[[QuerySet[Any]], QuerySet[Any, str]] | None = None
-    former: str = ""
 
     def condition(self, term: Term, now: datetime, zone: tzinfo) -> Q:
         """Return a term of this field as a condition, including a leading minus.
@@ -261,7 +258,7 @@ class ListSpec:
             Lists the available fields.
         """
         for one in self.fields:
-            if name and name in (one.name, one.former):
+            if one.name == name:
                 return one
         names = [one.name for one in self.fields]
         shown = {one.help.lower(): one.name for one in self.fields}

@@ -49,7 +49,6 @@ _KIND = FilterField(
     help="Detector",
     column="kind",
     choices=tuple(FieldChoice(one.kind, one.label) for one in DETECTORS),
-    former="kind",
 )
 RUNGS: Final = ("warn", "delay", "reuse", "chance", "block", "finish", "ask", "judge", "stop")
 """Of the escalation ladder, as incidents store them."""
@@ -289,7 +288,6 @@ SESSIONS: Final = ListSpec(
             choices=tuple(
                 FieldChoice(one.kind, one.label, partial(_has_incident, one.kind)) for one in DETECTORS
             ),
-            former="kind",
         ),
         FilterField(
             name="outcome",

@@ -44,7 +44,6 @@ By = Literal["hour", "day", "kind", "tool", "agent", "model", "backend"]
 Step = Literal["minutes", "hour", "day", "week"]
 """Buckets of a chart: five minutes, or as they are called."""
 ReactionsBy = Literal["kind", "tool", "agent", "model"]
-_REACTIONS_BY: Final = {name: name for name in ("kind", "tool", "agent", "model")}
 MAX_ROWS = 1000
 
 
@@ -463,7 +462,7 @@ def after_reactions(project_id: int, query: ListQuery, by: ReactionsBy | None = 
     list of AfterReaction
         At most `MAX_ROWS`: groups by their name, in each the rungs in the order of the ladder.
     """
-    column = F(_REACTIONS_BY[by]) if by else Value("")
+    column = F(by) if by else Value("")
     found = Incident.objects.filter(query.condition(), project_id=project_id).exclude(reactions=None)
     groups = grouped_sums(found, {"of": (column, F("reactions"))}, {"incidents": Value(1)})["of"]
     by_key: dict[str, list[Group]] = defaultdict(list)

@@ -24,11 +24,8 @@ MAX_CONSULTATIONS = 4
 
 
 @shared_task(name=jobs.JUDGE)
-def consult_judge(approval_id: str, project_id: int | None = None, *_later: object) -> None:
-    """Consult the judge about an approval; a second delivery has no effect, and a later version may send more.
-
-    The version before sends no project.
-    """
+def consult_judge(approval_id: str, project_id: int, *_later: object) -> None:
+    """Consult the judge about an approval; a second delivery has no effect, and a later version may send more."""
     judge_consultation.consult_judge(approval_id, project_id)
 
 

@@ -24,7 +24,7 @@ function termAtCaret() {
   const written = text.slice(start);
   const [, minus, name, rest] = /^(-?)(?:([A-Za-z_]\w*):)?(.*)$/s.exec(written);
   if (name === undefined) return { start: start + minus.length, field: null, part: rest };
-  const field = fields.find((one) => [one.name, one.former].includes(name.toLowerCase()));
+  const field = fields.find((one) => one.name === name.toLowerCase());
   const comma = rest.lastIndexOf(",");
   const operator = /^[<>]=?/.exec(rest.slice(comma + 1))?.[0] ?? "";
   const from = start + minus.length + name.length + 1 + comma + 1 + operator.length;
@@ -58,9 +58,7 @@ function valuesThatBegin(wanted) {
 async function choices({ field, part }) {
   const wanted = part.toLowerCase();
   if (field === null) {
-    const near = fields.filter((one) =>
-      [one.name, one.former, one.help.toLowerCase()].some((text) => text.startsWith(wanted)),
-    );
+    const near = fields.filter((one) => [one.name, one.help.toLowerCase()].some((text) => text.startsWith(wanted)));
     const named = near.map((one) => ({ text: `${one.name}:`, shown: `${one.name}:`, help: one.help }));
     return wanted.length < 2 ? named : [...named, ...valuesThatBegin(wanted)];
   }

@@ -12,6 +12,7 @@ import pytest
 
 from detection import logs
 from detection.engine.policy import environment_override
+from detection.models import Approval
 from detection.services.approvals import judge_consultation
 from detection.services.sessions import folding
 from loopguard_site.judge_env import JudgeEndpoint
@@ -637,7 +638,8 @@ class Judge:
             self.held = self.rounds(1, first + limit)[0]
             state = self.api.get("/sessions/s-1").json()["state"]
             assert (self.held["decision"], state) == ("hold", "held")
-            judge_consultation.consult_judge(self.held["approval"]["id"])
+            approval = Approval.objects.get(public_id=self.held["approval"]["id"])
+            judge_consultation.consult_judge(approval.public_id, approval.project_id)
         self.requests = server.requests
         return self.api.get(f"/approvals/{self.held['approval']['id']}").json()
 

@@ -137,7 +137,7 @@ def test_sessions_are_found_by_the_detectors_of_their_incidents(project, session
             Session.objects.filter(found, project_id=project.pk).values_list("external_id", flat=True)
         )
 
-    assert names("detector:cycle") == names("kind:cycle") == ["both", "cycle"]
-    assert names("kind:cycle -detector:repeat") == ["cycle"]
+    assert names("detector:cycle") == ["both", "cycle"]
+    assert names("detector:cycle -detector:repeat") == ["cycle"]
     assert names("detector:repeat,cycle") == ["both", "cycle"]
     assert names("-detector:repeat,cycle") == ["none"]

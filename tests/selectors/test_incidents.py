@@ -35,7 +35,6 @@ def test_every_filter_narrows_to_what_it_names(project, session, incident):
         assert found(project, text) == {one.public_id}, text
     assert found(project, "label:none") == found(project, 'tool:"a → b"') == {other.public_id}
     assert found(project, "detector:cycle,repeat -agent:nobody") == {one.public_id, other.public_id}
-    assert found(project, "kind:cycle,repeat") == {one.public_id, other.public_id}  # its former name
     assert found(project, "tool:search%") == found(project, 'tool:"search_*"') == set()
     assert found(project) == {one.public_id, other.public_id}
     assert get_incident(project.pk, foreign.public_id) is None

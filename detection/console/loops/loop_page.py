@@ -43,10 +43,8 @@ SHOWN_ACTIVITY: Final = 100
 SHOWN_EXCEPTIONS: Final = 3
 SHOWN_VALUES: Final = 3
 """Values of each field that runs share."""
-_FIELDS: Final = {name: name for name in ("tool", "agent", "model", "backend", "calls_digest")} | {
-    "session_name": "session"
-}
-"""The filter fields for the values that runs share."""
+_FILTERS: Final = {"session_name": "session"}
+"""Fields of filters that are not called as the columns of runs are."""
 _ICONS: Final = {"done": "check", "later": "clock", "commented": "person", "assigned": "person"}
 
 
@@ -142,7 +140,7 @@ def page(request: ProjectRequest, public_id: str) -> HttpResponse:
         "control": [(one, REACH_WORDS[one], figures.reaches[one]) for one in REACHES if figures.reaches[one]],
         "conclusion": loop_text.conclusion(facts),
         "shared": [
-            (one, value, _query((*of_it, term(_FIELDS[one.name], value.name))))
+            (one, value, _query((*of_it, term(_FILTERS.get(one.name, one.name), value.name))))
             for one in loop_text.shared_lines(row.kind, facts, arguments)
             for value in one.values[:SHOWN_VALUES]
             if one.name != "session_name" or value.number > 1

@@ -28,21 +28,17 @@ TASK_TIMEOUT = timedelta(seconds=3)
 """A task that has not reached a worker after this time was lost."""
 
 
-def consult_judge(public_id: str, project_id: int | None = None) -> str:
+def consult_judge(public_id: str, project_id: int) -> str:
     """Consult the judge about an approval and apply its ruling; blocks for at most the judge's deadline.
-
-    Parameters
-    ----------
-    project_id
-        That of the approval; without it, all projects are searched.
 
     Returns
     -------
     str
         The outcome, or empty if there was nothing to decide. Each approval is submitted to the judge once.
     """
-    rows = Approval.objects.filter(public_id=public_id, decider=Decider.JUDGE, state=ApprovalState.OPEN)
-    rows = rows if project_id is None else rows.filter(project_id=project_id)
+    rows = Approval.objects.filter(
+        project_id=project_id, public_id=public_id, decider=Decider.JUDGE, state=ApprovalState.OPEN
+    )
     approval = rows.select_related("session__project").first()
     if approval is None:
         return ""

@@ -84,7 +84,7 @@ def test_the_scenario_plays_as_written(scenario, project, principal, settings):
                 approval = Approval.objects.get(public_id=verdict.approval["id"])
                 assert timedelta(0) < approval.deadline - approval.requested_at
                 if approval.decider == "judge":
-                    judge_consultation.consult_judge(approval.public_id)
+                    judge_consultation.consult_judge(approval.public_id, project.pk)
                 else:
                     decisions.decide(project.pk, approval.public_id, ANSWERS[choices.pop(0)], OPERATOR)
                 approval.refresh_from_db()

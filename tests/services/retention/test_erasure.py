@@ -159,7 +159,7 @@ def everywhere(project, receiver):
         verdict = guard.guard(principal(project), GuardRequest(session=NAME, calls=(call,))).verdicts[0]
         if verdict.decision == "hold":
             break
-    judge_consultation.consult_judge(verdict.approval["id"])
+    judge_consultation.consult_judge(verdict.approval["id"], project.pk)
     store_rewrite(project.pk, NAME, ("answer", 0), SECRET)
     session = Session.objects.get(project=project, external_id=NAME)
     session.quarantined_events.create(project=project, seq=1, type="call", error=SECRET, traceback=SECRET)
