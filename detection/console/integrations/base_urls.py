@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
-from django.conf import settings
 from django.contrib import messages
 from django.http import Http404, HttpResponse
 from django.shortcuts import render
@@ -141,7 +140,6 @@ def page(request: ProjectRequest, name: str) -> HttpResponse:
         "made": made,
         "heard": heard,
         "is_allowed": service.is_allowed_upstream(guide.base_url),
-        "upstreams": settings.GATEWAY_UPSTREAMS,
     }
     return render(request, "integrations/base_url.html", context)
 

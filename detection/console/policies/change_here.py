@@ -22,7 +22,7 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from detection.console import formatting, permalinks
 from detection.console.access import ProjectRequest, actor_of, in_project, missing_role
-from detection.console.policies.policy_pages import EXPIRIES, expiry_of
+from detection.console.policies.policy_pages import expiry_of
 from detection.console.policies.replay_words import ReplayWords, words_of_quick
 from detection.console.policies.setting_changes import REACTIONS
 from detection.engine.fields import FIELDS, LADDERS, Field
@@ -462,7 +462,6 @@ def _show(
         "theirs": formatting.setting_value(theirs, field.name) if theirs is not None else "inherited",
         "note": request.POST.get("note", ""),
         "expires": request.POST.get("expires", ""),
-        "expiries": [*EXPIRIES],
         "may_change": may_change or request.membership.allows(Role.ADMIN),
         "tries_on": "load, " if request.method == "GET" and value is not None else "",
         "save_value": effect.value if effect else "",

@@ -52,7 +52,6 @@ def page(request: ProjectRequest) -> HttpResponse:
         "made": made,
         "scopes": KeyScope.choices,
         "lifetimes": LIFETIMES,
-        "role": Role.ADMIN,
     }
     return render(request, "projects/keys.html", context)
 

@@ -28,7 +28,6 @@ from detection.console.sessions.session_navigator import MAX_DETAILED_CALLS, Nav
 from detection.console.sessions.session_rows import (
     STOP_WORDS,
     meter_title,
-    meter_words,
     session_row,
     stop_sentence,
     stopped_by,
@@ -102,7 +101,6 @@ def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[s
         "ended_by_stop": stopped_by(session) if session.ended_at and was_refused(session) else "",
         "reach": REACH_WORDS[session.reach],
         "stop": STOP_WORDS[session.reach],
-        "meter_words": meter_words(session.meter_kind),
         "tab": tab,
         "tabs": TABS.items(),
         "tree": session_family.lay_out(session),

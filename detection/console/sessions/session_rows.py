@@ -174,10 +174,6 @@ def stop_sentence(reached: Mapping[str, int], name: str = "") -> str:
 
 
 def meter_title(kind: str, count: int, limit: int) -> str:
-    """Return the count of a meter in words."""
-    return f"{count:,} {meter_words(kind)}, limit {limit:,}" if limit else "nothing counted"
-
-
-def meter_words(kind: str) -> str:
-    """Return the unit that a detector counts in."""
-    return detector_for(kind).unit if kind else "counted so far"
+    """Return the count of a meter in words, with the unit that its detector counts in."""
+    unit = detector_for(kind).unit if kind else "counted so far"
+    return f"{count:,} {unit}, limit {limit:,}" if limit else "nothing counted"

@@ -19,8 +19,6 @@ from detection.services.what_if.replay import Detected
 MAX_ITEMS = 100
 """Maximum number of incidents in a list of the result; the counts are exact."""
 Difference = Literal["weaker", "stricter", "later", "earlier", "costlier", "cheaper"]
-Cause = Literal["settings", "people", "other"]
-CAUSES: tuple[Cause, ...] = ("settings", "people", "other")
 _LABELS = ("true_loop", "false_alarm", "")
 
 
