@@ -29,21 +29,9 @@ _COLUMNS = columns_of(IncidentRow)
 def list_incidents(
     project_id: int, query: ListQuery = ALL_INCIDENTS, cursor: str = "", limit: int = 50
 ) -> Page[IncidentRow]:
-    """List a project's incidents.
+    """List a project's incidents; `query` is of the list `INCIDENTS`, and `limit` 1 to 500.
 
-    Parameters
-    ----------
-    query
-        Of the list `INCIDENTS`.
-    cursor
-        `next_cursor` of the page before, or empty.
-    limit
-        1 to 500.
-
-    Raises
-    ------
-    BadCursor
-        One query, by index in the default order.
+    `BadCursor` for a cursor of another list. One query, by index in the default order.
     """
     rows = Incident.objects.filter(query.condition(), project_id=project_id)
     order = query.order

@@ -180,19 +180,8 @@ def list_loops(
 ) -> Page[LoopRow]:
     """List a project's loops with the figures of the matching incidents.
 
-    Parameters
-    ----------
-    query
-        Of the list `LOOPS`.
-    cursor
-        `next_cursor` of the page before, or empty.
-    limit
-        1 to 500.
-
-    Raises
-    ------
-    BadCursor
-        Seven queries, one of which groups the matching incidents.
+    `query` is of the list `LOOPS`, and `limit` 1 to 500. `BadCursor` for a cursor of another list.
+    Seven queries, one of which groups the matching incidents.
     """
     figures, by = _figures(_matching(project_id, query.condition())), query.order.key.column
     if by in _NAMES_TO_SORT_BY:

@@ -104,21 +104,9 @@ def row_of(session: Session) -> SessionRow:
 def list_sessions(
     project_id: int, query: ListQuery = ALL_SESSIONS, cursor: str = "", limit: int = 50
 ) -> Page[SessionRow]:
-    """List a project's sessions.
+    """List a project's sessions; `query` is of the list `SESSIONS`, and `limit` 1 to 500.
 
-    Parameters
-    ----------
-    query
-        Of the list `SESSIONS`.
-    cursor
-        `next_cursor` of the page before, or empty.
-    limit
-        1 to 500.
-
-    Raises
-    ------
-    BadCursor
-        One query, by index in the default order.
+    `BadCursor` for a cursor of another list. One query, by index in the default order.
     """
     order, column = query.order, query.order.key.column
     rows = Session.objects.filter(query.condition(), project_id=project_id)
