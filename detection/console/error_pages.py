@@ -18,6 +18,7 @@ from django.http import (
     HttpResponseNotAllowed,
     HttpResponseRedirect,
 )
+from django.http.request import split_domain_port
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import Resolver404, resolve
@@ -39,10 +40,11 @@ def _answer(request: HttpRequest, status: int, title: str, detail: str) -> HttpR
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Return the page for a request that is malformed."""
     if isinstance(exception, DisallowedHost):
-        given = shorten(request.META.get("HTTP_HOST", ""))
+        host, _ = split_domain_port(request.META.get("HTTP_HOST", ""))
+        given = shorten(host or "The header `Host`")
         exception = InvalidInput(
             "invalid_host",
-            f"`{given}` is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS.",
+            f"{given} is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS.",
         )
         cast("CheckedRequest", request).invalid_input = exception
     detail = getattr(exception, "detail", "The request is not valid.")

@@ -94,10 +94,12 @@ def test_unknown_paths_methods_and_hosts_get_problems_too(api, wsgi_client):
     problem = api.request("DELETE", "/guard")
     refusal(problem, 405, "method_not_allowed")
     assert problem.headers["allow"] == "POST"
-    host = refusal(api.request("GET", "/sessions", headers={"Host": "agents.example"}), 400, "invalid_host")
+    host = refusal(
+        api.request("GET", "/sessions", headers={"Host": "agents.example:8300"}), 400, "invalid_host"
+    )
     assert (
         host["detail"]
-        == "`agents.example` is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS."
+        == "agents.example is not a host of this installation. Add it to LOOPGUARD_ALLOWED_HOSTS."
     )
 
 
