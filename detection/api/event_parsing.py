@@ -69,20 +69,6 @@ class Batch:
     is_single: bool = False
     unknown_fields: dict[int, list[str]] = field(default_factory=dict)
 
-    def add(self, index: int, data: Any, size: int) -> None:
-        """Read an event and add it.
-
-        Raises
-        ------
-        Problem
-            If it is invalid.
-        """
-        event = event_record(data, size=size)
-        self.events.append(event)
-        self.positions.append(index)
-        if unknown := unknown_fields(data, event.altered):
-            self.unknown_fields[index] = unknown
-
     def reject(self, index: int, problem: Problem) -> None:
         """Add the error of one event."""
         self.rejected.append(
@@ -124,9 +110,9 @@ def events_of(body: bytes, *, is_ndjson: bool) -> Batch:
     if not isinstance(document, dict):
         raise Problem(422, "invalid_type", 'The body must be an event or {"events": [...]}.')
     if "events" not in document:
-        batch.add(0, document, len(body))
-        batch.is_single = True
-        return batch
+        event = event_record(document, size=len(body))
+        unknown = {0: unknown_fields(document)} if UNKNOWN_FIELD in event.altered else {}
+        return Batch([event], [0], is_single=True, unknown_fields=unknown)
     events = document["events"]
     if not isinstance(events, list):
         raise Problem(422, "invalid_type", "`events` must be a list of events.", path="events")
@@ -152,9 +138,14 @@ def _read_lines(body: bytes, batch: Batch) -> None:
 
 def _add(batch: Batch, index: int, data: Any, size: int) -> None:
     try:
-        batch.add(index, data, size)
+        event = event_record(data, size=size)
     except Problem as problem:
         batch.reject(index, problem)
+        return
+    batch.events.append(event)
+    batch.positions.append(index)
+    if UNKNOWN_FIELD in event.altered:
+        batch.unknown_fields[index] = unknown_fields(data)
 
 
 def _check_number(number: int) -> None:
@@ -234,10 +225,8 @@ def event_record(
     )
 
 
-def unknown_fields(data: dict[str, object], altered: str, *, is_shared: bool = False) -> list[str]:
-    """Return the names of fields that were dropped, at most `SHOWN_FIELDS`; `altered` are the marks of the event."""
-    if UNKNOWN_FIELD not in altered:
-        return []
+def unknown_fields(data: dict[str, object], *, is_shared: bool = False) -> list[str]:
+    """Return the names of fields of an event that were dropped, at most `SHOWN_FIELDS`."""
     known = _FIELDS_BELOW_SHARED if is_shared else _EVENT_FIELDS
     return [shorten(one) for one in sorted(data.keys() - known)[:SHOWN_FIELDS]]
 

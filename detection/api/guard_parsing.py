@@ -137,5 +137,6 @@ def altered_body(document: dict[str, object]) -> list[dict[str, object]]:
 def altered_item(path: str, event: EventRecord, data: dict[str, object] | None = None) -> dict[str, object]:
     """Return the alterations of one event of a guard request; `data` is what was read, where it may name fields."""
     item: dict[str, object] = {"path": path, "marks": event.altered.split(",")}
-    unknown = unknown_fields(data, event.altered, is_shared=True) if data is not None else []
-    return item | {"unknown_fields": unknown} if unknown else item
+    if data is None or UNKNOWN_FIELD not in event.altered:
+        return item
+    return item | {"unknown_fields": unknown_fields(data, is_shared=True)}
