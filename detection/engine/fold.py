@@ -31,11 +31,13 @@ from detection.engine.hooks import Faults
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING, EMPTY, ERROR, OK, PENDING, Record, RunState, State, bounded_name
 from detection.engine.open_calls import (
+    are_of_two_responses,
     counted_in_round,
     find_closed,
     find_resent,
     is_assigned,
     key_and_arguments,
+    round_hash_of,
     round_of,
 )
 from detection.engine.policy import Policy
@@ -141,7 +143,7 @@ def observe_call(
     traits = policy.traits
     key, arguments = key_and_arguments(call, arguments, policy, keyer)
     call_hash = hash_of(call.call_id) if call.call_id else 0
-    round_hash = hash_of(call.round) if call.round else 0
+    round_hash = round_hash_of(call.round or "")
     is_request = call.round is not None and is_assigned(call.round)
     if call_hash:
         is_resent, known = find_resent(state, call, key, call_hash, 0 if is_request else round_hash)
@@ -468,8 +470,9 @@ def _first_write(
 ) -> Record | None:
     """Return the identical write of the same answer that runs, if a call repeats one.
 
-    They are of one answer in the round that the client names, or if they come at once: two calls of one request have
-    one time. Of several requests without a named round, those come at once while the first call is open.
+    They are of one answer in the round that the client names, or if they come at once and their rounds name no two
+    responses: two calls of one request have one time. Of several requests without a named round, those come at once
+    while the first call is open.
     """
     if not policy.values["writes_once"]:
         return None
@@ -479,6 +482,8 @@ def _first_write(
     if first.status == ERROR or names_nothing(arguments):
         return None  # It changed nothing, as far as is known, or cannot.
     if _ONLY_TELLS.issuperset(rungs(policy, "repeat")):
+        return None
+    if are_of_two_responses(first.round, round_hash):
         return None
     gap = abs(call.at - first.at)
     is_at_once = gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)

@@ -6,6 +6,7 @@ result comes. After that, the same id is a new call, and so is another call with
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from detection.engine import task_lists
@@ -20,6 +21,8 @@ from detection.engine.policy import Policy
 
 ASSIGNED = "seq-"
 """Ids of calls and rounds that LoopGuard assigns have this form, followed by a sequence number."""
+_OF_COPY = re.compile(r"evt_[0-9a-f]{32}")
+"""The round that LoopGuard's clients give a call while an identical one is open: the call's own id, of no response."""
 MAX_JOINING_REQUESTS = 8
 """Number of further requests that can join a round.
 
@@ -39,6 +42,19 @@ class ClosedCall:
 def is_assigned(name: str) -> bool:
     """Return whether an id has the form of those that LoopGuard assigns."""
     return name.startswith(ASSIGNED) and name[len(ASSIGNED) :].isdigit()
+
+
+def round_hash_of(name: str) -> int:
+    """Return the hash of a round's name; odd for one that names a model response, 0 without a name."""
+    if not name:
+        return 0
+    is_of_response = not is_assigned(name) and _OF_COPY.fullmatch(name) is None
+    return hash_of(name) & ~1 | is_of_response or 2
+
+
+def are_of_two_responses(first: int, second: int) -> bool:
+    """Return whether two hashes of rounds name model responses that differ."""
+    return bool(first & second & 1) and first != second
 
 
 def key_and_arguments(

@@ -240,3 +240,34 @@ def test_all_settings_but_those_of_standard_let_the_writes_of_an_answer_run_as_b
         guard.call("place_order", {"sku": "B-1"}, call_id=f"c{n}", round="a", at=1000) for n in range(2)
     ]
     assert not any("the same answer calls" in one.message for one in verdicts)
+
+
+COPY = "evt_" + "0a" * 16
+"""As clients name a round for each call of which an identical one is open."""
+
+
+@pytest.mark.parametrize(
+    ("rounds", "second"),
+    [
+        (("r1", "r1"), "block"),
+        (("r1", "r2"), "allow"),
+        ((None, None), "block"),
+        (("r1", None), "block"),
+        ((None, "r2"), "block"),
+        ((None, COPY), "block"),
+        (("r1", COPY), "block"),
+        ((COPY, "evt_" + "0b" * 16), "block"),
+        (("evt_of_a_response", "evt_of_another"), "allow"),
+    ],
+    ids=[
+        "of one answer", "of two answers", "unnamed", "the second is unnamed", "the first is unnamed", "a copy",
+        "a copy of a named one", "two copies", "names that only begin like those of copies",
+    ],
+)  # fmt: skip
+def test_two_identical_writes_at_one_time_are_of_one_answer_unless_their_rounds_name_two(rounds, second):
+    guard = Guard("standard")
+    decided = [
+        guard.call("place_order", {"sku": "B-1"}, call_id=f"c{n}", round=name, at=7).decision
+        for n, name in enumerate(rounds)
+    ]
+    assert decided == ["allow", second]
