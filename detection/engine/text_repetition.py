@@ -18,6 +18,9 @@ MIN_WORD_SHARE: Final = 0.25
 # A word of any script, in pieces of at most 16 characters: scripts without spaces have no others, and a single letter
 # may go on for pages. Every other sign stands for itself.
 MAX_TOKEN_CHARS: Final = 16
+_CONTEXT_BITS: Final = 8
+_CONTEXT_MASK: Final = (1 << 64) - 1
+"""Each word shifts a context of 64 bits by so many: it is of the latest eight words."""
 _TOKEN: Final = re.compile(rf"[^\W_]{{1,{MAX_TOKEN_CHARS}}}|[^\w\s]|_")
 
 
@@ -55,8 +58,10 @@ class RepetitionScanner:
 
     __slots__ = (
         "_before",
+        "_context",
         "_count",
         "_last",
+        "_last_in_context",
         "_min_words",
         "_period",
         "_rest",
@@ -70,7 +75,8 @@ class RepetitionScanner:
         self._min_words = min_words
         self._ring = [0] * MAX_PERIOD_TOKENS
         self._last: dict[tuple[int, int], int] = {}
-        self._before = self._count = self._period = self._run = self._words = 0
+        self._last_in_context: dict[int, int] = {}
+        self._before = self._context = self._count = self._period = self._run = self._words = 0
         self._rest = ""
         self.longest: Repetition | None = None
 
@@ -92,25 +98,30 @@ class RepetitionScanner:
         return self.longest
 
     def _read(self, tokens: list[str]) -> None:
-        ring, last, size = self._ring, self._last, MAX_PERIOD_TOKENS
-        before, count = self._before, self._count
+        ring, size, last, last_in_context = self._ring, MAX_PERIOD_TOKENS, self._last, self._last_in_context
+        before, context, count = self._before, self._context, self._count
         for word in tokens:
             token = hash(word)
+            context = (context << _CONTEXT_BITS ^ token) & _CONTEXT_MASK
             if self._period and ring[(count - self._period) % size] == token:
                 self._run += 1
                 self._words += word[0].isalpha()
             else:
                 self._note()
-                seen = last.get((before, token), -size)
+                # A block of few words has its pairs several times, and the latest is no block ago.
+                seen = last_in_context.get(context, -size)
+                if count - seen >= size:
+                    seen = last.get((before, token), -size)
                 self._period = count - seen if count - seen < size else 0
                 self._run = self._words = 0
-            last[before, token] = count
+            last[before, token] = last_in_context[context] = count
             ring[count % size] = before = token
             count += 1
-            if len(last) > 2 * size:
-                for pair in [pair for pair, at in last.items() if count - at >= size]:
-                    del last[pair]
-        self._before, self._count = before, count
+            if len(last_in_context) > 2 * size:
+                self._last = last = {pair: at for pair, at in last.items() if count - at < size}
+                last_in_context = {words: at for words, at in last_in_context.items() if count - at < size}
+                self._last_in_context = last_in_context
+        self._before, self._context, self._count = before, context, count
 
     @property
     def _is_repetition(self) -> bool:
