@@ -19,8 +19,8 @@ MIN_WORD_SHARE: Final = 0.25
 # may go on for pages. Every other sign stands for itself.
 MAX_TOKEN_CHARS: Final = 16
 _CONTEXT_BITS: Final = 8
-_CONTEXT_MASK: Final = (1 << 64) - 1
-"""Each word shifts a context of 64 bits by so many: it is of the latest eight words."""
+"""By which each word shifts a context of 64 bits, so that it is one of the latest eight words."""
+_CONTEXT_MASK: Final = (1 << 8 * _CONTEXT_BITS) - 1  # of the eight words
 _TOKEN: Final = re.compile(rf"[^\W_]{{1,{MAX_TOKEN_CHARS}}}|[^\w\s]|_")
 
 

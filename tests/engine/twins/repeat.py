@@ -125,7 +125,8 @@ def _in_a_row(run: History, policy: Policy) -> Expected | None:
     steady = changes and not _moves(
         [one.text for one in run.answers() if one in streak and _is_compared(one, streak)]
     )
-    if steady and paced + 1e-9 >= many and run.current.kind_of_tool not in ("poll", "read"):
+    looks = run.current.kind_of_tool in ("poll", "read") or (run.current.looks and not policy.reads_plainly)
+    if steady and paced + 1e-9 >= many and not looks:
         return Expected("repeat", len(streak), many, "changing", advisory=True)
     return None
 
