@@ -273,7 +273,11 @@ class EmbeddedPostgres:
         # Statements and the details of errors contain what agents send; whoever sent a statement reports its error.
         command += _settings({"log_min_error_statement": "panic", "log_error_verbosity": "terse"})
         command += _settings(_log_sizes(shutil.disk_usage(self._cluster).total))
-        if not self.durable:
+        if self.durable:
+            # In the minute that is the default, a new installation has plans without statistics, and a busy one
+            # tens of thousands of old rows: with it, a guard call takes 4 % longer.
+            command += _settings({"autovacuum_naptime": "5s"})
+        else:
             command += _settings({"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"})
         with open_private_log(self.log) as log, children.stops_held():
             self.child = children.launch(
