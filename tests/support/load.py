@@ -129,8 +129,16 @@ class Load:
         assert [call for call, number in stored.items() if number > 1] == [], "doubled"
         deadline = time.monotonic() + PATIENCE_SECONDS
         while (counted := self._counted(database)) != len(stored):
-            assert time.monotonic() < deadline, (counted, len(stored))
+            assert time.monotonic() < deadline, (counted, len(stored), self._sessions(database))
             time.sleep(0.1)
+
+    def _sessions(self, database: psycopg.Connection[Any]) -> list[tuple[Any, ...]]:
+        """Return what each session says of its events, for who reads a failure."""
+        return database.execute(
+            "SELECT s.external_id, s.last_seq, s.evaluated_seq, s.call_count, s.pending_since, now(),"
+            " (SELECT count(*) FROM detection_event e WHERE (e.project_id, e.session_id) = (s.project_id, s.id)"
+            " AND e.type = 'call') FROM detection_session s WHERE s.external_id LIKE 'agent-%' ORDER BY 1"
+        ).fetchall()
 
     def _counted(self, database: psycopg.Connection[Any]) -> int:
         row = database.execute(
