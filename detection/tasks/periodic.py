@@ -53,7 +53,9 @@ def stop_deadline() -> float:
 
 
 class Periodic:
-    """Runs a function periodically until it is stopped; an exception is logged and the next run tries again.
+    """Runs functions periodically, in turn, until it is stopped.
+
+    An exception ends the function that raised it only. It is logged, and the next run tries again.
 
     Parameters
     ----------
@@ -61,12 +63,12 @@ class Periodic:
         Name of the thread.
     period_seconds
         Pause between two runs.
-    work
-        The function; its return value is ignored.
+    works
+        The functions; what they return is ignored.
     """
 
-    def __init__(self, name: str, period_seconds: float, work: Callable[[], object]) -> None:
-        self._name, self._period_seconds, self._work = name, period_seconds, work
+    def __init__(self, name: str, period_seconds: float, *works: Callable[[], object]) -> None:
+        self._name, self._period_seconds, self._works = name, period_seconds, works
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -92,13 +94,16 @@ class Periodic:
 
     def _run(self) -> None:
         while not self._stopped.wait(self._period_seconds):
-            try:
-                close_old_connections()
-                self._work()
-                process_metrics.PERIODIC_RUNS.labels(self._name, "done").inc()
-            except Exception:
-                process_metrics.PERIODIC_RUNS.labels(self._name, "failed").inc()
-                # The next run tries again; a restarting database is the usual cause.
-                log.exception("periodic_failed", work=self._name)
-            finally:
-                connection.close()
+            failed = [work for work in self._works if not self.is_stopped and not self._is_done(work)]
+            process_metrics.PERIODIC_RUNS.labels(self._name, "failed" if failed else "done").inc()
+            connection.close()
+
+    def _is_done(self, work: Callable[[], object]) -> bool:
+        try:
+            close_old_connections()
+            work()
+        except Exception:
+            # The next run tries again; a restarting database is the usual cause.
+            log.exception("periodic_failed", work=self._name)
+            return False
+        return True

@@ -30,23 +30,20 @@ class Sweeper(Periodic):
     def __init__(
         self, period_seconds: float = PERIOD_SECONDS, lock: AdvisoryLock = AdvisoryLock.SWEEP
     ) -> None:
-        super().__init__("sweeper", period_seconds, self._sweep)
+        super().__init__(
+            "sweeper",
+            period_seconds,
+            self._sweep_until_done,
+            decisions.close_overdue,
+            containments.note_ended,
+            settling.settle_due,
+            overrides.expire_due,
+            postponing.wake_due,
+            stalled.report_due,
+            self._tidy_once,
+        )
         self._lock = lock
         self._is_tidy = False
-
-    def _sweep(self) -> None:
-        decisions.close_overdue()
-        containments.note_ended()
-        settling.settle_due()
-        overrides.expire_due()
-        postponing.wake_due()
-        stalled.report_due()
-        self._sweep_until_done()
-        if not self._is_tidy:
-            # Housekeeping that was missed while the server was down runs now instead of at the next scheduled time.
-            retention.housekeeping()
-            heartbeats.note("housekeeping")
-            self._is_tidy = True
 
     def _sweep_until_done(self) -> None:
         rescued = 0
@@ -58,6 +55,13 @@ class Sweeper(Periodic):
         heartbeats.note("sweeper", rescued=rescued)
         if rescued:
             log.info("sweeper_rescued", sessions=rescued)
+
+    def _tidy_once(self) -> None:
+        """Run the housekeeping that was missed while the server was down, now instead of at its next time."""
+        if not self._is_tidy:
+            retention.housekeeping()
+            heartbeats.note("housekeeping")
+            self._is_tidy = True
 
 
 @worker_init.connect(dispatch_uid="detection.sweeper")

@@ -12,21 +12,25 @@ from pathlib import Path
 import httpx
 import psycopg
 import pytest
+import redis
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
-from detection.models import Role
+from detection import jobs
+from detection.models import PartHeartbeat, Role
 from detection.services.accounts import second_factor
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key, revoke_key
+from loopguard_site.celery import app
 from loopguard_site.supervisor.valkey import EmbeddedValkey
 from tests.support.load import Load
 from tests.support.plain_http import PLAIN
 from tests.support.projects import make_member
 
 from .balancer import Balancer
-from .installation import Installation
+from .installation import Installation, wait_until
 
 PASSWORD = "long enough to be one"
+TASKS = 3
 PATIENT = {"LOOPGUARD_GUARD_SECONDS": "20"}
 
 
@@ -104,28 +108,70 @@ def test_a_recovery_code_outlives_the_secret_key(project, settings):
     assert not second_factor.verify(make_member(project, Role.OPERATOR, "ben"), second)
 
 
-@pytest.mark.promise("REL-47")
-def test_a_broker_that_is_killed_and_replaced_by_an_empty_one_costs_no_request(project, token, tmp_path):
+@pytest.fixture
+def broker():
+    """A broker of the test's own, to be killed and replaced."""
     folder = Path(tempfile.mkdtemp(prefix="lg-"))
     folder.chmod(0o711)  # the server runs as another account
-    broker = EmbeddedValkey(folder / "valkey")
-    broker.start()
+    server = EmbeddedValkey(folder / "valkey")
+    server.start()
+    yield server
+    server.stop()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def kill(broker):
+    broker.child.kill()
+    broker.child.wait(10)
+
+
+@pytest.mark.promise("REL-47")
+def test_a_broker_that_is_killed_and_replaced_by_an_empty_one_costs_no_request(
+    broker, project, token, tmp_path
+):
     installation = Installation(broker.url, tmp_path, **PATIENT)
     try:
-        installation.start_worker()
+        worker = installation.start_worker()
         installation.start_web()
         with Load(lambda: installation.url, token) as load:
             load.work_on()
-            assert broker.child is not None
-            broker.child.kill()
-            broker.child.wait(10)
+            kill(broker)
             load.work_on()
             broker.start()
             load.work_on()
         assert {*load.unanswered} <= {503}, installation.logs()
         with psycopg.connect(installation.database_url) as database:
             load.check_counts(database)
+        assert worker.poll() is None, installation.logs()
     finally:
         installation.stop()
-        broker.stop()
-        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.mark.promise("REL-47")
+def test_a_worker_that_has_tasks_in_hand_outlives_its_broker(broker, project, tmp_path):
+    installation = Installation(broker.url, tmp_path)
+
+    def sweep():
+        with app.connection_for_write(broker.url) as connection:
+            app.send_task(jobs.SWEEP, connection=connection, retry=False)
+
+    def are_in_hand():
+        with redis.Redis.from_url(broker.url) as client:
+            return client.hlen("loopguard:unacked") > 0
+
+    try:
+        worker = installation.start_worker()
+        with psycopg.connect(installation.database_url) as database:
+            database.execute(
+                "LOCK TABLE detection_partheartbeat IN EXCLUSIVE MODE"
+            )  # a sweep waits to note its own
+            for _ in range(TASKS):
+                sweep()
+            assert wait_until(are_in_hand), installation.logs()
+            kill(broker)
+            broker.start()
+        sweep()
+        assert wait_until(PartHeartbeat.objects.filter(part="beat").exists), installation.logs()
+        assert worker.poll() is None, installation.logs()
+    finally:
+        installation.stop()

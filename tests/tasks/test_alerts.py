@@ -28,6 +28,18 @@ def test_a_turn_that_fails_is_followed_by_the_next_one(db):
     assert not thread._thread.is_alive()
 
 
+def test_work_that_fails_does_not_keep_the_other_work_of_its_thread_from_being_done(db):
+    enough = threading.Event()
+
+    def fail():
+        raise RuntimeError("bad work")
+
+    thread = Periodic("test", 0.01, fail, enough.set)
+    thread.start()
+    assert enough.wait(PATIENCE_SECONDS)
+    thread.stop()
+
+
 def test_a_worker_starts_the_threads_and_ends_them():
     alerts._start()
     names = {thread.name for thread in threading.enumerate()}
