@@ -21,10 +21,11 @@ PAIR_CHARACTERS = 400
 """How far apart a name and its value may be: a few fields of one object."""
 _WORDS_BEFORE = 48
 """Characters before a name in which its other words are looked for."""
+_PLAIN = r"[^\s\"'`,;&<>\\]"
 QUOTE = r"\\{0,3}[\"'`]"
 VALUE = (
     r"(?:\\{0,3}\"(?P<double>[^\"\\\n]{3,4096})|\\{0,3}'(?P<single>[^'\\\n]{3,4096})"
-    r"|(?P<plain>[^\s\"'`,;&<>\\]{4,}+))"
+    rf"|(?P<plain>{_PLAIN}{{4,512}}+))"
 )
 _BLOCK = r"(?:[|>][+-]?[ \t]{0,4}\r?\n[ \t]{1,64})?"
 """Before a value of YAML on a line of its own."""
@@ -33,6 +34,7 @@ _NAME = re.compile(
     r"\s{0,4}(?P<sign>=>|:=|[=:])\s{0,4}(?:b(?=['\"]))?"
 )
 _VALUE = re.compile(rf"{_BLOCK}(?!\d{{1,9}} bytes\b){VALUE}")
+_REST = re.compile(rf"{_PLAIN}*+")
 _CODE = re.compile(rf"(?:{QUOTE})?(?P<code>\d{{3,12}})(?![\w.])")
 _LINE = re.compile(r"[^\r\n\"'`]{1,600}+")
 """More than the longest phrase."""
@@ -80,32 +82,48 @@ ELEMENT_HINT = rf"<[\w:.-]*(?:{NAMES})"
 
 @dataclass(slots=True)
 class _Value:
-    """A value in a text: its place, and the text that a reader sees there."""
+    """A value in a text: its place, and the text that a reader sees there, without quotes only its beginning."""
 
     start: int
     end: int
     text: str
     is_quoted: bool
 
-    @classmethod
-    def at(cls, text: str, place: int) -> _Value | None:
-        found = _VALUE.match(text, place)
+
+class _Values:
+    """Reads the values of a text. Each character is read a bounded number of times, also where all have names."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._run = 0, 0
+        """The last value without quotes: one that begins within it ends with it."""
+
+    def at(self, place: int) -> _Value | None:
+        """Return the value at a place, if there is one."""
+        found = _VALUE.match(self._text, place)
         if found is None:
             return None
         group = str(found.lastgroup)
-        return cls(*found.span(group), found[group], group != "plain")
+        start, end = found.span(group)
+        if group == "plain":
+            if not self._run[0] <= start < self._run[1]:
+                rest = _REST.match(self._text, end)
+                self._run = start, rest.end() if rest else end
+            end = self._run[1]
+        return _Value(start, end, found[group], group != "plain")
 
 
 def find_named(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the secrets that stand beside their names."""
-    pairs = _Pairs(text)
+    values = _Values(text)
+    pairs = _Pairs(text, values)
     for found in _NAME.finditer(text):
         place, name = found.end(), found["name"][-MAX_NAME_CHARACTERS:]
         kind = key_kind(name) or _kind_of_words(text, found)
         if kind == "weak" and found["sign"] == ":" and _CAPITAL.match(text, place):
             continue  # the output of a program, such as ``PASS: TestParser``
         if kind:
-            secret = _secret(text, place, kind)
+            secret = _secret(text, values, place, kind)
             if secret is not None:
                 yield *secret, "assignment"
             continue
@@ -116,8 +134,9 @@ def find_named(text: str) -> Iterator[tuple[int, int, str]]:
 
 def find_options(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the values of command-line options whose name says so, also in lists of arguments."""
+    values = _Values(text)
     for found in _OPTION.finditer(text):
-        kind, value = key_kind(found["name"]), _Value.at(text, found.end())
+        kind, value = key_kind(found["name"]), values.at(found.end())
         if kind and kind != "code":
             # Several are a number of them or their file. An option called `pass` has no other use, unlike a field.
             kind = (
@@ -131,16 +150,18 @@ def find_options(text: str) -> Iterator[tuple[int, int, str]]:
 
 def find_variables(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the values of variables that are set without a sign of equality, where they look like secrets."""
+    values = _Values(text)
     for found in _VARIABLE.finditer(text):
-        value = _Value.at(text, found.end())
+        value = values.at(found.end())
         if key_kind(found["name"]) and value and looks_secret(value.text):
             yield value.start, value.end, "environment"
 
 
 def find_headers(text: str) -> Iterator[tuple[int, int, str]]:
     """Yield the values of headers in lists of pairs, such as ``("X-Api-Key", "x")``."""
+    values = _Values(text)
     for found in _HEADER.finditer(text):
-        kind, value = key_kind(found["name"]), _Value.at(text, found.end())
+        kind, value = key_kind(found["name"]), values.at(found.end())
         if kind and value and not names_a_header(value.text) and is_secret(value.text, kind):
             yield value.start, value.end, "header-pair"
 
@@ -167,11 +188,11 @@ def _kind_of_words(text: str, found: re.Match[str]) -> str:
     return "weak" if kind == "secret" else kind
 
 
-def _secret(text: str, place: int, kind: str) -> tuple[int, int] | None:
+def _secret(text: str, values: _Values, place: int, kind: str) -> tuple[int, int] | None:
     if kind == "code":
         code = _CODE.match(text, place)
         return code.span("code") if code else None
-    value = _Value.at(text, place)
+    value = values.at(place)
     if value is None:
         return None
     end = _end_of_phrase(text, value.start) if kind == "phrase" and not value.is_quoted else 0
@@ -195,15 +216,15 @@ def _end_of_phrase(text: str, start: int) -> int:
 class _Pairs:
     """Names and values in fields of their own, such as ``"name": "DB_PASSWORD", "value": "x"``, in any order."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, values: _Values) -> None:
+        self._text, self._values = text, values
         self._named: tuple[int, str] | None = None
         self._value: _Value | None = None
 
     def read(self, found: re.Match[str], name: str) -> Iterator[tuple[_Value, str]]:
         """Read one more field; yield the value that now has a name, with the kind of this name."""
         if names_a_name(name):
-            value = _Value.at(self._text, found.end())
+            value = self._values.at(found.end())
             kind = key_kind(value.text) if value else ""
             earlier, self._value = self._value, None
             if earlier and self._are_together(earlier.end, found.start()):
@@ -213,7 +234,7 @@ class _Pairs:
             else:
                 self._named = (found.end(), kind)
         elif names_a_value(name):
-            value = _Value.at(self._text, found.end())
+            value = self._values.at(found.end())
             named, self._named = self._named, None
             if named and self._are_together(named[0], found.start()):
                 if named[1] and value:

@@ -58,7 +58,7 @@ MAX_NAME_CHARACTERS = 128
 _PROBE = 32
 """Characters of a text in base64 that are decoded first: they show that a file name or picture encodes no text."""
 _FIELD = re.compile(r"\b([A-Za-z0-9][A-Za-z0-9_.-]{0,63}+)[\"']?\s{0,4}[=:]\s{0,4}[\"']?")
-_FIELD_VALUE = re.compile(r"[^\s\"',;&]{1,512}")
+_FIELD_VALUE = re.compile(r"[^\s\"',;&]++")
 _MARK_START = "[redacted:"
 _MARK = re.compile(r"\[redacted:[a-z0-9-]{1,24}:[0-9a-f]{12}\]")
 _SEPARATORS = re.compile(r"[_.\- ]+")

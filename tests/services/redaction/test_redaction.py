@@ -4,6 +4,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from detection.services.redaction import named_values, redaction
 from detection.services.redaction.redaction import Redactor, normalized_name
 from detection.services.redaction.secret_names import key_kind
 from detection.services.redaction.secret_rules import RULES
@@ -109,6 +110,45 @@ def test_names_and_patterns_of_a_project_are_redacted_as_well():
     assert "[redacted:field:" in cleaned
     assert "asked by [redacted:pattern:" in cleaned
     assert "EMP-123456" not in redactor.text("customerEmail=x asked by EMP-123456")
+
+
+def test_a_long_value_is_replaced_to_its_end():
+    value = "aB3" * 400
+    redactor = Redactor(KEY, frozenset({normalized_name("customerEmail")}))
+    for text in (
+        f"password={value}",
+        f"--token {value}",
+        f"name: API_KEY\nvalue: {value}",
+        f"customerEmail={value}",
+    ):
+        cleaned = redactor.text(f"{text} and on")
+        assert "aB3" not in cleaned
+        assert cleaned.endswith("] and on")
+
+
+@pytest.mark.parametrize(
+    "part", ["password=", "password=$a", "value=name=token", "/--token=a", "customerEmail="]
+)
+def test_a_text_that_is_one_value_behind_many_names_is_read_a_bounded_number_of_times(part, monkeypatch):
+    read: list[int] = []
+    for module, name in ((named_values, "_VALUE"), (named_values, "_REST"), (redaction, "_FIELD_VALUE")):
+        monkeypatch.setattr(module, name, Counted(getattr(module, name), read))
+    text = part * 2_000
+    Redactor(KEY, frozenset({normalized_name("customerEmail")})).text(text)
+    assert read
+    assert sum(read) < 600 * 2 * 2_000
+
+
+class Counted:
+    """A pattern that notes how many characters it matched."""
+
+    def __init__(self, pattern, read):
+        self.pattern, self.read = pattern, read
+
+    def match(self, *given):
+        found = self.pattern.match(*given)
+        self.read.append(len(found[0]) if found else 0)
+        return found
 
 
 def test_base64_is_decoded_only_once():
