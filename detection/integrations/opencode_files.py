@@ -6,6 +6,7 @@ than that, writes the same lines.
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -30,13 +31,23 @@ from detection.integrations.session_files import (
 from detection.integrations.session_names import session_name
 
 HEADER: Final = b"SQLite format 3\x00"
-MAX_TEXT_BYTES: Final = 32 * 1024**2
-"""Of one value in a database; as many as a line of a session file can have."""
+MAX_MESSAGE_BYTES: Final = 32 * 1024**2
+"""Of a message with its parts; as many as a line of a session file can have."""
+MAX_MESSAGE_VALUES: Final = 2_000_000
+"""The same, counted by commas: a parsed value takes up to a hundred bytes."""
+_MAX_HEAP_BYTES: Final = 256 * 1024**2
+"""Of SQLite in this process: three values, and the ids of a million messages, which it sorts in memory."""
 _STEPS_BETWEEN: Final = 20_000
 """Steps of SQLite's machine between two looks at whether to go on; some milliseconds."""
-_MESSAGES: Final = (
-    "SELECT m.id, m.session_id, s.parent_id, s.directory, m.data FROM message m"
-    " JOIN session s ON s.id = m.session_id ORDER BY m.session_id, m.id"
+_TABLES: Final = (
+    "SELECT count(*) FROM sqlite_master t WHERE name IN ('message', 'part', 'session') AND type = 'table'"
+    " AND rootpage > 0 AND NOT EXISTS (SELECT 1 FROM pragma_table_xinfo(t.name) WHERE hidden)"
+)
+"""Tables whose values are in the file: a view or a generated column is as large as it likes."""
+_IDS: Final = "SELECT id FROM message ORDER BY session_id, id"
+_MESSAGE: Final = (
+    "SELECT m.session_id, s.parent_id, s.directory, m.data FROM message m"
+    " JOIN session s ON s.id = m.session_id WHERE m.id = ?"
 )
 _PARTS: Final = "SELECT data FROM part WHERE message_id = ? ORDER BY id"
 
@@ -44,12 +55,12 @@ _PARTS: Final = "SELECT data FROM part WHERE message_id = ? ORDER BY id"
 def lines_of_database(path: Path, keep_going: Callable[[], None]) -> Iterator[bytes]:
     """Yield the messages of a database as lines.
 
-    Nothing in the database is executed or written: the schema is not trusted, and only these two queries run.
+    Nothing in the database is executed or written: the schema is not trusted, and only these queries run.
 
     Raises
     ------
     sqlite3.Error
-        If it is damaged or has other tables.
+        If it is damaged, has other tables, or a message that is too large.
     Exception
         What `keep_going` raises, which is called all the time.
     """
@@ -65,13 +76,21 @@ def lines_of_database(path: Path, keep_going: Callable[[], None]) -> Iterator[by
 
     connection = _opened(path)
     try:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_TEXT_BYTES)
+        connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_MESSAGE_BYTES)
+        connection.execute(f"PRAGMA hard_heap_limit = {_MAX_HEAP_BYTES}")
+        connection.execute("PRAGMA temp_store = MEMORY")
         connection.execute("PRAGMA trusted_schema = OFF")
         connection.execute("PRAGMA query_only = ON")
         connection.set_progress_handler(look, _STEPS_BETWEEN)
-        for message_id, session, parent, folder, data in connection.execute(_MESSAGES):
-            parts = [part for (part,) in connection.execute(_PARTS, [message_id])]
-            yield line_of(message_id, session, parent, folder, data, parts)
+        if connection.execute(_TABLES).fetchone() != (3,):
+            raise sqlite3.DataError("it has not the three tables of its program")
+        for (message_id,) in connection.execute(_IDS):
+            for session, parent, folder, data in connection.execute(_MESSAGE, [message_id]):
+                texts = (part for (part,) in connection.execute(_PARTS, [message_id]))
+                about, *parts = _bounded(itertools.chain([data], texts))
+                yield line_of(message_id, session, parent, folder, about, parts)
+    except MemoryError:
+        raise sqlite3.DataError("it needs too much memory") from None
     except sqlite3.Error:
         if stopped:
             raise stopped[0] from None
@@ -92,6 +111,17 @@ def _opened(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _bounded(values: Iterable[Any]) -> Iterator[str]:
+    """Yield the texts of a message and its parts, as long as it may have more."""
+    size = count = 0
+    for value in values:
+        text = value if isinstance(value, str) else ""
+        size, count = size + len(text) + 1, count + text.count(",") + 1
+        if size > MAX_MESSAGE_BYTES or count > MAX_MESSAGE_VALUES:
+            raise sqlite3.DataError("a message is too large")
+        yield text
+
+
 def line_of(
     message_id: str, session: str, parent: Any, folder: Any, data: str, parts: Iterable[str]
 ) -> bytes:
@@ -104,13 +134,13 @@ def line_of(
         "data": _value(data),
         "parts": [*filter(None, map(_value, parts))],
     }
-    return orjson.dumps(document) + b"\n"
+    return orjson.dumps(document, default=lambda _: None) + b"\n"
 
 
-def _value(text: Any) -> dict[str, object]:
+def _value(text: str) -> dict[str, object]:
     try:
         value = orjson.loads(text)
-    except (orjson.JSONDecodeError, TypeError):
+    except orjson.JSONDecodeError:
         return {}
     return value if isinstance(value, dict) else {}
 

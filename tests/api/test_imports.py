@@ -1,11 +1,15 @@
 """POST, GET /imports: files as bodies, progress and summaries."""
 
 import gzip
+import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
+from detection.integrations import opencode_files
 from detection.services.ingestion import import_files, import_worker
-from tests.support.transcripts import claude_code, lines
+from tests.support.transcripts import claude_code, lines, opencode
 
 pytestmark = pytest.mark.django_db
 LOOP = lines(claude_code(["make test"] * 8))
@@ -61,6 +65,36 @@ def test_a_failed_import_has_a_code_and_a_reason(api):
     shown = api.get(f"/imports/{made['id']}").json()
     assert shown["error"]["code"] == "invalid_file"
     assert shown["error"]["detail"].startswith("notes.txt, line 1: not JSON")
+
+
+@pytest.mark.parametrize(("limit", "at_most"), [("MAX_MESSAGE_BYTES", 6_000), ("MAX_MESSAGE_VALUES", 3_000)])
+def test_a_message_in_a_database_is_no_larger_than_a_line(api, tmp_path, monkeypatch, limit, at_most):
+    """Parts of a message are together in memory, and a database decides how many there are."""
+    file = opencode(tmp_path / "a.db", {"s": ["make test"]})
+    with closing(sqlite3.connect(file)) as made, made:
+        part = json.dumps({"type": "text", "text": "a," * 1_000})
+        rows = [(f"p{number}", "s-0001", "s", part) for number in range(4)]
+        made.executemany("INSERT INTO part VALUES (?, ?, ?, ?)", rows)
+    kinds = {"media_type": "application/octet-stream", "kind": "opencode"}
+    whole = send(api, file.read_bytes(), **kinds).json()
+    import_worker.run_waiting(lambda: False)
+    assert api.get(f"/imports/{whole['id']}").json()["state"] == "finished"
+    monkeypatch.setattr(opencode_files, limit, at_most)
+    made = send(api, file.read_bytes(), **kinds).json()
+    import_worker.run_waiting(lambda: False)
+    error = api.get(f"/imports/{made['id']}").json()["error"]
+    assert error["code"] == "invalid_file"
+    assert "a message is too large" in error["detail"]
+
+
+def test_names_in_a_database_that_are_no_texts_are_none(api, tmp_path):
+    file = opencode(tmp_path / "a.db", {"s": ["make test"]})
+    with closing(sqlite3.connect(file)) as made, made:
+        made.execute("UPDATE session SET directory = x'ff', parent_id = x'00'")
+        made.execute("UPDATE part SET data = x'ff' WHERE message_id = 's-0000'")
+    made = send(api, file.read_bytes(), "application/octet-stream", kind="opencode").json()
+    import_worker.run_waiting(lambda: False)
+    assert api.get(f"/imports/{made['id']}").json()["state"] == "finished"
 
 
 def test_an_import_can_be_cancelled_once(api):
