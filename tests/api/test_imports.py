@@ -87,6 +87,30 @@ def test_a_message_in_a_database_is_no_larger_than_a_line(api, tmp_path, monkeyp
     assert "a message is too large" in error["detail"]
 
 
+def _other_database(tmp_path):
+    with closing(sqlite3.connect(tmp_path / "other.db")) as made, made:
+        made.execute("CREATE TABLE notes (text)")
+    return (tmp_path / "other.db").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (_other_database, "is no database of a coding agent, or damaged"),
+        (lambda _: gzip.compress(LOOP)[:60], "the compressed data are damaged or end too early"),
+        (
+            lambda _: gzip.compress(LOOP)[:20] + b"\xff" * 90,
+            "the compressed data are damaged or end too early",
+        ),
+    ],
+)
+def test_a_file_that_is_damaged_from_its_beginning_on_is_named_as_such(api, tmp_path, content, reason):
+    made = send(api, content(tmp_path), "application/octet-stream", kind="opencode").json()
+    import_worker.run_waiting(lambda: False)
+    error = api.get(f"/imports/{made['id']}").json()["error"]
+    assert (error["code"], reason in error["detail"]) == ("invalid_file", True), error
+
+
 def test_names_in_a_database_that_are_no_texts_are_none(api, tmp_path):
     file = opencode(tmp_path / "a.db", {"s": ["make test"]})
     with closing(sqlite3.connect(file)) as made, made:

@@ -299,7 +299,7 @@ def test_a_database_with_other_tables_and_a_damaged_one_are_errors(tmp_path, cap
     for name in ("other.db", "cut.db"):
         with pytest.raises(CommandError, match="1 files could not be read"):
             call_command("import_transcripts", "opencode", str(tmp_path / name))
-        assert "is no database of opencode, or damaged" in "".join(capsys.readouterr())
+        assert "is no database of a coding agent, or damaged" in "".join(capsys.readouterr())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ import sqlite3
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -253,7 +254,7 @@ def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent
     TranscriptError
         For the first line or run that is not of this kind or too large, and for a damaged file.
     """
-    try:
+    with _explained(file):
         if kind in SESSION_FILES:
             read, belongs = SESSION_FILES[kind]
             for event in read(_entries_of(kind, file, belongs)):
@@ -264,8 +265,17 @@ def events(kind: str, file: TranscriptFile) -> Iterator[tuple[str, ReportedEvent
                     yield bounded(event["session"]), event
         else:
             yield from _runs(file, MESSAGE_SHAPES[MESSAGE_SHAPES.index(cast("MessageShape", kind))])
+
+
+@contextmanager
+def _explained(file: TranscriptFile) -> Iterator[None]:
+    """Say of what is no file of its form that it is damaged."""
+    try:
+        yield
     except sqlite3.Error as error:
-        raise TranscriptError(f"{file.name} is no database of {kind}, or damaged ({error}).") from None
+        raise TranscriptError(
+            f"{file.name} is no database of a coding agent, or damaged ({error})."
+        ) from None
     except _DAMAGE:
         raise file.error("the compressed data are damaged or end too early.") from None
 
@@ -278,13 +288,14 @@ def guess_kind(file: TranscriptFile) -> str:
     TranscriptError, OSError
         If the beginning cannot be read.
     """
-    line = next(_lines(file), b"null")
-    first = _parsed(file, line, default=file)
-    if first is file:
-        try:
-            first = _document(file, line)
-        except TranscriptError:
-            return ""
+    with _explained(file):
+        line = next(_lines(file), b"null")
+        first = _parsed(file, line, default=file)
+        if first is file:
+            try:
+                first = _document(file, line)
+            except TranscriptError:
+                return ""
     if isinstance(first, dict) and "session" in first and "tool" in first:
         return "trace"
     agent = next((kind for kind, (_, belongs) in SESSION_FILES.items() if belongs(first)), "")
