@@ -77,6 +77,12 @@ class Agent:
                 return found
 
 
+def policy_version(run: Run) -> int:
+    with database(run) as connection:
+        (number,) = connection.execute("SELECT max(policy_version) FROM detection_project").fetchone() or (0,)
+        return int(number)
+
+
 def packed_sessions(run: Run) -> list[str]:
     with database(run) as connection:
         rows = connection.execute(
@@ -115,11 +121,15 @@ def test_a_backup_is_taken_and_restored_while_agents_work_and_moves_to_another_m
     assert file.stat().st_mode & 0o777 == 0o600
     assert not file.with_name(f"{file.name}.partial").exists()
     until = len(agent.acknowledged)  # each of these may be in it
+    with database(run) as connection:  # as changes of settings do, which processes remember by this number
+        connection.execute("UPDATE detection_project SET policy_version = policy_version + 5")
+    changed = policy_version(run)
     restored = manage(run, "restore", str(file), "--yes")
     assert restored.returncode == 0, restored.stderr
     agent.ended.set()
     sender.join(PATIENCE_SECONDS)
     assert {*agent.refused} <= {(503, "unavailable", True)}
+    assert policy_version(run) > changed
     stored = agent.stored()
     assert len(stored) == len({*stored})
     assert {*before} <= {*stored}

@@ -18,6 +18,9 @@ from loopguard_site.database_programs import ProgramProblem, environment, failur
 TRIES = 5
 """Of the transaction: it may meet another one in a deadlock, as it locks every table."""
 PAUSE_SECONDS = 1.0
+_BEFORE = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner"
+_AFTER = "UPDATE public.detection_project SET policy_version = (extract(epoch FROM now()) * 1000)::bigint"
+"""Processes that go on know settings by their version: no change after the restore may get that of one before it."""
 
 
 class Command(BaseCommand):
@@ -69,7 +72,6 @@ class Command(BaseCommand):
 
     def _replace(self, script: list[str], owner: str) -> None:
         psql = str(program("psql", owner))
-        before = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner"
         command = [
             psql,
             "--quiet",
@@ -81,7 +83,7 @@ class Command(BaseCommand):
         for tries_left in reversed(range(TRIES)):
             with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
                 done = subprocess.run(
-                    [*command, f"--command={before}", "--file=-"],
+                    [*command, f"--command={_BEFORE}", "--file=-", f"--command={_AFTER}"],
                     env=environment(owner),
                     stdin=reading.stdout,
                     capture_output=True,
