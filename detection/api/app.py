@@ -11,7 +11,7 @@ from ninja.openapi.schema import OpenAPISchema
 from ninja.operation import Operation
 
 from detection import __version__
-from detection.api import problems
+from detection.api import otlp_responses, problems
 from detection.api.docs_page import render_docs
 from detection.api.routes import (
     agent_messages,
@@ -160,9 +160,17 @@ def _complete(document: OpenAPISchema) -> None:
         errors[status]["headers"] = {
             "Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}
         }
-    document["components"]["responses"] = {f"Error{status}": error for status, error in errors.items()}
-    references = {status: {"$ref": f"#/components/responses/Error{status}"} for status in errors}
-    for operations in document["paths"].values():
+    of_exporters = {
+        status: error | {"content": otlp_responses.DESCRIBED_ERROR}
+        for status, error in errors.items()
+        if otlp_responses.http_status(int(status)) == int(status)
+    }
+    document["components"]["responses"] = {f"Error{status}": error for status, error in errors.items()} | {
+        f"OtlpError{status}": error for status, error in of_exporters.items()
+    }
+    for path, operations in document["paths"].items():
+        name, known = ("OtlpError", of_exporters) if otlp_responses.is_otlp(path) else ("Error", errors)
+        references = {status: {"$ref": f"#/components/responses/{name}{status}"} for status in known}
         for operation in operations.values():
             operation["responses"] |= references
             for parameter in operation.get("parameters", []):

@@ -33,6 +33,22 @@ _CODES: Final = {
     500: code_pb2.INTERNAL,
     503: code_pb2.UNAVAILABLE,
 }
+DESCRIBED_ERROR: Final = {
+    JSON: {
+        "schema": {
+            "type": "object",
+            "properties": {
+                "code": {"type": "integer", "description": "Of gRPC."},
+                "message": {
+                    "type": "string",
+                    "description": "The code of the error, a colon and its detail.",
+                },
+            },
+        }
+    },
+    PROTOBUF: {"schema": {"type": "string", "format": "binary", "description": "`google.rpc.Status`."}},
+}
+"""Of the OpenAPI document."""
 
 
 def is_otlp(path: str) -> bool:

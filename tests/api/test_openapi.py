@@ -99,6 +99,17 @@ def test_the_description_is_openapi_3_1_and_every_reference_leads_somewhere(wsgi
     assert len(identifiers) == len(set(identifiers))
 
 
+@pytest.mark.parametrize("kind", ["application/json", "application/x-protobuf"])
+def test_an_error_of_an_exporter_has_the_described_form(api, kind):
+    answer = api.request("POST", "/otlp/v1/logs", content=b"\xff", headers={"Content-Type": kind})
+    assert (answer.status_code, answer.headers["content-type"]) == (400, kind)
+    reference = DESCRIPTION["paths"]["/api/v1/otlp/v1/logs"]["post"]["responses"]["400"]["$ref"]
+    described = DESCRIPTION["components"]["responses"][reference.rpartition("/")[2]]["content"]
+    assert kind in described
+    if kind == "application/json":
+        assert {*answer.json()} == {*described[kind]["schema"]["properties"]}
+
+
 EVENT = DESCRIPTION["components"]["schemas"]["EventSchema"]["properties"]
 USAGE = DESCRIPTION["components"]["schemas"]["UsageSchema"]["properties"]
 TYPE_WITH = {"outcome": "end", "role": "message", "content_digest": "message", "content_length": "message"}
