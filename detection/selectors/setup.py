@@ -16,6 +16,8 @@ from detection.models import Attempt, Event, EventType, Session
 ARRIVED_WITHIN: Final = timedelta(days=1)
 """What came by an integration within this time belongs to its connecting; as long as its code is remembered."""
 SHOWN_REJECTIONS: Final = 5
+LOOKED_AT: Final = 100
+"""Sessions with calls that did not run among which the first blocked one is looked for: of others, calls are held."""
 _OWN_SESSIONS: Final = (
     "detection_session WHERE project_id = %(project)s AND NOT is_demo AND integration NOT LIKE 'import/%%'"
 )
@@ -98,7 +100,7 @@ def arrivals(project_id: int, *, key_id: str = "", integrations: Collection[str]
     sessions = Session.objects.filter(project_id=project_id, is_demo=False, last_event_at__gte=since)
     sessions = sessions.filter(api_key=key_id) if key_id else sessions.filter(integration__in=[*integrations])
     first = sessions.filter(call_count__gt=0).order_by("started_at", "id").first()
-    blocked = sessions.filter(blocked_count__gt=0).order_by("started_at", "id").first()
+    blocked = _first_blocked([*sessions.filter(blocked_count__gt=0).order_by("started_at", "id")[:LOOKED_AT]])
     attempts = Attempt.objects.filter(Q(status__gte=400) | Q(rejected__gt=0), at__gte=since)
     mine = Q(project_id=project_id)
     if key_id:
@@ -106,19 +108,30 @@ def arrivals(project_id: int, *, key_id: str = "", integrations: Collection[str]
     return Arrivals(
         _call(first),
         first,
-        _call(blocked, decision__in=("block", "stop")),
         blocked,
+        blocked.session if blocked else None,
         list(attempts.filter(mine | Q(project=None, key_hint="")).order_by("-id")[:SHOWN_REJECTIONS]),
     )
 
 
-def _call(session: Session | None, **such: object) -> Event | None:
+def _call(session: Session | None) -> Event | None:
     if session is None:
         return None
-    calls = Event.objects.filter(
-        project_id=session.project_id, session_id=session.pk, type=EventType.CALL, **such
-    )
+    calls = Event.objects.filter(project_id=session.project_id, session_id=session.pk, type=EventType.CALL)
     return calls.order_by("seq").first()
+
+
+def _first_blocked(sessions: list[Session]) -> Event | None:
+    """Return the first call that was blocked; those of some sessions were only held."""
+    if not sessions:
+        return None
+    calls = Event.objects.filter(
+        project_id=sessions[0].project_id,
+        session_id__in=[one.pk for one in sessions],
+        type=EventType.CALL,
+        decision__in=("block", "stop"),
+    )
+    return calls.select_related("session").order_by("received_at").first()
 
 
 _COSTS: Final = """

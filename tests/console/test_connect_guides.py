@@ -11,6 +11,9 @@ from django.test import Client
 from detection.console.integrations.guides import GUIDES
 from detection.integrations.hosts import HOSTS, read_hook
 from detection.integrations.reach import REACH_WORDS, reach_of
+from detection.models import Attempt
+from detection.services.audit import SYSTEM
+from detection.services.containments.containments import Wanted, contain
 from detection.services.events.event_records import EventRecord
 from detection.services.ingestion.guard import GuardRequest, guard
 from detection.services.ingestion.hooks import handle_hook
@@ -52,6 +55,25 @@ def test_a_guide_tells_that_its_agent_is_heard_or_only_observed(reader, project)
     call = EventRecord(type="call", session="d", tool="search", call_id="c", arguments="{}")
     guard(principal, GuardRequest(session="d", calls=(call,)))
     assert "Receiving" in reader("python")
+
+
+def test_connect_shows_requests_that_came_before_it_was_opened(client, project):
+    client.force_login(make_member(project))
+    page = f"/p/{project.slug}/connect"
+    assert "No requests yet" in client.get(page).content.decode()
+    Attempt.objects.create(project=project, route="guard", status=200, decision="allow")
+    shown = client.get(page).content.decode()
+    assert "No requests yet" not in shown
+    assert "answered “allow”" in shown
+
+
+def test_a_guide_tells_the_first_blocked_call_also_where_others_were_only_held(reader, project):
+    for session, reaction in (("held", "hold"), ("stopped", "block")):
+        contain(project.pk, Wanted("tool", session, reaction=reaction), SYSTEM)
+        call = EventRecord(type="call", session=session, tool=session, call_id="c", arguments="{}")
+        guard(importer(project), GuardRequest(session=session, calls=(call,)))
+        seen = re.sub(r"<[^>]+>|\s+", " ", reader("python"))
+        assert ("Blocked a call" in re.sub(" +", " ", seen)) == (reaction == "block")
 
 
 def test_each_tile_has_the_mark_that_its_sessions_get(reader, project):

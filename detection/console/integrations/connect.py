@@ -73,6 +73,7 @@ def page(request: ProjectRequest, name: str = "") -> HttpResponse:
         "steps": setup.set_up_of(project.pk),
         "costs": setup.session_costs(project.pk),
         "budgets": BUDGETS_USD,
+        "attempts": dashboard.attempts(project.pk, SHOWN_ATTEMPTS),
         "alert_services": ALERT_SERVICES,
         **(_of_guide(request, guide) if guide else {}),
     }
