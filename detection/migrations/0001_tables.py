@@ -673,8 +673,8 @@ class Migration(migrations.Migration):
                 ('created_at', models.DateTimeField(auto_now_add=True)),
                 ('expires_at', models.DateTimeField(blank=True, null=True)),
                 ('revoked_at', models.DateTimeField(blank=True, editable=False, null=True)),
-                ('last_used_at', models.DateTimeField(blank=True, editable=False, help_text='To the minute.', null=True)),
-                ('routes', models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict, editable=False, help_text='When each route last accepted a request with it, to the minute.')),
+                ('last_used_at', models.DateTimeField(blank=True, editable=False, help_text='To five seconds.', null=True)),
+                ('routes', models.JSONField(db_default=models.Value({}, models.JSONField()), default=dict, editable=False, help_text='When each route last accepted a request with it, to five seconds.')),
                 ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=64), blank=True, db_default=[], default=list, size=None)),
             ], {
                 'verbose_name': 'API key',

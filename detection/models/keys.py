@@ -46,13 +46,13 @@ class ApiKey(models.Model):
     created_at = models.DateTimeField(auto_now_add=True)
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True, editable=False)
-    last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To the minute.")
+    last_used_at = models.DateTimeField(null=True, blank=True, editable=False, help_text="To five seconds.")
     tags = ArrayField(models.CharField(max_length=64), default=list, db_default=[], blank=True)
     routes = models.JSONField(
         default=dict,
         db_default=Value({}, models.JSONField()),
         editable=False,
-        help_text="When each route last accepted a request with it, to the minute.",
+        help_text="When each route last accepted a request with it, to five seconds.",
     )
 
     class Meta:

@@ -74,7 +74,7 @@ class HeardKey:
     routes
         The routes it was used on, the latest first: `events`, `guard`, `otlp` or `hooks/<host>`.
     last_heard_at
-        The latest request that was accepted, to the minute.
+        The latest request that was accepted, to five seconds.
     """
 
     routes: tuple[str, ...]

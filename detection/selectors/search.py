@@ -134,7 +134,7 @@ class SearchPage:
         "How many of these are stored without arguments and results, so only their tools were searched.",
     )]
     searched_since: Annotated[date | None, Shown(
-        "The day on which the oldest session that was searched began. Null if none was.",
+        "The day on which the oldest session that was searched was first stored. Null if none was.",
     )]
     waiting_sessions: Annotated[int | None, Shown(
         "Sessions with events that cannot be found yet, up to 1,000. The index follows within seconds. Null if there "

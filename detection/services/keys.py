@@ -26,7 +26,9 @@ CACHE_SECONDS = 0.9
 """How long a key is authenticated without a query. Revoking it and changing its project take effect within a second."""
 PROJECT_ARCHIVED = "The project is archived and takes no events or calls. An admin can restore it."
 MAX_CACHED = 1000
-LAST_USED_STEP = timedelta(minutes=1)
+LAST_USED_STEP = timedelta(seconds=5)
+"""How exactly the last use of a key and of its routes is written: not with each request, and sooner than a person looks
+again. A judgement."""
 ASKED_WITHIN = timedelta(days=7)
 """How long after a request to the guard or of a hook the owner of a key counts as asking. A judgement: a holiday."""
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"

@@ -38,9 +38,9 @@ class KeySchema(Schema):
     created_at: datetime = Field(description="When it was created.")
     expires_at: datetime | None = Field(description="When it stops working.")
     revoked_at: datetime | None = Field(description="When it was revoked.")
-    last_used_at: datetime | None = Field(description="Time of its last request, to the minute.")
+    last_used_at: datetime | None = Field(description="Time of its last request, to five seconds.")
     last_heard_at: datetime | None = Field(
-        description="Time of its last accepted events or calls, to the minute."
+        description="Time of its last accepted events or calls, to five seconds."
     )
     tags: list[str] = Field(description="Tags of the key.")
     heard_on: list[str] = Field(

@@ -134,7 +134,7 @@ class AttemptRecorder:
         return len(rows)
 
     def _note_routes(self, notes: dict[_Key, _Note]) -> None:
-        """Note with each key when its routes accepted a request, at most once a minute."""
+        """Note with each key when its routes accepted a request, at most once in `LAST_USED_STEP`."""
         used: defaultdict[str, dict[str, datetime]] = defaultdict(dict)
         for (project_id, route, status, _, key_hint, _), noted in notes.items():
             known_at = self._noted_routes.get((key_hint, route))
