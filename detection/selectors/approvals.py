@@ -28,6 +28,8 @@ from detection.selectors.pages import Page, cut
 
 NEAR_LIMIT_SHARE = 0.8
 RECENT = timedelta(minutes=10)
+TOGETHER = timedelta(minutes=1)
+"""Calls of a group that were closed alike within this time are one in a message: an answer for all, or a deadline."""
 MAX_OPEN = 200
 MAX_EXPIRED = 3
 
@@ -96,15 +98,19 @@ def closed_of(project_ids: Collection[int], public_ids: Iterable[str]) -> list[A
     return [*rows.exclude(state=ApprovalState.OPEN).select_related("session")]
 
 
-def last_closed_of_group(project_ids: Collection[int], group: str) -> Approval | None:
-    """Return the approval of a group that was closed last, if any."""
+def last_closed_of_group(project_ids: Collection[int], group: str) -> tuple[Approval | None, int]:
+    """Return the approval of a group that was closed last, if any, and how many were closed with it; two queries."""
     rows = Approval.objects.filter(in_group(group), project_id__in=project_ids)
-    return (
+    last = (
         rows.exclude(state=ApprovalState.OPEN)
         .select_related("session")
         .order_by("-decided_at", "-pk")
         .first()
     )
+    if last is None or last.decided_at is None:
+        return last, 0
+    alike = {name: getattr(last, name) for name in ("state", "choice", "decision", "reason", "decided_by")}
+    return last, rows.filter(**alike, decided_at__gt=last.decided_at - TOGETHER).count() - 1
 
 
 def arguments_of(approvals: Iterable[Approval]) -> dict[int, str]:

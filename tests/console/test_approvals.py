@@ -277,6 +277,19 @@ def test_a_group_shows_what_differs_in_its_other_calls(as_member, project):
     assert "<script>alert" not in page
 
 
+def test_other_pages_say_of_how_many_calls_a_group_was(as_member, project):
+    principal = keys.authenticate(make_key(project))
+    contain(project.pk, Wanted("agent", "finance", reaction="hold"), SYSTEM)
+    for number in range(3):
+        call(principal, f"s-{number}", "book", "{}")
+    person = as_member(Role.OPERATOR)
+    (held,) = person.get("/p/support/attention").json()["held"]
+    form = {"group": held["group"], "choice": "skip"}
+    assert person.post("/p/support/approvals/group/decision", form).status_code == 302
+    (closed,) = person.get(f"/p/support/attention?known={held['id']}").json()["closed"]
+    assert re.fullmatch(r"Skipped by person-\d+: book in s-\d and 2 more\.", closed["words"]), closed
+
+
 def test_equal_calls_of_a_group_show_no_difference(as_member, project):
     principal = keys.authenticate(make_key(project))
     contain(project.pk, Wanted("agent", "finance", reaction="hold"), SYSTEM)

@@ -186,10 +186,13 @@ def _shared_counts(project_id: int, others: tuple[int, ...]) -> dict[str, int]:
 
 
 def _closed_groups(project_ids: Collection[int], names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield what became of groups that wait no longer, by the decision taken last; a query for each."""
+    """Yield what became of groups that wait no longer, by the decision taken last; two queries for each."""
     for name in names:
-        if not name.startswith("apr_") and (last := selector.last_closed_of_group(project_ids, name)):
-            yield name, _words(last)
+        last, others = (
+            (None, 0) if name.startswith("apr_") else selector.last_closed_of_group(project_ids, name)
+        )
+        if last is not None:
+            yield name, _words(last, others)
 
 
 def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
@@ -212,7 +215,8 @@ def _card(request: ProjectRequest, held: HeldCall) -> dict[str, Any]:
     }
 
 
-def _words(approval: Any) -> str:
+def _words(approval: Any, others: int = 0) -> str:
     closed = decisions.closed(approval)
     by = f" by {closed.by}" if closed.by else f", {closed.reason}"
-    return visible(f"{closed.words}{by}: {approval.tool} in {approval.session.external_id}.")
+    more = f" and {others:,} more" if others else ""
+    return visible(f"{closed.words}{by}: {approval.tool} in {approval.session.external_id}{more}.")
