@@ -208,8 +208,8 @@ STATICFILES_DIRS = [layout.asset_folder("static")]
 STYLE_SHEETS = [
     f"css/{name}.css"
     for name in (
-        "tokens", "base", "forms", "frame", "components", "tables", "lists", "strip", "content", "screens", "now",
-        "attention", "policies", "loops",
+        "fonts", "tokens", "base", "forms", "frame", "components", "tables", "lists", "strip", "content", "screens",
+        "now", "attention", "policies", "loops",
     )
 ]  # fmt: skip
 CLIENT_WHEEL = layout.client_wheel()
@@ -251,35 +251,38 @@ UNFOLD = {
     "SITE_URL": "/",
     "SHOW_HISTORY": True,
     "ENVIRONMENT": None,
-    "STYLES": [lambda request: static("css/administration.css")],
+    "STYLES": [
+        lambda request: static("css/fonts.css"),
+        lambda request: static("css/administration.css"),
+    ],
     "SCRIPTS": [lambda request: static("js/administration.js")],
-    # The console's greys and its accent, from the palest to the darkest shade.
+    # The console's greys and its accent (static/css/tokens.css), from the palest to the darkest shade.
     "COLORS": {
         "base": {
-            "50": "#fbfbfa",
-            "100": "#f4f4f2",
-            "200": "#e6e5e1",
-            "300": "#cfcdc7",
-            "400": "#96938d",
-            "500": "#6b6861",
-            "600": "#56534d",
-            "700": "#3d3d45",
-            "800": "#2b2b30",
-            "900": "#19191c",
-            "950": "#121214",
+            "50": "#f7f7f8",
+            "100": "#f5f5f7",
+            "200": "#e8e8ec",
+            "300": "#cfd0d7",
+            "400": "#92949e",
+            "500": "#686a74",
+            "600": "#4f515a",
+            "700": "#3d3f47",
+            "800": "#26272d",
+            "900": "#17181c",
+            "950": "#111215",
         },
         "primary": {
-            "50": "#eef2ff",
-            "100": "#e0e7ff",
-            "200": "#c7d2fe",
-            "300": "#a5b4fc",
-            "400": "#8ea4ff",
-            "500": "#5c7cfa",
-            "600": "#3b5bdb",
-            "700": "#364fc7",
-            "800": "#2b3f9e",
-            "900": "#25367f",
-            "950": "#18234f",
+            "50": "#edf0fe",
+            "100": "#e2e7fe",
+            "200": "#d3dafe",
+            "300": "#b9c4ff",
+            "400": "#a1b1ff",
+            "500": "#6d7df2",
+            "600": "#3d4fd6",
+            "700": "#3343bd",
+            "800": "#2a379b",
+            "900": "#232e7e",
+            "950": "#20253f",
         },
     },
 }

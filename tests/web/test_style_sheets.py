@@ -3,6 +3,7 @@
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
@@ -58,3 +59,12 @@ def test_tests_get_the_sheets_as_they_are_written_in_the_same_order():
     assert links() == settings.STYLE_SHEETS
     named = {f"css/{file.name}" for file in (STATIC / "css").glob("*.css")}
     assert named - set(settings.STYLE_SHEETS) == {"css/administration.css", "css/api-docs.css"}
+
+
+def test_the_administration_loads_the_fonts_that_it_names():
+    styles: Any = settings.UNFOLD["STYLES"]
+    loaded = [style(None).removeprefix(settings.STATIC_URL) for style in styles]
+    text = "".join((STATIC / sheet).read_text() for sheet in loaded)
+    named = {*re.findall(r'--font-\w+: "([^"]+)"', text)}
+    assert named == {"Geist", "Geist Mono"}
+    assert named <= {*re.findall(r'@font-face \{\s+font-family: "([^"]+)"', text)}
