@@ -100,6 +100,17 @@ def test_a_pasted_address_is_recognised(world, pasted, kind, shown):
     assert "abcdefghij" not in answer.content.decode()
 
 
+def test_what_is_no_address_is_a_mistake_in_the_address_also_without_a_name(world):
+    answer = world.client.post(
+        url(world, "alerts_act"), {"action": "create", "name": "", "address": "no address"}
+    )
+    page = answer.content.decode()
+    assert "printable characters" not in page
+    assert re.search(
+        r'name="address"[^>]*aria-invalid="true"|aria-invalid="true"[^>]*name="address"', page
+    ), page
+
+
 def test_a_destination_that_nobody_names_is_called_as_its_address(world, receiver):
     bare = receiver.url.partition("://")[2].partition("/")[0]
     for pasted in (f"http://{bare}?token=abc", "ntfys://loops-of-support"):

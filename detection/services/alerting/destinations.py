@@ -98,8 +98,9 @@ def create_destination(
     Conflict
         ``too_many`` or ``name_taken``.
     """
-    name, address = checked_name(name), address.strip()
+    address = address.strip()
     shown = _address(kind, address)  # may resolve a host name, so before the transaction
+    name = checked_name(name)  # after the address, which names what nobody named
     secret = new_signing_secret() if kind == DestinationKind.WEBHOOK else ""
     with transaction.atomic():
         Project.objects.select_for_update(no_key=True).get(pk=project_id)
