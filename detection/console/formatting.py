@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -25,6 +25,9 @@ _HIDDEN_IN_BLOCK = re.compile(_HIDDEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0
 _NAMED = {"\n": "⏎", "\t": "⇥", "\r": "␍", "\x00": "␀", "\x1b": "␛", "\x7f": "␡"}
 
 _JOB_CHIPS = {JobState.RUNNING: "watch", JobState.FINISHED: "ok", JobState.FAILED: "stop"}
+
+UNSET: Final = "–"
+"""The value of a setting that is not set."""
 
 
 def job_state(state: str) -> tuple[str, str]:
@@ -128,7 +131,7 @@ def setting_value(value: Any, name: str = "") -> str:
     ):
         return durations.exact(value, field.unit)
     if value is None or value == "" or value == [] or value == {}:
-        return "–"
+        return UNSET
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):

@@ -16,11 +16,11 @@ const shape = {
 const formats = {};
 const moments = new WeakMap();
 
-/** A moment in the zone of the reader or in UTC, with its year unless that is the current one. */
+/** A moment in the zone of the reader or in UTC, as charts write it, with its year unless that is the current one. */
 function absolute(moment, isUtc = false) {
   const hasYear = moment.getFullYear() !== new Date().getFullYear();
   const key = `${isUtc}${hasYear}`;
-  formats[key] ??= new Intl.DateTimeFormat(undefined, {
+  formats[key] ??= new Intl.DateTimeFormat("en-GB", {
     ...shape,
     ...(hasYear && { year: "numeric" }),
     ...(isUtc && { timeZone: "UTC" }),

@@ -376,17 +376,25 @@ def marks_of(project: Project, start: datetime, end: datetime) -> list[chart.Mar
             label, before, after = changes[0]
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             source = formatting.source_name(entry.subject)
-            words = f"{source}: {label} {before} to {after}{more}"
-            found.append(chart.Mark(entry.at, words, url, _short_mark(source, label, before, after, more)))
+            change = f"{label} {_change_words(before, after)}{more}"
+            found.append(
+                chart.Mark(entry.at, f"{source}: {change}", url, _short_mark(source, label, change, more))
+            )
     return found
 
 
-def _short_mark(source: str, label: str, before: str, after: str, more: str) -> str:
+def _change_words(before: str, after: str) -> str:
+    if formatting.UNSET in (before, after):
+        return f"set to {after}" if before == formatting.UNSET else f"no longer {before}"
+    return f"{before} to {after}"
+
+
+def _short_mark(source: str, label: str, change: str, more: str) -> str:
     """Return what fits beside a mark: the name of the scope, and as much of the change as there is space for."""
     name = source.rpartition(" / ")[2] if " / " in source else source.partition(" ")[2] or source
-    first = label[0].lower() + label[1:]
+    first, change = (text[0].lower() + text[1:] for text in (label, change))
     for words in (
-        f"{name}: {first} {before} to {after}{more}",
+        f"{name}: {change}",
         f"{name}: {first}{more}",
         f"{name}: settings",
     ):

@@ -38,9 +38,11 @@ NO_CHANGE: Final = ("", "")
 def change_of(
     now: float | None, before: float | None, *, less_is_better: bool | None = True
 ) -> tuple[str, str]:
-    """Return the change in percent, and its tone; nothing where there is nothing to compare with."""
+    """Return the change in percent, from ten times on as a factor, and its tone; nothing without a number before."""
     if now is None or not before:
         return NO_CHANGE
+    if now >= 10 * before:
+        return f"×{now / before:,.0f}", _tone(1, less_is_better)
     change = round(100 * (now - before) / before)
     return (f"{change:+,d} %".replace("-", "−"), _tone(change, less_is_better)) if change else ("0 %", "")
 

@@ -135,7 +135,8 @@ def _card(slug: str, one: LoopingNow) -> Card:
     asked = [session_row(session, clock.now()) for session in one.sessions if session.stopped_by_kind]
     said = [f"{line.word}, {line.since_stop}." for line in asked[:1]]
     if len(asked) > 1:
-        said = [f"A stop was requested of {len(asked):,}."]
+        states = Counter(line.word for line in asked)
+        said = [", ".join(f"{count:,} {word.lower()}" for word, count in states.items()) + "."]
     effects = [*said, *([effect_of(left)] if left else [])]
     unreached = [
         session for session in one.sessions if session.stopped_by_kind and session.reach == WATCH_ONLY

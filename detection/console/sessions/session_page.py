@@ -94,7 +94,10 @@ def _show(request: ProjectRequest, name: str) -> HttpResponse:
 
 
 def _head_context(request: ProjectRequest, session: Session, tab: str) -> dict[str, Any]:
+    newest = _newest_incident(session)
     return {
+        "story": incident_text.sentence(newest) if newest else (),
+        "story_incident": newest,
         "cost": _cost_words(session),
         "session": session,
         "row": session_row(session, clock.now()),
@@ -117,7 +120,7 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
     rows = run.rows(MAX_ROWS[tab])
     read = run.rows(MAX_DETAILED_CALLS) if run.is_detailed else rows
     calls = selector.session_calls(session, after_seq=read[0].seq - 1, limit=len(read)).items if read else ()
-    shown_seq, newest = run.chosen_seq or _first_shown(run), _newest_incident(session)
+    shown_seq = run.chosen_seq or _first_shown(run)
     context: dict[str, Any] = {
         "navigator": run,
         "query_text": run.text,
@@ -133,8 +136,6 @@ def _run_context(request: ProjectRequest, session: Session, tab: str) -> dict[st
         ],
         "all_incidents_url": _incidents_url(request, session) if len(run.incidents) > SHOWN_LOOPS else "",
         "chosen_seq": shown_seq,
-        "story": incident_text.sentence(newest) if newest else (),
-        "story_incident": newest,
         "command_replies": selector.command_replies(session, limit=SHOWN_REPLIES)[::-1],
         "shown": (rows[0].number, rows[-1].number) if rows else None,
         "next_rows": run.following(rows),

@@ -134,7 +134,8 @@ def _since_stop(session: SessionRow | Session) -> str:
     """Return what has come of a stop in words."""
     refused, ran = session.refused_since_stop, session.ran_since_stop
     known = [f"{refused:,} refused"] if refused else []
-    known += [f"{ran:,} call{'' if ran == 1 else 's'} since"] if ran else []
+    if ran:
+        known += [f"{ran:,} ran" if refused else f"{ran:,} call{'' if ran == 1 else 's'} since"]
     return ", ".join(known) or "no call since"
 
 
