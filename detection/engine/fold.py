@@ -61,6 +61,9 @@ _SAME_ANSWER_SECONDS = 2.0
 _ONLY_TELLS = frozenset(("observe", "warn"))
 # Five slow calls are one; a judgement: most recorded runs have no times, so that they cannot tell.
 _SLOW_WEIGHT = 0.2
+# A command that sleeps and then looks is worth two of those where the answer speaks of no waiting: a log that stands
+# still for a quarter of an hour is worth a word. A judgement, for the same reason.
+_SILENT_WEIGHT = 0.4
 # Arguments as text, where `similar_method` is `literal`: twenty of them fill a state of 32 KiB.
 _MAX_LITERAL_BYTES = 1500
 # Hexadecimal digits that are kept of the digest of a result: 64 bits tell those of a run apart.
@@ -433,6 +436,8 @@ def _add_record(
         record.weight = _SLOW_WEIGHT
     if values["result_aware"] and not reads_plainly and is_poll(record, earlier, traits):
         record.effect = "poll"
+    elif record.weight < 1 and record.effect == "poll" and traits.is_shell and not earlier.waits:
+        record.weight = _SILENT_WEIGHT
 
 
 def _forget(run: RunState, policy: Policy) -> None:

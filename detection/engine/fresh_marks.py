@@ -25,6 +25,7 @@ def _words(column: str, about: str) -> frozenset[str]:
 
 _ALWAYS, _MADE_UP, _TIMES = (_words("names", about) for about in ("any write", "made up", "time"))
 _NAMES = _ALWAYS | _MADE_UP | _TIMES
+_STEMS = tuple(_words("stems", "made up"))
 _AROUND = _words("names", "around")
 _MAKES, _ANSWERS = _words("verbs", "made up"), _words("nouns", "made up")
 _ORDERS, _NOTES = _words("verbs", "time"), _words("nouns", "time")
@@ -60,7 +61,7 @@ def _named(names: tuple[Any, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return which of these names may be marks, and which are around some."""
     forms = {name: name.lower().replace("_", "").replace("-", "") for name in names if isinstance(name, str)}
     return (
-        tuple(name for name, form in forms.items() if form in _NAMES),
+        tuple(name for name, form in forms.items() if form in _NAMES or any(stem in form for stem in _STEMS)),
         tuple(name for name, form in forms.items() if form in _AROUND),
     )
 

@@ -165,6 +165,27 @@ def test_results_that_move_in_one_direction_are_an_honest_poll():
     assert "repeat" in findings(Player(), *going_round)
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_idle"),
+    [
+        ("web1 unreachable, probe {0}", True),
+        ('{{"health": "degraded", "reason": "disk 91% full", "alive_for": {0}4000}}', True),
+        ("{0} of 400 files copied", False),
+        ("{1} files are left", False),
+        ("file {0}: {2}", False),
+    ],
+)
+def test_a_figure_that_only_counts_the_looks_is_advised_against_after_twice_the_limit(answer, is_idle):
+    words = "amber birch cedar delta ember fjord grove heath inlet jetty".split()
+    player = Player()
+    steps = [
+        player.step("server_info", {"id": 7}, answer.format(n, 90 - n, words[n % 10] * n)) for n in range(1, 25)
+    ]
+    warned = [n for n, step in enumerate(steps, 1) if step.decision != "allow"]
+    assert warned[:1] == ([20] if is_idle else [])
+    assert {step.decision for step in steps} <= {"allow", "warn"}
+
+
 def page(goods, visited="9 seconds ago"):
     return f"A shop with seven aisles, a counter and two doors. Last visited {visited}. Today: {goods}. Nothing is selected."
 
@@ -315,6 +336,34 @@ def test_trouble_of_a_provider_is_advised_about_and_never_stops_a_run(error):
         assert {verdict.decision for verdict in verdicts} == {"allow", "warn"}
         first = next(verdict for verdict in verdicts if verdict.decision == "warn")
         assert (first.finding.kind, first.finding.count) == ("outage", 3)
+
+
+@pytest.mark.parametrize(
+    ("pauses", "error", "is_blocked"),
+    [
+        ((1, 2, 4, 8, 16, 32, 60, 60), "503 Service Unavailable", False),
+        ((5, 4, 6, 5, 4, 6, 5, 4), "503 Service Unavailable", True),
+        ((1, 2, 4, 8, 16, 32, 60, 60), "owner is locked", True),
+    ],
+)
+def test_who_waits_longer_each_time_after_trouble_of_the_provider_is_not_blocked(pauses, error, is_blocked):
+    player = Player()
+    steps = [
+        player.step("fetch_rates", {"day": "today"}, error, is_error=True, gap=float(pause)) for pause in pauses
+    ]
+    assert ("block" in {step.decision for step in steps}) is is_blocked
+
+
+def test_an_error_that_names_the_field_of_an_object_is_one_error():
+    names = ("kunde", "ort", "plz", "mobil", "iban", "land", "steuer")
+    guessed = [("odoo_write", {"vals": {name: 1}}, f"Invalid field '{name}'", True) for name in names]
+    assert "outcome" in findings(Player(), *guessed)
+    faults = ("is locked", "is too long", "needs a date", "is computed", "has no owner", "is empty", "is hidden")
+    other = [
+        ("odoo_write", {"vals": {name: 1}}, f"Field '{name}' {fault}", True)
+        for name, fault in zip(names, faults, strict=True)
+    ]
+    assert "outcome" not in findings(Player(), *other)
 
 
 def test_trouble_of_a_provider_is_one_pattern_in_every_session():

@@ -61,6 +61,14 @@ def test_slow_looks_of_a_shell_are_not_blocked_in_the_first_half_hour():
     assert [one.decision for one in looks[:40]] == ["allow"] * 40
 
 
+def test_a_command_that_sleeps_and_looks_at_what_stands_still_is_blocked_in_the_end():
+    still = decisions("bash", {"command": "sleep 30; tail -3 etl.log"}, "loaded 400 rows", 50, pause=30.0)
+    assert (still.index("warn"), still.index("block")) == (23, 48)
+    waiting = decisions("bash", {"command": "sleep 30; tail -3 etl.log"}, "still loading", 60, pause=30.0)
+    assert "block" not in waiting
+    assert "warn" not in waiting[:40]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "answer"),
     [

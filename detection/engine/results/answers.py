@@ -210,6 +210,10 @@ def _has(row: Mapping[str, Any], named: Mapping[str, Any]) -> bool:
             known = value.lower() if isinstance(value, str) else value
             if any(known == one and type(known) is type(one) for one in row["values"]):
                 return True
+        elif "ends" in row:
+            ends = isinstance(value, str) and value.lower().endswith(tuple(row["ends"]))
+            if ends and _only_beside(named, name):
+                return True
         elif "at_least" in row:
             is_code = type(value) is int and row["at_least"] <= value < row["below"]
             if is_code and _only_beside(named, name):

@@ -37,6 +37,8 @@ _ESCAPES = re.compile(r"\\[nrt]")
 # Values of nested arguments that are looked at, four for each text that may be kept; a judgement for the time of a
 # call.
 _MAX_SEEN = 4 * MAX_TEXTS
+# An object with few fields may have guessed their names; a judgement.
+_MAX_NAMES = 4
 # Signs before a word, as in `../../` and `--`; a judgement.
 _MAX_BEFORE_WORD = 8
 # What stands directly before the first word of a path, an option or a pattern, and belongs to it.
@@ -72,6 +74,8 @@ def _texts(value: Any) -> Iterator[str]:
             yield item
         elif isinstance(item, dict):
             waiting += list(item.values())[:MAX_TEXTS]
+            if len(item) <= _MAX_NAMES:
+                waiting[:0] = item
         elif isinstance(item, list):
             waiting += item[:MAX_TEXTS]
 

@@ -15,9 +15,9 @@ from the one before in ids, numbers, times or hashes alone: another order number
 full for `write_period_minutes`, whatever the pauses between them, and the message says what they did so far. Calls
 that go one step on, such as `increment` or `move north`, do something else each time.
 
-Any other identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, so a slow poll
-is not mistaken for a tight loop. After an error this applies only if the error reports provider trouble, which calls
-for a pause. A look is a poll, with limits of its own, if its answer says pending, running, queued or the like, if an
+Any other identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, and a command
+that sleeps before it looks as two fifths if no answer speaks of waiting. After an error this applies only if the error
+reports provider trouble, where a pause half as long again as those before counts as well. A look is a poll, with limits of its own, if its answer says pending, running, queued or the like, if an
 interactive tool gets empty input, if the name of its tool says wait, poll, status or check, or if it is a look of a
 shell after such a pause. What is asked for and does not exist is an error, and no waiting.
 
@@ -25,7 +25,7 @@ After a message of the user, a call that did not fail may be what the user asks 
 has the same result in `repeat_warn_at` turns in a row, or in `max_repeats` where `auto` gives no early warning, that is
 mentioned once. Even if its results change, a call is warned about once it was made `max_repeats_changing` times, except
 for tools that read, poll or take the next item, and for results in which a figure only rises or only falls, such as
-10 %, 20 %, 30 %.
+10 %, 20 %, 30 %; if nothing but rising figures changes, and none has a goal as in `3 of 40`, at twice that number.
 
 Nearly identical results of identical calls in a row, such as a page that is transcribed again, are warned about at the
 count `repeat_warn_at`, at the limit where `auto` gives no early warning, and for tools that read, one call later.

@@ -25,6 +25,10 @@ _SECOND = 2
 _MAX_TIMES_BEYOND_LIMIT = 64
 # A ladder that continues beyond the limit sees whether the streak continues.
 _MAX_TIMES = 128
+# Waits between retries mostly double; less than half more is how long a model takes to answer. A judgement.
+_LONGER = 1.5
+# A call after a longer pause than before, where the provider has trouble; as `_SLOW_WEIGHT` of `fold`.
+_BACKS_OFF = 0.2
 # Sums of fifths are not exact.
 _ENOUGH = 1 - 1e-9
 # For the same reason, before a count is cut to a whole number.
@@ -46,9 +50,7 @@ def judge(
         own.streak.turns, own.streak.before = streak.turns + 1, streak.result
         return _judge_turns(own.streak, run, record, policy)
     own.streak = streak = _aged(streak, record, policy)
-    # A pause after trouble of the provider is what such an error asks for.
-    failed = streak.status == ERROR and not streak.is_trouble
-    weight = record.weight if streak.calls and not failed else 1.0
+    weight = _weight(streak, record, policy)
     streak.at = record.at
     streak.calls += 1
     streak.series += 1
@@ -66,6 +68,17 @@ def judge(
     if streak.calls == _SECOND and values["result_aware"]:
         streak.moves_on = moves_on(record.tool, structured(call.arguments))
     return _judge(streak, run, record, policy)
+
+
+def _weight(streak: Streak, record: Record, policy: PolicySettings) -> float:
+    """Return how much a call counts. A pause after trouble of the provider is what such an error asks for."""
+    if not streak.calls or streak.status != ERROR:
+        return record.weight if streak.calls else 1.0
+    if not streak.is_trouble:
+        return 1.0
+    pause, before = record.at - streak.at, streak.at - streak.since
+    backs_off = streak.calls > 1 and pause >= max(1.0, _LONGER * before / (streak.calls - 1))
+    return _BACKS_OFF if backs_off and not policy.reads_plainly else record.weight
 
 
 def _begun(record: Record, policy: PolicySettings) -> Streak:

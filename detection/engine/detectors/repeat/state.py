@@ -38,15 +38,28 @@ class Direction(Kept):
         The first figures of the latest result.
     directions : list of int or None
         By place: 1 if the figure has only risen, -1 if it has only fallen, 0 if it never moved, 2 if it did both.
+    rest : int
+        Hash of the latest result without its figures, 0 of a long one.
+    alike : int
+        Results in a row whose rest was the same as before.
     """
 
     figures: list[int]
     directions: list[int] | None = None
+    rest: int = 0
+    alike: int = 0
 
     @property
     def is_steady(self) -> bool:
         """Whether a figure has only risen, or only fallen."""
         return self.directions is not None and any(one in (-1, 1) for one in self.directions)
+
+    @property
+    def only_counts(self) -> bool:
+        """Whether figures only rise, and to none that stays."""
+        pairs = [*zip(self.directions or (), self.figures, strict=False)]
+        highest = max((figure for way, figure in pairs if way == 1), default=0)
+        return all(way == 1 or (way == 0 and figure < highest) for way, figure in pairs)
 
 
 @dataclass(slots=True)
