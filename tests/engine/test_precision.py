@@ -176,10 +176,11 @@ def test_results_that_move_in_one_direction_are_an_honest_poll():
     ],
 )
 def test_a_figure_that_only_counts_the_looks_is_advised_against_after_twice_the_limit(answer, is_idle):
-    words = "amber birch cedar delta ember fjord grove heath inlet jetty".split()
+    words = ["amber", "birch", "cedar", "delta", "ember", "fjord", "grove", "heath", "inlet", "jetty"]
     player = Player()
     steps = [
-        player.step("server_info", {"id": 7}, answer.format(n, 90 - n, words[n % 10] * n)) for n in range(1, 25)
+        player.step("server_info", {"id": 7}, answer.format(n, 90 - n, words[n % 10] * n))
+        for n in range(1, 25)
     ]
     warned = [n for n, step in enumerate(steps, 1) if step.decision != "allow"]
     assert warned[:1] == ([20] if is_idle else [])
@@ -349,7 +350,8 @@ def test_trouble_of_a_provider_is_advised_about_and_never_stops_a_run(error):
 def test_who_waits_longer_each_time_after_trouble_of_the_provider_is_not_blocked(pauses, error, is_blocked):
     player = Player()
     steps = [
-        player.step("fetch_rates", {"day": "today"}, error, is_error=True, gap=float(pause)) for pause in pauses
+        player.step("fetch_rates", {"day": "today"}, error, is_error=True, gap=float(pause))
+        for pause in pauses
     ]
     assert ("block" in {step.decision for step in steps}) is is_blocked
 
@@ -358,7 +360,15 @@ def test_an_error_that_names_the_field_of_an_object_is_one_error():
     names = ("kunde", "ort", "plz", "mobil", "iban", "land", "steuer")
     guessed = [("odoo_write", {"vals": {name: 1}}, f"Invalid field '{name}'", True) for name in names]
     assert "outcome" in findings(Player(), *guessed)
-    faults = ("is locked", "is too long", "needs a date", "is computed", "has no owner", "is empty", "is hidden")
+    faults = (
+        "is locked",
+        "is too long",
+        "needs a date",
+        "is computed",
+        "has no owner",
+        "is empty",
+        "is hidden",
+    )
     other = [
         ("odoo_write", {"vals": {name: 1}}, f"Field '{name}' {fault}", True)
         for name, fault in zip(names, faults, strict=True)

@@ -17,9 +17,10 @@ that go one step on, such as `increment` or `move north`, do something else each
 
 Any other identical call at least `slow_gap_seconds` after the previous one counts as a fifth of a call, and a command
 that sleeps before it looks as two fifths if no answer speaks of waiting. After an error this applies only if the error
-reports provider trouble, where a pause half as long again as those before counts as well. A look is a poll, with limits of its own, if its answer says pending, running, queued or the like, if an
-interactive tool gets empty input, if the name of its tool says wait, poll, status or check, or if it is a look of a
-shell after such a pause. What is asked for and does not exist is an error, and no waiting.
+reports provider trouble, where a pause half as long again as those before counts as well. A look is a poll, with limits
+of its own, if its answer says pending, running, queued or the like, if an interactive tool gets empty input, if the
+name of its tool says wait, poll, status or check, or if it is a look of a shell after such a pause. What does not exist
+is an error, and no waiting.
 
 After a message of the user, a call that did not fail may be what the user asks for again, so its count restarts; if it
 has the same result in `repeat_warn_at` turns in a row, or in `max_repeats` where `auto` gives no early warning, that is

@@ -58,7 +58,9 @@ def is_found(streak: Streak, limit: float, effect: str, policy: PolicySettings) 
     direction = streak.direction
     if direction is not None and direction.is_steady:
         is_long = direction.alike >= limit and streak.paced >= limit * _NOTHING_ELSE
-        may_be_idle = policy.traits.tool_class != "poll" and not policy.traits.steps and not policy.reads_plainly
+        may_be_idle = (
+            policy.traits.tool_class != "poll" and not policy.traits.steps and not policy.reads_plainly
+        )
         return is_long and may_be_idle and direction.only_counts
     return bool(
         streak.changes
