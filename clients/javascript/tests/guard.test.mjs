@@ -3,6 +3,7 @@ import assert from "node:assert/strict";
 import { execFileSync, spawnSync } from "node:child_process";
 import { readFileSync, statSync } from "node:fs";
 import { createRequire } from "node:module";
+import { join } from "node:path";
 import { test } from "node:test";
 import { fileURLToPath } from "node:url";
 
@@ -286,4 +287,20 @@ test("sessions have the tags and metadata of guard and session", async () => {
   assert.deepEqual([long.length, last], [64, "late"]);
   assert.deepEqual(found.metadata, { env: "prod", customer: "acme" });
   assert.ok(await guard.close(20));
+});
+
+test("the first examples of the page run as they are pasted, but for address and key", async () => {
+  const page = readFileSync(join(ROOT, "../../docs/javascript.md"), "utf8").split("\n## Loops with")[0];
+  const examples = [...page.matchAll(/^```js\n(.*?)^```/gms)].map(([, example]) => example);
+  assert.equal(examples.length, 2);
+  const name = newName();
+  const pasted = examples
+    .join("")
+    .replaceAll("http://127.0.0.1:8300", server.url)
+    .replaceAll("lg_…", server.key)
+    .replaceAll("chat-42", name)
+    .replace("failClosed:", "budgetSeconds: 20, failClosed:"); // the machine may be busy
+  const run = spawnSync(process.execPath, ["--input-type=module", "--eval", `${pasted}\nconsole.log(answer);`], RUN);
+  assert.equal(run.stdout, "0 results\n0 results\n", run.stderr);
+  assert.deepEqual((await calls(name)).map(({ decision }) => decision), ["allow", "allow", "allow"]);
 });
