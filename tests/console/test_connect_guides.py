@@ -2,6 +2,7 @@
 
 import ast
 import html
+import json
 import re
 from pathlib import Path
 
@@ -107,3 +108,9 @@ def test_an_unknown_guide_does_not_exist(project):
     client = Client()
     client.force_login(make_member(project))
     assert client.get(f"/p/{project.slug}/connect/guides/emacs").status_code == 404
+
+
+def test_a_guide_says_that_the_hook_waits_where_the_installed_one_does():
+    hosts = json.loads((CLIENT / "loopguard_client" / "hooks" / "hosts.json").read_text())["hosts"]
+    waits = {name for name in HOSTS if "waits up to 45 s" in " ".join(GUIDES[name].prevents)}
+    assert waits == {name for name, host in hosts.items() if host.get("waits")}

@@ -19,7 +19,11 @@ AWAY: Final = (
 _HELD_BY_USER: Final = "For a held call, {title} asks its own user."
 _HELD_BY_OPERATOR: Final = (
     "A held call does not run, and the model reads that an operator has been asked. The decision applies when the "
-    "same call is made again. The settings below wait up to 45 s for it."
+    "same call is made again."
+)
+_WAITS_FOR_OPERATOR: Final = (
+    "The hook of a held call waits up to 45 s for an operator. Without a decision the call does not run, and the model "
+    "reads that an operator has been asked. The decision applies when the same call is made again."
 )
 _DENIED_WHILE_HELD: Final = "A held call is denied. Once an operator has allowed it, the same call runs."
 _ENDS: Final = "A stop ends the run."
@@ -227,7 +231,7 @@ _AGENTS: Final = (
     _host(
         "codex",
         "Cx",
-        held=_HELD_BY_OPERATOR,
+        held=_WAITS_FOR_OPERATOR,
         stop=_DENIES,
         trust="Codex silently skips hooks that are not trusted. "
         "Start codex, enter /hooks and trust LoopGuard's hooks. The check fails until you do.",
@@ -237,27 +241,27 @@ _AGENTS: Final = (
         "Gm",
         "Gemini CLI itself ends a run at the fifth identical call. LoopGuard adds cycles, similar calls, failures "
         "and a record of calls.",
-        held=_HELD_BY_OPERATOR,
+        held=_WAITS_FOR_OPERATOR,
         stop=_ENDS,
     ),
     _host("copilot", "Co", held=_HELD_BY_USER, stop=_DENIES),
-    _host("opencode", "OC", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
-    _host("kilo", "Ki", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
+    _host("opencode", "OC", held=_HELD_BY_OPERATOR, stop=_ENDS),
+    _host("kilo", "Ki", held=_HELD_BY_OPERATOR, stop=_ENDS),
     _host(
         "cline",
         "Cl",
         "Plugins run in Cline's command line, not in its extensions for editors: guard those with the gateway.",
-        held=_HELD_BY_OPERATOR.rpartition(" The settings")[0],
+        held=_HELD_BY_OPERATOR,
         stop=_ENDS,
     ),
-    _host("pi", "Pi", held=_HELD_BY_OPERATOR.rpartition(" The settings")[0], stop=_ENDS),
+    _host("pi", "Pi", held=_HELD_BY_OPERATOR, stop=_ENDS),
     _host("qwen-code", "Qw", held=_HELD_BY_USER, stop=_DENIES),
     _host("droid", "FD", held=_HELD_BY_USER, stop=_ENDS),
     _host("cursor", "Cu", held=_DENIED_WHILE_HELD, stop=_DENIES),
-    _host("goose", "Go", held=_HELD_BY_OPERATOR, stop=_DENIES),
-    _host("openhands", "OH", held=_HELD_BY_OPERATOR, stop=_DENIES),
+    _host("goose", "Go", held=_WAITS_FOR_OPERATOR, stop=_DENIES),
+    _host("openhands", "OH", held=_WAITS_FOR_OPERATOR, stop=_DENIES),
     _host("windsurf", "Ws", held=_DENIED_WHILE_HELD, stop=_DENIES),
-    _host("kiro", "Kr", held=_DENIED_WHILE_HELD, stop=_DENIES),
+    _host("kiro", "Kr", held=_WAITS_FOR_OPERATOR, stop=_DENIES),
     _host(
         "openclaw",
         "Ow",
