@@ -29,7 +29,8 @@ def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
     """Guard the tools of all crews of this process, including existing ones.
 
     A blocked call gets the message as its result. ``stop`` raises `HardStop` out of ``kickoff``. CrewAI answers
-    identical calls from its cache unless a tool or agent disables it; they count all the same.
+    identical calls from its cache unless a tool or agent disables it; they count all the same. Each kickoff is what a
+    user asks for, and begins a new run, except in a tool of another crew.
 
     Parameters
     ----------
@@ -43,18 +44,23 @@ def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
     callable
         Ends it.
     """
-    pending: OrderedDict[tuple[Any, ...], deque[tuple[Session, Verdict]]] = OrderedDict()
+    pending: OrderedDict[tuple[Any, ...], deque[tuple[str, Session, Verdict]]] = OrderedDict()
+    kickoffs = _Kickoffs()
     lock = threading.Lock()
 
     def before(context: Any) -> bool | None:
         found = str(getattr(context.crew, "id", "") or id(context.agent))
         role = str(getattr(context.agent, "role", "") or "").strip()
         current = adapter.session_of(guard, session, found, agent=role)
+        with lock:
+            running = {crew for waiting in pending.values() for crew, _, _ in waiting}
+        if kickoffs.is_new(found, context.crew) and running <= {found}:
+            current.user_turn("\n".join(str(task.description) for task in context.crew.tasks))
         verdict = current.check(context.tool_name, _arguments(context))
         if verdict.decision == "stop":
             raise HardStop(verdict)
         with lock:
-            pending.setdefault(_key(context), deque()).append((current, verdict))
+            pending.setdefault(_key(context), deque()).append((found, current, verdict))
             while len(pending) > MAX_VERDICTS:
                 pending.popitem(last=False)
         return None if verdict.may_run else False
@@ -63,7 +69,7 @@ def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
         # The hooks of a call have no id in common; identical calls have the same result here.
         with lock:
             waiting = pending.get(key := _key(context))
-            current, verdict = waiting.popleft() if waiting else (None, None)
+            _, current, verdict = waiting.popleft() if waiting else ("", None, None)
             if not waiting:
                 pending.pop(key, None)
         if current is None or verdict is None:
@@ -81,6 +87,26 @@ def guard_crews(guard: Guard, *, session: str = "") -> Callable[[], None]:
         unregister_after_tool_call_hook(after)
 
     return undo
+
+
+class _Kickoffs:
+    """The last kickoff of each crew."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, str] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def is_new(self, name: str, crew: Any) -> bool:
+        """Return whether a call is the first one of a kickoff."""
+        # CrewAI tells hooks nowhere else which kickoff this is.
+        kickoff = str(getattr(crew, "_kickoff_event_id", None) or "")
+        with self._lock:
+            if not kickoff or self._last.get(name) == kickoff:
+                return False
+            self._last[name] = kickoff
+            if len(self._last) > MAX_VERDICTS:
+                self._last.popitem(last=False)
+            return True
 
 
 def _key(context: Any) -> tuple[Any, ...]:

@@ -115,6 +115,34 @@ async def test_a_crew_in_an_event_loop_belongs_to_the_surrounding_session(guard,
     assert len(server.calls(name)) == 8
 
 
+def test_a_call_that_each_kickoff_makes_runs_in_each_kickoff(guard, server, tool):
+    model = ScriptedModel(model="scripted", steps=[["x"]])
+    team = crew(model, tool)
+    for _ in range(8):
+        model.asked = 0
+        team.kickoff()
+    assert tool.runs == 8
+    assert guard.flush(20)
+    assert {call["decision"] for call in server.calls(str(team.id))} <= {"allow", "warn"}
+
+
+def test_kickoffs_in_a_tool_of_another_crew_are_no_messages_of_a_user(guard, tool):
+    inner_model = ScriptedModel(model="scripted", steps=[["x"]])
+    inner = crew(inner_model, tool)
+
+    class Asks:
+        def search(self, q: str) -> str:
+            inner_model.asked = 0
+            return f"{inner.kickoff()}"
+
+    outer = crew(
+        ScriptedModel(model="scripted", steps=[[f"x{number}"] for number in range(MODEL_CALLS)]), Asks()
+    )
+    with pytest.raises(HardStop, match="search"):
+        outer.kickoff()
+    assert tool.runs == 3
+
+
 class StreamingServer(BaseHTTPRequestHandler):
     """A model server whose every answer is the same call, in parts, until it has been asked `MODEL_CALLS` times."""
 
