@@ -27,6 +27,7 @@ from detection.engine.calls import (
 )
 from detection.engine.directories import LISTS, place_of
 from detection.engine.dispatching import inner, judged, outer
+from detection.engine.fresh_marks import marks_of
 from detection.engine.hooks import Faults
 from detection.engine.identity import Keyer
 from detection.engine.memory import BLOCKING, EMPTY, ERROR, OK, PENDING, Record, RunState, State, bounded_name
@@ -410,6 +411,7 @@ def _add_record(
         line, where = ShellLine(arguments) if traits.is_shell else None, ""
         effect = effect_of(traits, arguments, line)
         record.effect = plain_effect(effect) if reads_plainly else effect
+        record.marks = marks_of(record.tool, arguments, traits)
         if line is not None and not reads_plainly:
             where = place_of(arguments, traits.directory_arguments, cwd)
             # To list one directory after another is a search; the arguments say where, as in any other.
@@ -490,6 +492,8 @@ def _first_write(
         return None
     if are_of_two_responses(first.round, round_hash):
         return None
+    if first.marks != marks_of(call.tool, arguments, policy.traits):
+        return None  # Whoever gives each its own mark wants both.
     gap = abs(call.at - first.at)
     is_at_once = gap == 0 or (not round_hash and run.results > 0 and gap <= _SAME_ANSWER_SECONDS)
     is_of_round = bool(round_hash) and first.round == round_hash

@@ -1,19 +1,21 @@
 """Finds marks of an order among its arguments: what is new each time and says nothing of what is ordered.
 
-An order with another `idempotency_key` is the same order. A `request_id` may be such a mark, or name the request that
-a call is about, and a `timestamp` may be the time of sending, or what is written down. Those count as marks only of
-tools that make, pay or send something, and only if they look like what a program makes up. The names are in the table
-`marks`.
+An order with another `idempotency_key` is the same order, unless one answer has both: those are two. A `request_id` may
+be such a mark, or name the request that a call is about, and a `timestamp` may be the time of sending, or what is
+written down. Those count as marks only of tools that make, pay or send something, and only if they look like what a
+program makes up. The names are in the table `marks`.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
 from detection.engine import tables
+from detection.engine.bounded import hash_of
 from detection.engine.tool_classes import ToolTraits
 from detection.engine.tool_verbs import words_of
 from detection.engine.writes import COUNTED, effect_of
@@ -53,6 +55,13 @@ def without_marks(tool: str, arguments: Any, traits: ToolTraits) -> Any:
         if isinstance(inner, dict):
             kept = kept | {name: _without(tool, inner, _named(tuple(inner))[0])}
     return kept or arguments
+
+
+def marks_of(tool: str, arguments: Any, traits: ToolTraits) -> int:
+    """Return a hash of the arguments of an order that has marks; 0 for one without."""
+    if without_marks(tool, arguments, traits) is arguments:
+        return 0
+    return hash_of(json.dumps(arguments, sort_keys=True))
 
 
 # Calls of one tool have mostly the same names.

@@ -142,6 +142,8 @@ class Record:
         Whether the result says that what the call looked at is not there yet.
     reaction : KeptReaction or None
         The reaction to the call; None if it was allowed without one.
+    marks : int
+        Of a write with marks of its own: a hash that differs with them; see `fresh_marks`.
     """
 
     seq: int
@@ -163,6 +165,7 @@ class Record:
     window: list[int] | None = None
     waits: bool = False
     reaction: KeptReaction | None = None
+    marks: int = 0
 
     @property
     def decision(self) -> Decision:

@@ -271,3 +271,22 @@ def test_two_identical_writes_at_one_time_are_of_one_answer_unless_their_rounds_
         for n, name in enumerate(rounds)
     ]
     assert decided == ["allow", second]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "decision"),
+    [
+        ({"idempotency_key": "k1"}, {"idempotency_key": "k2"}, "allow"),
+        ({"idempotency_key": "k1"}, {"idempotency_key": "k1"}, "block"),
+        ({"idempotency_key": "k1"}, {}, "allow"),
+        ({"metadata": {"nonce": 1}}, {"metadata": {"nonce": 2}}, "allow"),
+        ({"metadata": {"nonce": 1}}, {"metadata": {"nonce": 1}}, "block"),
+    ],
+)
+def test_two_orders_of_one_answer_are_two_if_each_has_a_mark_of_its_own(first, second, decision):
+    guard = Guard("standard")
+    made = [
+        guard.call("place_order", {"sku": "B-1", **marks}, call_id=f"c{n}", round="a", at=1000)
+        for n, marks in enumerate((first, second))
+    ]
+    assert [one.decision for one in made] == ["allow", decision]
