@@ -299,6 +299,23 @@ def test_a_commit_that_its_node_refuses_has_the_error_of_the_node(state, kind, i
     assert fetch(NAME.text) == [("before",)]
 
 
+@pytest.mark.parametrize("is_pipelined", [True, False])
+def test_an_earlier_refusal_is_not_taken_for_the_reason_of_a_commit_that_fails(is_pipelined):
+    """A warning about a reference that fails, and a node that fails later: the commit may have been carried out."""
+    warning = "DO $$ BEGIN RAISE WARNING 'of the node' USING ERRCODE = '23503'; END $$"
+    failure = (
+        "DO $$ BEGIN RAISE 'could not commit transaction for shard 102019' USING ERRCODE = 'XX000'; END $$"
+    )
+
+    def execute(text):
+        with connection.cursor() as cursor:
+            send(Statement(text)) if is_pipelined else cursor.execute(text)
+
+    execute(warning)
+    with pytest.raises(OperationalError):
+        execute(failure)
+
+
 def test_large_values_pass_in_both_directions():
     text = "ö" * 3_000_000
     assert send(*[Statement("SELECT %s::text", (text,))] * 3) == [[(text,)]] * 3

@@ -175,7 +175,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
             After a commit that its node has refused: the error of the node.
         """
         if str(error).startswith(_FAILED_COMMIT):
-            refused_with, self._refused_with = self._refused_with, ""
+            refused_with = self._refused_with
             raise (errors.lookup(refused_with) if refused_with else NodeFailed)(str(error)) from error
         if isinstance(error, _OF_NO_USE):
             self.pgconn.finish()
@@ -213,6 +213,7 @@ class DeadlineConnection(psycopg.Connection[Any]):
     def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
         """Wait for the server, until the deadline at the latest."""
         remaining = remaining_seconds() if timeout is None else timeout
+        self._refused_with = ""  # An earlier warning is not about a commit that fails now.
         try:
             return super().wait(gen, interval, remaining)
         except errors._WaitTimeout:
