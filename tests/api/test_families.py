@@ -348,3 +348,15 @@ def test_a_loop_of_a_family_costs_what_its_calls_cost_however_late_that_is_known
     assert float(of_family.cost_usd) == 0.5 * of_family.counted_calls
     assert [float(one.cost_usd) for one in own] == [0.5 * one.counted_calls for one in own]
     assert sum(one.counted_calls for one in [of_family, *own]) == 12, "a call of two loops counts once"
+
+
+def test_calls_that_an_ended_loop_of_the_family_counts_are_not_counted_again(api):
+    fleet, call = Fleet(api, family_enabled=True, family_ladder="warn"), GREP | {"usage": {"cost_usd": 0.5}}
+    for n in range(11):
+        fleet.asks(f"child-{n // 3}", call)
+    assert Incident.objects.filter(is_of_family=True).update(ended_at=timezone.now()) == 1
+    fleet.asks("child-3", call)
+    found = Incident.objects.all()
+    assert any(not one.is_of_family and one.session_name == "child-3" for one in found), "a loop of its own"
+    assert sum(one.counted_calls for one in found) == 12
+    assert float(sum(one.cost_usd for one in found)) == 6.0

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from django.db.models import Q
+
 from detection.engine.calls import Finding
 from detection.engine.detectors import detector_for
 from detection.models import Incident, Session
@@ -130,11 +132,13 @@ class CountedCalls:
             for seqs in ended.values_list("evidence__seqs", flat=True):
                 self._counted_before.update(seqs or ())
             if top is not None:
+                # Ended ones as well, of this life of the family: an earlier one may have had the same names.
                 of_family = Incident.objects.filter(
+                    Q(ended_at=None) | Q(session=top.session_id) | Q(session=None, first_seq=0),
                     project_id=self._session.project_id,
                     session_name=top.session_name,
                     is_of_family=True,
-                    ended_at=None,
+                    last_seen_at__gte=self._session.started_at,
                 )
                 counted = of_family.values_list("evidence__counted", flat=True)
                 self._counted_before |= self._own_calls(counted)
