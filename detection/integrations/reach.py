@@ -1,11 +1,14 @@
 """The reach of a session: whether it can be stopped, only its calls can be blocked, or it can only be watched.
 
 It is learned from how calls arrive. A session remembers the reach of its newest calls, a letter each, and the weakest
-of them holds: an agent of which some calls run unasked cannot be stopped.
+of them holds: an agent of which some calls run unasked cannot be stopped. What was seen to come of a stop counts as
+well (`Session.seen_reach`): a run that continues can only be blocked, and one that makes its refused calls only
+watched.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final, Literal
 
 from detection.integrations.hosts import HOSTS, PROXIES_OF_TOOLS, can_end_run
@@ -28,6 +31,8 @@ _LETTERS: Final[dict[Reach, str]] = {CAN_STOP: "s", CAN_BLOCK: "b", WATCH_ONLY: 
 _THAT_END_RUNS: Final = frozenset(("guard", "client", "gateway", "litellm"))
 """What asks before each call and ends the run at a stop. The guardrail of LiteLLM has each further request rejected
 before the model is asked, so the run cannot continue."""
+OF_PROGRAMS: Final = frozenset(("guard", "client"))
+"""Those of them whose runs end by the program that asks: a call that runs after a stop shows that it does not."""
 
 
 def reach_of(integration: str) -> Reach:
@@ -55,6 +60,6 @@ def weakest(letters: str) -> Reach | None:
     return next((one for one in reversed(REACHES) if _LETTERS[one] in letters), None)
 
 
-def weakest_of(reaches: set[Reach]) -> Reach | None:
-    """Return the weakest of several, None of none."""
+def weakest_of(reaches: Collection[str]) -> Reach | None:
+    """Return the weakest of several, None of none; empty ones are not known."""
     return next((one for one in reversed(REACHES) if one in reaches), None)

@@ -25,8 +25,8 @@ RESULT_FLAGS: Final = PENDING + NEW + ERROR + EMPTY
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
 _OF_DECISION: Final = {"allow": "", "warn": WARNED, "block": BLOCKED, "hold": HELD, "stop": STOPPED}
 _STRICTEST_FIRST: Final = STOPPED + WOULD_STOP + BLOCKED + WOULD_BLOCK + HELD + WOULD_HOLD + WARNED
-_NOT_RUN: Final = BLOCKED + HELD + STOPPED
-RAN: Final = _NOT_RUN.upper()
+NOT_RUN: Final = BLOCKED + HELD + STOPPED
+RAN: Final = NOT_RUN.upper()
 
 
 def of_call(result: str, decision: str, *, has_run: bool = False) -> str:
@@ -42,7 +42,7 @@ def of_call(result: str, decision: str, *, has_run: bool = False) -> str:
         Whether it was reported after it had run, so that no verdict could stop it.
     """
     mark = _OF_DECISION[decision]
-    return _OF_RESULT[result] + (mark.upper() if has_run and mark in _NOT_RUN else mark)
+    return _OF_RESULT[result] + (mark.upper() if has_run and mark in NOT_RUN else mark)
 
 
 def of_result(result: str, decision: str) -> str:
@@ -60,6 +60,11 @@ def with_decision(flags: str, decision: str) -> str:
     return flags.replace(HELD, _OF_DECISION[decision])
 
 
+def with_run(flags: str) -> str:
+    """Return the flags of a refused call that ran nevertheless."""
+    return "".join(flag.upper() if flag in NOT_RUN else flag for flag in flags)
+
+
 def without_decision(flags: str) -> str:
     """Return the flags of the result alone."""
     return "".join(flag for flag in flags if flag in RESULT_FLAGS)
@@ -75,7 +80,7 @@ def outline(flags: str) -> str:
 @lru_cache(maxsize=1024)
 def has_not_run(flags: str) -> bool:
     """Return whether the call was blocked, held or stopped before it could run."""
-    return any(flag in _NOT_RUN for flag in flags)
+    return any(flag in NOT_RUN for flag in flags)
 
 
 def ran_nevertheless(flags: str) -> bool:

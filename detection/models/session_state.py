@@ -5,7 +5,7 @@ This is the only definition. Lists, counts, badges, filters, the API and the met
 Precedence, strongest first: ended, the states of a stop, held, looping, running. A stop is what was asked for, its
 state is what has happened: `stopped` and `calls_blocked` need a refused call, until then it is `stopping`. A session
 that only reports its calls cannot be stopped (`stop_unenforced`), and one of which a call ran since the stop is
-`still_calling`.
+`still_calling`, while it calls.
 
 The write side, under the session's row lock:
 
@@ -13,15 +13,17 @@ The write side, under the session's row lock:
    when an approval of a held call is closed;
 2. calls `begin_stop` when a person or a containment stops the session, `note_refused` for every call or request that it
    is refused since,
-   `note_ran` for every call that runs nevertheless, and `clear_stop` when a person resumes it;
+   `note_ran` for every call that runs nevertheless, `note_reach` when a run shows that a stop does less to it than its
+   integration promises, and `clear_stop` when a person resumes it;
 3. before it saves the row, sets ``session.state = derive_state(session, ...)``. A loop is active while
    its incident has no `ended_at`, nobody labelled it "not a loop", and its held call was not allowed since it was found
    last; `last_loop_call_at` is the time of the newest call of such a loop.
 
-Time alone changes three states, which are never stored: `looping` becomes `silent` when the loop has no call for
-`settings.LOOPING_FOR`, `running` becomes `idle` after `IDLE_AFTER`, and every state but `held` becomes `ended` after
-`ENDED_AFTER`. They follow from the row: `shown_state` for a row in hand, `state_condition` for a filter and
-`shown_state_expression` for counting. The three agree.
+Time alone changes four states as they are shown, and none as it is stored: `looping` becomes `silent` when the loop has
+no call for `settings.LOOPING_FOR`, `still_calling` becomes `stop_unenforced` without an event for as long, `running`
+becomes `idle` after `IDLE_AFTER`, and every state but `held` becomes `ended` after `ENDED_AFTER`. They follow from the
+row: `shown_state` for a row in hand, `state_condition` for a filter and `shown_state_expression` for counting. The
+three agree.
 """
 
 from __future__ import annotations
@@ -34,11 +36,11 @@ from django.db import models
 from django.db.models import Case, F, Q, Value, When
 
 from detection import clock
-from detection.integrations.reach import CAN_STOP, WATCH_ONLY, reach_of, weakest
+from detection.integrations.reach import CAN_STOP, WATCH_ONLY, Reach, reach_of, weakest, weakest_of
 from detection.models import call_flags
 
 IDLE_AFTER = timedelta(minutes=10)
-"""A running session without an event for longer than this is idle."""
+"""A running session without an event for longer than this is idle; what it calls then is another task."""
 ENDED_AFTER = timedelta(hours=1)
 """A session without an event for longer than this has ended, unless its newest call is open."""
 OPEN_CALL_ENDED_AFTER = timedelta(days=1)
@@ -113,7 +115,7 @@ class HasState(Protocol):
     refused_since_stop: int
     ran_since_stop: int
     has_run_last: bool
-    ignores_stops: bool
+    seen_reach: str
     would_have_stopped_at_call: int | None
 
 
@@ -155,13 +157,14 @@ def derive_state(
         One of `STORED_STATES`. Costs no query.
     """
     session.last_loop_call_at, session.has_open_call = last_loop_call_at, call_flags.is_open(session.strip)
-    reach = weakest(session.call_reaches) or reach_of(session.integration)
-    session.reach = WATCH_ONLY if session.ignores_stops else reach
+    promised = weakest(session.call_reaches) or reach_of(session.integration)
+    session.reach = promised
+    if session.seen_reach:
+        session.reach = weakest_of((promised, session.seen_reach)) or promised
     if session.ended_at is not None:
         return SessionState.ENDED
     if session.stopped_by_kind:
-        # Of a run that makes its refused calls, one more refusal is no evidence that it stopped.
-        if session.has_run_last or (session.ignores_stops and session.ran_since_stop):
+        if session.has_run_last:
             was_asking = session.refused_since_stop or session.stop_reach != WATCH_ONLY
             return SessionState.STILL_CALLING if was_asking else SessionState.STOP_UNENFORCED
         if session.refused_since_stop:
@@ -185,7 +188,7 @@ def note_verdict(
 ) -> None:
     """Update who stopped the session according to a verdict; changes the row in memory only.
 
-    A guarded call answered `stop` stops the session, and the next call that is allowed (`allow` or `warn`) ends that.
+    A guarded call answered `stop` stops the session, and a later call that is allowed (`allow` or `warn`) ends that.
     An observed call has run already: where it would have been stopped, only `would_have_stopped_at_call` is set, once.
     The stop of a person or a containment is left as it is.
 
@@ -213,7 +216,8 @@ def note_verdict(
         # The stop continues with another reason: what has come of it so far still counts.
         refused, ran = session.refused_since_stop, session.ran_since_stop
         begin_stop(session, StoppedByKind.DETECTION, at, by, reason)
-        session.refused_since_stop, session.ran_since_stop = refused + 1, ran
+        session.refused_since_stop, session.ran_since_stop = refused, ran
+        note_refused(session)
     elif decision in ("allow", "warn") and session.stopped_by_kind:
         clear_stop(session)
 
@@ -230,13 +234,19 @@ def begin_stop(session: HasState, kind: StoppedByKind, at: datetime, by: str, re
 def note_refused(session: HasState) -> None:
     """Record that a call or a request was blocked because the session is stopped; changes the row in memory only."""
     session.refused_since_stop += 1
-    session.has_run_last = False
+    # Of a run that makes its refused calls, one more refusal is no evidence that it stopped.
+    session.has_run_last = session.seen_reach == WATCH_ONLY and session.ran_since_stop > 0
 
 
 def note_ran(session: HasState) -> None:
     """Record that a call ran although the session is to be stopped; changes the row in memory only."""
     session.ran_since_stop += 1
     session.has_run_last = True
+
+
+def note_reach(session: HasState, reach: Reach) -> None:
+    """Record that a stop does no more than this to the run of a session; changes the row in memory only."""
+    session.seen_reach = weakest_of((reach, session.seen_reach)) or reach
 
 
 def clear_stop(session: HasState) -> None:
@@ -258,6 +268,8 @@ def shown_state(row: ShowsState, now: datetime | None = None) -> SessionState:
     if state == SessionState.LOOPING:
         is_silent = row.last_loop_call_at is None or now - row.last_loop_call_at > settings.LOOPING_FOR
         return SessionState.SILENT if is_silent else state
+    if state == SessionState.STILL_CALLING and silent_for > settings.LOOPING_FOR:
+        return SessionState.STOP_UNENFORCED
     return SessionState.IDLE if state == SessionState.RUNNING and silent_for > IDLE_AFTER else state
 
 
@@ -284,10 +296,14 @@ def state_condition(state: str, now: datetime | None = None) -> Q:
         return Q(state=SessionState.HELD)
     is_looping = Q(last_loop_call_at__gte=now - settings.LOOPING_FOR)
     is_active = Q(last_event_at__gte=now - IDLE_AFTER)
+    calls = Q(last_event_at__gte=now - settings.LOOPING_FOR)
     stored = {
         SessionState.LOOPING: Q(state=SessionState.LOOPING) & is_looping,
         SessionState.SILENT: Q(state=SessionState.LOOPING)
         & (Q(last_loop_call_at=None) | Q(last_loop_call_at__lt=now - settings.LOOPING_FOR)),
+        SessionState.STILL_CALLING: Q(state=SessionState.STILL_CALLING) & calls,
+        SessionState.STOP_UNENFORCED: Q(state=SessionState.STOP_UNENFORCED)
+        | (Q(state=SessionState.STILL_CALLING) & ~calls),
         SessionState.RUNNING: Q(state=SessionState.RUNNING) & is_active,
         SessionState.IDLE: Q(state=SessionState.RUNNING) & ~is_active,
     }
@@ -318,7 +334,7 @@ def looping_now_condition(now: datetime | None = None) -> Q:
 
 def shown_state_expression(now: datetime | None = None) -> Case:
     """Return the shown state as an expression, for grouping and counting."""
-    derived = (SessionState.ENDED, SessionState.SILENT, SessionState.IDLE)
+    derived = (SessionState.ENDED, SessionState.SILENT, SessionState.STOP_UNENFORCED, SessionState.IDLE)
     return Case(
         *(When(state_condition(state, now), then=Value(state.value)) for state in derived),
         default=F("state"),

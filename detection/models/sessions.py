@@ -80,7 +80,7 @@ class Session(TenantModel):
         choices=REACH_WORDS.items(),
         default=WATCH_ONLY,
         db_default=WATCH_ONLY,
-        help_text="What can be done to it: the weakest of its newest calls.",
+        help_text="What can be done to it: by the weakest of its newest calls, or less if a stop showed that.",
     )
     call_reaches = models.CharField(
         max_length=NEWEST_CALLS,
@@ -156,10 +156,16 @@ class Session(TenantModel):
     )
     ran_since_stop = models.IntegerField(default=0, db_default=0, help_text="Calls that ran since then.")
     has_run_last = models.BooleanField(
-        default=False, db_default=False, help_text="Whether the newest call since then ran."
+        default=False,
+        db_default=False,
+        help_text="Whether the newest call since then ran, as far as is known.",
     )
-    ignores_stops = models.BooleanField(
-        default=False, db_default=False, help_text="Whether a call ran that was refused."
+    seen_reach = models.CharField(
+        max_length=10,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="The most that a stop was seen to do, if less.",
     )
     would_have_stopped_at_call = models.IntegerField(
         null=True, blank=True, help_text="Number of the first observed call that would have been stopped."
@@ -303,12 +309,13 @@ class Session(TenantModel):
 
     @property
     def is_refused(self) -> bool:
-        """Whether detection stopped a session in a loop whose host cannot end a run: all its calls are blocked.
+        """Whether detection stopped a session in a loop whose run continues after a stop: all its calls are blocked.
 
-        It lasts until the session ends, a person resumes it, or its user asks for something else. A limit that is
+        It lasts until the run is over, see `Folding.begin_run`, or a person resumes the session. A limit that is
         reached refuses calls by itself, until it is raised.
         """
-        return not can_end_run(self.integration) and self.is_ended_by_loop
+        continues = bool(self.seen_reach) or not can_end_run(self.integration)
+        return continues and self.is_ended_by_loop
 
     @property
     def is_ended_by_loop(self) -> bool:

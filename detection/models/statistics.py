@@ -60,7 +60,7 @@ class SessionTool(TenantModel):
 
 
 class AllowedCall(TenantModel):
-    """A held or delayed call that was allowed in the end, until it no longer counts as blocked."""
+    """A call that was refused and has run, or was allowed in the end, until it no longer counts as blocked."""
 
     pk = models.CompositePrimaryKey("project_id", "session_id", "seq")
     project = ProjectKey(Project, on_delete=models.DO_NOTHING, db_constraint=False, related_name="+")

@@ -14,6 +14,7 @@ from django.db.models import Case, CharField, Count, F, Func, IntegerField, Q, S
 from django.utils import timezone
 
 from detection.engine.scopes import Scope
+from detection.integrations.reach import WATCH_ONLY
 from detection.models import AuditEntry, Incident, Loop, Notification, Session
 from detection.models.incidents import IS_LOOP, IncidentLabel
 from detection.models.session_state import CALLING_STATES, SessionState
@@ -144,10 +145,12 @@ def bars_of(loop: Loop, first: datetime) -> RunBars:
         & Q(session__refused_since_stop__gt=0, session__has_run_last=False)
         & (Q(ended_at=None) | Q(ended_at__gte=F("session__stopped_at")))
     )
+    # Whether it was asked to stop, and neither ran what was refused nor did something else.
+    obeyed = Q(decision="stop", was_guarded=True, calls_blocked__gt=0) & ~Q(recovered=True)
     fate = Case(
-        When(Q(decision="stop", was_guarded=True) | refused, then=Value(STOPPED)),
         When(IS_LOOP & Q(ended_at=None, session__state=SessionState.HELD), then=Value(HELD)),
         When(looping, then=Value(LOOPING)),
+        When((obeyed & ~Q(session__seen_reach=WATCH_ONLY)) | refused, then=Value(STOPPED)),
         default=Value(WENT_ON),
         output_field=CharField(),
     )

@@ -83,7 +83,8 @@ class SessionRow:
         "since), `held`, `running`, `idle` (no event for 10 minutes), `ended` (reported, or no event for an hour "
         "while no call is open or held). Of a session that is to be stopped: `stopping` (nothing was refused yet), "
         "`stopped` (a call was), `calls_blocked` (the same where the run cannot be ended), `stop_unenforced` (it only"
-        " reports its calls) or `still_calling` (it was refused, and a call ran nevertheless).",
+        " reports its calls, or ran some and is silent) or `still_calling` (it was refused, and a call ran "
+        "nevertheless).",
         choices=SessionState, show=_state,
     )]
     last_loop_call_at: Annotated[datetime | None, Shown(
@@ -107,9 +108,9 @@ class SessionRow:
         help="How its first event arrived",
     )]
     reach: Annotated[str, Shown(
-        "What can be done to it, by the weakest of its newest ten calls: it `can_stop` (no further call runs and the "
-        "run ends), its calls `can_block` one by one while the agent continues, or `watch_only`: calls are reported "
-        "after they ran.",
+        "What can be done to it, by the weakest of its newest ten calls and by the outcome of a stop: it `can_stop` "
+        "(no further call runs and the run ends), its calls `can_block` one by one while the agent continues, or "
+        "`watch_only`: calls are reported after they ran, or run although they were refused.",
         choices=REACHES, filter="reach", help="What can be done to it",
     )]
     tags: Annotated[list[str], Shown("Tags that clients gave it.")]
@@ -150,8 +151,8 @@ class SessionRow:
     strip: list[list[Any]]
     policy_values: dict[str, Any]
     stopped_by_kind: Annotated[str, Shown(
-        "Set while the session is to be stopped: by a person until someone resumes it, by detection until a later call "
-        "is allowed. `state` says what has come of it.", name="stopped", show=_stop,
+        "Set while the session is to be stopped: by a person until someone resumes it, by detection until its run is "
+        "over or a later call is allowed. `state` says what has come of it.", name="stopped", show=_stop,
     )]
     stopped_at: datetime | None
     stopped_by: str

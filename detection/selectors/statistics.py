@@ -64,7 +64,8 @@ class Numbers:
     checks: Annotated[int | None, Shown("Evaluated calls.")] = None
     warned: Annotated[int | None, Shown("Calls with a warning.")] = None
     blocked: Annotated[int | None, Shown(
-        "Calls that were blocked, held or stopped, without held and delayed calls that were allowed in the end.",
+        "Calls that were blocked, held or stopped, without held and delayed calls that were allowed in the end, and "
+        "without those that ran nevertheless.",
     )] = None
     token_count: Annotated[int | None, Shown("Tokens used.")] = None
     cost_usd: Annotated[float | None, Shown("Cost of all calls in US dollars.")] = None
@@ -81,7 +82,7 @@ class Numbers:
     ] = 0
     loop_calls: Annotated[int, Shown("Counted calls of the incidents that nobody labelled false alarms.")] = 0
     loop_calls_blocked: Annotated[int, Shown(
-        "Blocked calls of the incidents, without held calls that were allowed later.",
+        "Blocked calls of the incidents, without held calls that were allowed later and without those that ran.",
     )] = 0
     loop_cost_usd: Annotated[float, Shown(
         "Cost of the incidents that nobody labelled false alarms, in US dollars.",

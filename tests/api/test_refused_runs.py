@@ -47,7 +47,7 @@ def test_every_call_is_refused_and_no_message_says_that_the_session_is_stopped(a
     answers = [first, *(agent.before(**OTHER) for _ in range(3))]
     assert all(is_denied(host, one) for one in answers)
     assert not any(re.search("session (is |was )?stopped", str(one), re.IGNORECASE) for one in answers)
-    assert all("further call is blocked" in str(one) for one in answers)
+    assert all("further call of this run is blocked" in str(one) for one in answers)
     assert Session.objects.get().state == SessionState.CALLS_BLOCKED
     (listed,) = api.get("/sessions", state="calls_blocked").json()["items"]
     assert listed["state"] == "calls_blocked"

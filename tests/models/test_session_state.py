@@ -21,6 +21,7 @@ from detection.models.session_state import (
     is_in_loop,
     looping_now_condition,
     note_ran,
+    note_reach,
     note_refused,
     note_verdict,
     shown_state,
@@ -100,7 +101,7 @@ def test_a_run_that_makes_its_refused_calls_is_not_called_stopped_at_its_next_re
     session = noted(Session(call_reaches="s"), "stop")
     for _ in range(2):
         note_ran(session)
-        session.ignores_stops = True
+        note_reach(session, "watch_only")
         noted(session, "stop")  # in the request that reported the result
         state = derive_state(session, has_open_approval=False, last_loop_call_at=NOW)
         assert (state, session.reach) == ("still_calling", "watch_only")

@@ -171,10 +171,20 @@ def did(incident: Incident | IncidentRow, approval: Approval | None = None) -> s
     """
     if detector_for(incident.kind).is_silence:
         return "reported"
-    word = DID[incident.decision]
+    word = _did(incident)
     if incident.decision == "hold" and approval is not None and approval.decision:
         word = HELD[approval.decision]
     return word if incident.decision == "allow" or incident.was_guarded else f"would be {word}"
+
+
+def _did(incident: Incident | IncidentRow) -> str:
+    """Return the strictest reaction in words: an agent that is known to have gone on was not stopped."""
+    has_gone_on = bool(incident.recovered) or not incident.calls_blocked
+    if isinstance(incident, Incident):
+        calls = incident.evidence.get("calls", ())
+        has_gone_on |= any(call_flags.ran_nevertheless(call["flags"]) for call in calls)
+    is_known = incident.was_guarded and incident.decision == "stop" and has_gone_on
+    return "asked to stop" if is_known else DID[incident.decision]
 
 
 def did_chip(incident: Incident | IncidentRow, approval: Approval | None = None) -> str:
@@ -262,7 +272,7 @@ def _reaction(incident: Incident, calls: list[EvidenceCall], approval: Approval 
     outcome = ""
     if incident.decision == "hold" and approval is not None and approval.decision:
         outcome = HELD[approval.decision].removeprefix("held")
-    return (Part(subject + lead), Part(f"{DID[incident.decision]}{where}{outcome}", True))
+    return (Part(subject + lead), Part(f"{_did(incident)}{where}{outcome}", True))
 
 
 def _why_no_reaction(incident: Incident, calls: list[EvidenceCall]) -> str:

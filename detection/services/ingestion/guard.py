@@ -404,6 +404,8 @@ def _judge(folding: Folding, event: EventRecord, by_seq: Mapping[int, CallRespon
         return _contained(folding, event, rule, policy)
     if is_call and session.stopped_by_kind == StoppedByKind.CONTAINMENT:
         clear_stop(session)  # it was lifted
+    if is_call and session.stopped_by_kind == StoppedByKind.DETECTION:
+        folding.begin_run(event)
     if is_call and session.stopped_by_kind and (session.is_stopped_by_person or session.is_refused):
         folding.decide_unseen(event)
         folding.note_refused(event)

@@ -87,8 +87,9 @@ def stopped_message(session: Session) -> str:
     if session.is_refused:
         reason = messages.as_sentence(f"{session.stop_reason[:1].upper()}{session.stop_reason[1:]}")
         return (
-            f"The call was not run. {reason} Every further call is blocked until someone resumes the session in "
-            "LoopGuard or its user asks for something else. Finish now: say what you have, and what is missing."
+            f"The call was not run. {reason} Every further call of this run is blocked, unless someone resumes the "
+            "session in LoopGuard or its user asks for something else. Finish now: say what you have, and what is "
+            "missing."
         )
     reason = f" Reason given: {messages.as_sentence(session.stop_reason)}" if session.stop_reason else ""
     what = (

@@ -43,6 +43,7 @@ class EventChanges:
         self._flags_if_reported: dict[int, str] = {}
         self._quarantined: list[tuple[EventRecord, str, str]] = []
         self._delayed: list[int] = []
+        self._ran: list[int] = []
 
     def store(self, events: Sequence[EventRecord]) -> None:
         """Add new events to the writes, with the outcome of evaluation."""
@@ -78,6 +79,12 @@ class EventChanges:
         for cell in self._cells(seq):
             cell[2] = call_flags.without_decision(cell[2])
 
+    def run_nevertheless(self, seq: int) -> None:
+        """Note that a refused call ran, on its row and in the strip."""
+        self._ran.append(seq)
+        for cell in self._cells(seq):
+            cell[2] = call_flags.with_run(cell[2])
+
     def replace_call(self, event: EventRecord) -> None:
         """Put the outcome of another evaluation of a stored call on its row, and on its cell of the strip."""
         self.note_evaluated(event)
@@ -108,6 +115,12 @@ class EventChanges:
         event_records.add_store(writes, self._key.project_id, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
+        if self._ran:
+            writes.add(
+                "UPDATE detection_event SET flags = translate(flags, %s, %s)"
+                " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
+                [call_flags.NOT_RUN, call_flags.RAN, *self._key, self._ran],
+            )
         self._add_flags_if_reported(writes)
         self._add_quarantined(writes)
         if self._delayed:
@@ -116,15 +129,15 @@ class EventChanges:
                 " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
                 [call_flags.BLOCKED, *self._key, self._delayed],
             )
-            for seq in {*self._delayed}:
-                writes.add(
-                    "INSERT INTO detection_allowedcall (project_id, session_id, seq) VALUES (%s, %s, %s)"
-                    " ON CONFLICT DO NOTHING",
-                    [*self._key, seq],
-                )
-        self.has_changed_others |= bool(self._delayed or self._evaluated)
+        for seq in {*self._delayed, *self._ran}:
+            writes.add(
+                "INSERT INTO detection_allowedcall (project_id, session_id, seq) VALUES (%s, %s, %s)"
+                " ON CONFLICT DO NOTHING",
+                [*self._key, seq],
+            )
+        self.has_changed_others |= bool(self._delayed or self._ran or self._evaluated)
         self.stored = self._new or self.stored
-        self._delayed = []
+        self._delayed, self._ran = [], []
         self._new, self._evaluated, self._quarantined = (), [], []
         self._result_flags, self._flags_if_reported = {}, {}
 

@@ -21,9 +21,17 @@ from detection.engine.memory import BLOCKING
 from detection.engine.policy import Policy
 from detection.engine.results.answers import is_refused
 from detection.integrations.hosts import can_end_run
-from detection.integrations.reach import WATCH_ONLY, reach_of, with_call
-from detection.models import Event, EventType, call_flags
-from detection.models.session_state import HELD_DOWN, clear_stop, note_ran, note_refused, note_verdict
+from detection.integrations.reach import CAN_BLOCK, OF_PROGRAMS, WATCH_ONLY, reach_of, with_call
+from detection.models import Event, EventType, StoppedByKind, call_flags
+from detection.models.session_state import (
+    HELD_DOWN,
+    IDLE_AFTER,
+    clear_stop,
+    note_ran,
+    note_reach,
+    note_refused,
+    note_verdict,
+)
 from detection.models.sessions import HOOKS, OTLP, cost_with
 from detection.models.stored_verdict import StoredVerdict
 from detection.services.events import event_records
@@ -40,6 +48,9 @@ BATCH_EVENTS = 1000
 """Events folded in one transaction; a longer backlog takes several, so that no lock is held for long."""
 TOLD_CHARACTERS = 40
 """How much of a message at a place in a result shows that the result is the message. More varies with the form."""
+SAME_ANSWER_FOR = timedelta(seconds=0.25)
+"""A program that has read of a stop calls later than this: its model has to answer first. The calls of one answer ask
+for their verdicts at once; the clients wait no longer for one. A judgement, not measured."""
 MAX_ERROR_CHARACTERS, MAX_TRACEBACK_CHARACTERS = 300, 8000
 
 
@@ -218,7 +229,7 @@ class Folding:
     def _observe(self, event: EventRecord, policy: Policy) -> Step:
         locked = self.locked
         templates = self.templates.by_rung
-        if not can_end_run(locked.session.integration):
+        if locked.session.seen_reach or not can_end_run(locked.session.integration):
             templates = {**messages.OF_HOSTS_THAT_GO_ON, **templates}
         return fold.observe(locked.tracker, event, policy, locked.keyer, templates)
 
@@ -274,9 +285,8 @@ class Folding:
         elif self.integration.startswith(HOOKS):
             # Its host ran a call without the hook before it.
             locked.session.call_reaches = with_call(locked.session.call_reaches, WATCH_ONLY)
-        if event.closes and locked.session.stopped_by_kind and self._has_run(event):
-            note_ran(locked.session)
-            locked.session.ignores_stops = True
+        if event.closes and (refused := self._refused_call_that_ran(event)) is not None:
+            self._run_nevertheless(refused)
         if not policy.values["enabled"]:
             return Step()
         if families.is_watched(policy):
@@ -299,8 +309,8 @@ class Folding:
 
     def _fold_message(self, event: EventRecord) -> Step:
         locked = self.locked
-        if event.type == EventType.MESSAGE and event.is_of_user and locked.session.is_refused:
-            clear_stop(locked.session)
+        if event.type == EventType.MESSAGE and event.is_of_user:
+            self._end_stop()
         if event.type == EventType.MESSAGE and event.is_of_user and event.content:
             out = chat_commands.run_in_chat(
                 locked.session, locked.overrides, event.content, lambda: locked.tracker, top=locked.top
@@ -352,6 +362,29 @@ class Folding:
         due = event.received_at + timedelta(seconds=seconds)
         session.silence_check_at = min(due, session.silence_check_at or due)
 
+    def begin_run(self, call: EventRecord) -> None:
+        """End the stop of detection if a call that asks for a verdict begins another run.
+
+        Its session has ended since or was idle, or it names another run than the call that was stopped.
+        """
+        session = self.locked.session
+        if (
+            session.ended_at is not None
+            or call.received_at - session.last_event_at > IDLE_AFTER
+            or (call.run and call.received_at != session.stopped_at and call.run != self._stopped_call().run)
+        ):
+            self._end_stop()
+
+    def _end_stop(self) -> None:
+        """End the stop of detection, whose run is over: what comes now is no sign that it continued."""
+        if self.locked.session.stopped_by_kind == StoppedByKind.DETECTION:
+            clear_stop(self.locked.session)
+
+    def _stopped_call(self) -> Event:
+        """Return the stored call that detection stopped last; an empty one if it is gone."""
+        calls = Event.objects.filter(session=self.locked.session, type=EventType.CALL, decision="stop")
+        return calls.order_by("-seq").first() or Event()
+
     def decide_unseen(self, event: EventRecord, decision: str = "stop") -> None:
         """Give a call a decision that was made without the engine, which does not count it: its session is stopped."""
         event.decision, event.flags = decision, call_flags.of_call("same", decision)
@@ -374,21 +407,46 @@ class Folding:
         session, finding = self.locked.session, step.verdict.finding
         reason = (finding.kind, messages.describe(finding)) if finding and event.decision == "stop" else ()
         is_guarded, at = self.locked.incidents.is_guarded, event.received_at
+        is_allowed = event.decision in ("allow", "warn")
+        if is_guarded and is_allowed and session.stopped_by_kind == StoppedByKind.DETECTION:
+            since = at - (session.stopped_at or at)
+            if not since or event.round == self._stopped_call().round:
+                return  # Of the answer that was stopped: the run may end with it.
+            if since > SAME_ANSWER_FOR and self.integration in OF_PROGRAMS:
+                note_reach(session, CAN_BLOCK)
         note_verdict(
             session, event.decision, *reason, is_guarded=is_guarded, call_number=session.call_count, at=at
         )
         if session.stopped_by_kind and not is_guarded:
             note_ran(session)
 
-    def _has_run(self, result: EventRecord) -> bool:
-        """Return whether a result shows that a refused call ran: it is not what the agent got instead of running it."""
+    def _refused_call_that_ran(self, result: EventRecord) -> Event | None:
+        """Return the refused call that ran, by its result: it is not what the agent got instead of running it."""
         session, text = self.locked.session, result.content or ""
         flags = next((str(cell[2]) for cell in session.strip if cell[0] == result.closes), "")
-        if not text or not call_flags.was_refused(flags) or is_refused(text):
-            return False
-        verdict = Event.objects.get(session=session, seq=result.closes).verdict or StoredVerdict()
-        sent = (stopped_message(session), verdict.message, *verdict.message_by_shape.values())
-        return not any(message[:TOLD_CHARACTERS] in text for message in sent if message)
+        if not text or not call_flags.has_not_run(flags) or is_refused(text):
+            return None
+        call = Event.objects.get(session=session, seq=result.closes)
+        verdict = call.verdict or StoredVerdict()
+        if call.decision == "block" and (
+            verdict.finding is None or verdict.reuses or verdict.ending == "delay"
+        ):
+            return None  # Its result may be that of another call, or that of the call after its pause.
+        approval = self.locked.approvals.find(public_id=verdict.approval) if verdict.approval else None
+        sent = [stopped_message(session), verdict.message, *verdict.message_by_shape.values()]
+        sent += [approval.message] if approval else []
+        return None if any(message[:TOLD_CHARACTERS] in text for message in sent if message) else call
+
+    def _run_nevertheless(self, call: Event) -> None:
+        """Note that a refused call ran: nothing blocks the calls of its session, and this one was not blocked."""
+        session = self.locked.session
+        note_reach(session, WATCH_ONLY)
+        if session.stopped_by_kind and call_flags.was_refused(call.flags):
+            note_ran(session)
+        self.locked.events.run_nevertheless(call.seq)
+        session.blocked_count = max(0, session.blocked_count - 1)
+        if call.verdict is not None and call.verdict.incident:
+            self.locked.incidents.run_nevertheless(call.verdict.incident)
 
     def _count(self, event: EventRecord) -> None:
         session = self.locked.session

@@ -196,7 +196,7 @@ OTHERS = (
     "backend", "model", "parent_external_id", "stopped_by_kind", "stopped_at", "stopped_by", "stop_reason",
     "would_have_stopped_at_call", "has_active_incident", "exempt_tools", "integration", "started_at",
     "silence_check_at", "reach", "api_key", "tags", "metadata", "last_loop_call_at", "stop_reach",
-    "refused_since_stop", "ran_since_stop", "has_run_last", "ignores_stops",
+    "refused_since_stop", "ran_since_stop", "has_run_last", "seen_reach",
 )  # fmt: skip
 """What else changes after a session was created, besides the change cursor."""
 _WRITTEN = "changed_xid = pg_current_xact_id()::text::bigint"

@@ -539,6 +539,16 @@ class IncidentTracker:
         elif approval.state == ApprovalState.EXPIRED:
             self._keep_open(incident)
 
+    def run_nevertheless(self, public_id: str) -> None:
+        """Count a call as blocked by an incident no longer: it ran. Costs a query if the incident is over."""
+        known = (*self.active.values(), *self._of_family.values(), *self._changes.touched)
+        rows = Incident.objects.select_for_update(of=("self",)).filter(project_id=self.session.project_id)
+        incident = next((one for one in known if one.public_id == public_id), None)
+        incident = incident or rows.filter(public_id=public_id).first()
+        if incident is not None:
+            incident.calls_blocked = max(0, incident.calls_blocked - 1)
+            self._changes.touch(incident, ("calls_blocked",))
+
     def reopen_approval(self, approval: Approval) -> None:
         """Apply to its incident that an approval waits again."""
         incident = self._incident_of(approval)
