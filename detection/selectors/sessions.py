@@ -220,9 +220,11 @@ class CallRow:
 
     @property
     def decision_words(self) -> str:
-        """Its verdict; of a reported call, the verdict that the guard would have given."""
+        """Its verdict, and whether it ran all the same; of a reported call, the verdict that the guard would have given."""
         words = _VERDICT_WORDS.get(self.decision, self.decision)
-        return f"would be {words}" if call_flags.ran_nevertheless(self.flags) else words
+        if not call_flags.ran_nevertheless(self.flags):
+            return words
+        return f"would be {words}" if self.verdict is None else f"{words}, but ran"
 
 
 _VERDICT_WORDS = {"allow": "ran", "warn": "warned", "block": "blocked", "hold": "held", "stop": "stopped"}

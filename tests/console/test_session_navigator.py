@@ -136,8 +136,8 @@ def test_a_held_call_that_was_allowed_shows_its_result(world):
     assert session.strip[-1][2] == flags
 
 
-def test_a_blocked_call_has_no_result_whatever_is_reported_for_it(world):
-    rows = reported(world, ["denied"] * 9, guard=True)
+def test_a_blocked_call_that_its_host_refused_has_no_result(world):
+    rows = reported(world, ["denied"] * 3 + ["Permission denied by user"] * 6, guard=True)
     blocked = [flags for decision, flags in rows if decision in ("block", "stop")]
     assert len(blocked) >= 4
     assert {*blocked} <= {"?b", "?s"}
@@ -145,6 +145,13 @@ def test_a_blocked_call_has_no_result_whatever_is_reported_for_it(world):
     assert [cell[2] for cell in session.strip] == [flags for _, flags in rows]
     table = text(show(world, "?tab=calls", session="fetching"))
     assert "would be blocked" not in table
+
+
+def test_a_blocked_call_that_ran_all_the_same_says_so(world):
+    reported(world, ["nothing in the list"] * 6, guard=True)
+    table = text(show(world, "?tab=calls", session="fetching"))
+    assert "blocked, but ran" in table
+    assert "would be" not in table
 
 
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):

@@ -433,6 +433,8 @@ class Folding:
         ):
             return None  # Its result may be that of another call, or that of the call after its pause.
         approval = self.locked.approvals.find(public_id=verdict.approval) if verdict.approval else None
+        if approval is not None and approval.decision == "allow":
+            return None
         sent = [stopped_message(session), verdict.message, *verdict.message_by_shape.values()]
         sent += [approval.message] if approval else []
         return None if any(message[:TOLD_CHARACTERS] in text for message in sent if message) else call
