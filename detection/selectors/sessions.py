@@ -220,7 +220,7 @@ class CallRow:
 
     @property
     def decision_words(self) -> str:
-        """Its verdict, and whether it ran all the same; of a reported call, the verdict that the guard would have given."""
+        """Its verdict, and whether it ran all the same; of a reported call, the verdict that it would have had."""
         words = _VERDICT_WORDS.get(self.decision, self.decision)
         if not call_flags.ran_nevertheless(self.flags):
             return words
