@@ -15,6 +15,7 @@ from detection.services.audit import SYSTEM, Actor
 from detection.services.policies import overrides
 from tests.browser.pages import complaints, sign_in
 from tests.console.scenes import ask
+from tests.support.patience import PATIENCE_SECONDS
 from tests.support.projects import make_member, make_project
 
 
@@ -57,7 +58,8 @@ def test_thirty_holds_are_answered_with_one_click_and_undone(page, site, project
     decisions.hand_out(project.pk, received.public_id)
     page.keyboard.press("u")
     expect(page.locator(".toast")).to_contain_text(
-        "29 calls wait again. 1 call stays answered: it has reached the agent."
+        "29 calls wait again. 1 call stays answered: it has reached the agent.",
+        timeout=PATIENCE_SECONDS * 1000,
     )
     assert states() == ["decided"] + ["open"] * 29
     expect(page.get_by_role("button", name="Skip all 29")).to_be_visible()
