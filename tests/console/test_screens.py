@@ -177,7 +177,7 @@ def test_replies_to_commands_of_the_chat_are_on_the_session_page(world):
 @pytest.mark.parametrize(
     ("integration", "words"),
     [
-        ("hooks/codex", "Its host cannot end a run"),
+        ("hooks/codex", "A stop does not end its run"),
         ("hooks/claude-code", "It stays stopped until it makes a call"),
     ],
 )
