@@ -16,7 +16,7 @@ import redis
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 
 from detection import jobs
-from detection.models import PartHeartbeat, Role
+from detection.models import Role
 from detection.services.accounts import second_factor
 from detection.services.audit import SYSTEM
 from detection.services.keys import create_key, revoke_key
@@ -159,19 +159,22 @@ def test_a_worker_that_has_tasks_in_hand_outlives_its_broker(broker, project, tm
         with redis.Redis.from_url(broker.url) as client:
             return client.hlen("loopguard:unacked") > 0
 
+    def is_taken():
+        with redis.Redis.from_url(broker.url) as client:
+            return client.llen("loopguard:loopguard") == 0
+
     try:
         worker = installation.start_worker()
         with psycopg.connect(installation.database_url) as database:
-            database.execute(
-                "LOCK TABLE detection_partheartbeat IN EXCLUSIVE MODE"
-            )  # a sweep waits to note its own
+            # Each sweep waits to note its heartbeat.
+            database.execute("LOCK TABLE detection_partheartbeat IN EXCLUSIVE MODE")
             for _ in range(TASKS):
                 sweep()
             assert wait_until(are_in_hand), installation.logs()
             kill(broker)
             broker.start()
-        sweep()
-        assert wait_until(PartHeartbeat.objects.filter(part="beat").exists), installation.logs()
+            sweep()
+            assert wait_until(is_taken), installation.logs()
         assert worker.poll() is None, installation.logs()
     finally:
         installation.stop()
