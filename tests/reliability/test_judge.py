@@ -54,6 +54,8 @@ def test_an_approval_whose_task_the_broker_lost_is_put_to_the_judge_once_by_whic
     web = install(no_broker, worker=False)
     workers = install(web=False)
     workers.start_worker()
+    # A judge's approval lives for 15 seconds; on a slow machine a worker takes longer than that to start.
+    assert wait_until(lambda: "ready." in workers.logs()), workers.logs()
     public_id = held_approval(web.url, token)
 
     def is_decided():
