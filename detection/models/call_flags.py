@@ -2,7 +2,7 @@
 
 A call has at most one letter of its result and one of its decision; an allowed call without a new result has
 none. A result can add a warning, too. A reported call runs whatever its verdict is, so it has a capital letter for
-what would have stopped it.
+what would have stopped it. So has a call that its agent ran although it was refused, with one more letter.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ BLOCKED: Final = "b"
 HELD: Final = "h"
 STOPPED: Final = "s"
 WOULD_BLOCK, WOULD_HOLD, WOULD_STOP = BLOCKED.upper(), HELD.upper(), STOPPED.upper()
+REFUSED: Final = "r"
+"""Beside a capital letter: the agent had asked, was refused, and ran the call."""
 
 RESULT_FLAGS: Final = PENDING + NEW + ERROR + EMPTY
 _OF_RESULT: Final = {"new": NEW, "error": ERROR, "empty": EMPTY, "pending": PENDING, "same": ""}
@@ -60,9 +62,10 @@ def with_decision(flags: str, decision: str) -> str:
     return flags.replace(HELD, _OF_DECISION[decision])
 
 
-def with_run(flags: str) -> str:
-    """Return the flags of a refused call that ran nevertheless."""
-    return "".join(flag.upper() if flag in NOT_RUN else flag for flag in flags)
+def with_run(flags: str, added: str) -> str:
+    """Return the flags of a refused call that ran nevertheless, with the flags of its result."""
+    decided = "".join(flag.upper() if flag in NOT_RUN else flag for flag in flags)
+    return with_result(decided, added) + REFUSED
 
 
 def without_decision(flags: str) -> str:
@@ -86,6 +89,11 @@ def has_not_run(flags: str) -> bool:
 def ran_nevertheless(flags: str) -> bool:
     """Return whether the call ran although its verdict was to block, hold or stop it."""
     return any(flag in RAN for flag in flags)
+
+
+def ran_refused(flags: str) -> bool:
+    """Return whether the agent had asked, was refused, and ran the call."""
+    return REFUSED in flags
 
 
 def has_result(flags: str) -> bool:

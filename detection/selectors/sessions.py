@@ -222,9 +222,9 @@ class CallRow:
     def decision_words(self) -> str:
         """Its verdict, and whether it ran all the same; of a reported call, the verdict that it would have had."""
         words = _VERDICT_WORDS.get(self.decision, self.decision)
-        if not call_flags.ran_nevertheless(self.flags):
-            return words
-        return f"would be {words}" if self.verdict is None else f"{words}, but ran"
+        if call_flags.ran_refused(self.flags):
+            return f"{words}, but ran"
+        return f"would be {words}" if call_flags.ran_nevertheless(self.flags) else words
 
 
 _VERDICT_WORDS = {"allow": "ran", "warn": "warned", "block": "blocked", "hold": "held", "stop": "stopped"}

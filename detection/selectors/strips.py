@@ -1,9 +1,10 @@
 """The loop strip: one cell per call, colour means repetition.
 
 A call key seen once is grey; a repeated one has a hue of its own, pale while its results are new, full without a new
-result. A short cell is an error, a hollow one did not run. A dot above stands for a warning, or for what the guard
-would have done about a call that was only reported; a bar after a call stands for a stop. This module lays the cells
-out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs about a kilobyte.
+result. A short cell is an error, a hollow one did not run. A dot above stands for a warning, for what the guard would
+have done about a call that was only reported, or for a refused call that ran; a bar after a call stands for a stop.
+This module lays the cells out; templates and `strip_images` only write paths, so that a strip of sixty calls weighs
+about a kilobyte.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ CELL_HEIGHT = 44.0
 _MEANINGS = {
     "n": "hollow: did not run",
     "o": "hollow: did not run",
-    "dot": "dot: warned, or the guard would have reacted",
+    "dot": "dot: warned, or ran although its verdict was stricter",
     "end": "bar: stopped",
 }
 
@@ -151,7 +152,8 @@ def describe(cells: Sequence[Cell]) -> str:
     tail = next((len([*same]) for _, same in groupby(reversed(cells), key=lambda cell: cell.key)), 0)
     if tail > 1:
         parts.append(f"the last {tail} equal")
-    marks = Counter(cell.outline for cell in cells)
+    ran_refused = sum(call_flags.ran_refused(cell.flags) for cell in cells)
+    marks = Counter(cell.outline for cell in cells if not call_flags.ran_refused(cell.flags))
     errors = sum(cell.is_error for cell in cells)
     for count, name in (
         (errors, "error"),
@@ -162,6 +164,8 @@ def describe(cells: Sequence[Cell]) -> str:
     ):
         if count:
             parts.append(_count(count, name))
+    if ran_refused:
+        parts.append(f"{_count(ran_refused, 'refused call')} that ran")
     for mark, words in (
         (call_flags.WOULD_BLOCK, "blocked"),
         (call_flags.WOULD_HOLD, "held"),

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from detection.console.sessions import session_map
 from detection.engine.scopes import PROJECT
-from detection.models import Approval, Event, Incident, Session
+from detection.models import Approval, Event, Incident, Session, call_flags
 from detection.selectors import session_runs
 from detection.services.approvals import decisions
 from detection.services.audit import SYSTEM
@@ -103,7 +103,7 @@ def test_reported_calls_show_their_results_where_the_guard_would_have_blocked(wo
     assert "would be blocked" in body
     assert "10 errors" in body
     assert "blocked call" not in body
-    assert "The calls ran; the marks above show what the guard would have done." in body
+    assert "The calls ran, whatever the marks above say." in body
     table = show(world, "?tab=calls", session="fetching").content.decode().partition("<tbody")[2]
     assert "would be blocked" in table
     assert "not run" not in table
@@ -148,10 +148,23 @@ def test_a_blocked_call_that_its_host_refused_has_no_result(world):
 
 
 def test_a_blocked_call_that_ran_all_the_same_says_so(world):
-    reported(world, ["nothing in the list"] * 6, guard=True)
+    rows = reported(world, ["nothing in the list"] * 6, guard=True)
+    ran = [flags for decision, flags in rows if decision in ("block", "stop")]
+    assert len(ran) >= 2
+    assert all(call_flags.ran_refused(flags) and not call_flags.has_not_run(flags) for flags in ran), rows
+    session = Session.objects.get(external_id="fetching")
+    assert [cell[2] for cell in session.strip] == [flags for _, flags in rows]
     table = text(show(world, "?tab=calls", session="fetching"))
     assert "blocked, but ran" in table
-    assert "would be" not in table
+    listed = world.client.get(f"{world.base}/sessions").content.decode()
+    assert f"{len(ran)} refused calls that ran" in listed
+    incident = Incident.objects.get(session_name="fetching", kind="repeat")
+    page = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
+    assert page.count(", but ran") == len(ran)
+    assert f"{len(ran)} refused calls that ran" in page
+    session_page = text(show(world, session="fetching"))
+    assert not re.search(r"would (?:be|have been) (?:blocked|stopped)", table + session_page + page)
+    assert not re.search(r"(?<!did )not run", table + session_page)
 
 
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):

@@ -437,6 +437,7 @@ class EvidenceLine:
     result_is_equal: bool
     is_error: bool
     has_not_run: bool
+    ran_refused: bool
     was_allowed: bool
     decision: str
     chip: str
@@ -445,7 +446,7 @@ class EvidenceLine:
     @property
     def verdict(self) -> str:
         """The decision in words."""
-        return DID.get(self.decision, self.decision)
+        return DID.get(self.decision, self.decision) + (", but ran" if self.ran_refused else "")
 
 
 def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceLine]:
@@ -491,6 +492,7 @@ def evidence(incident: Incident, allowed: Container[int] = ()) -> list[EvidenceL
                 result_is_equal=same_result,
                 is_error=bool(call.get("is_error")),
                 has_not_run=call_flags.has_not_run(call.get("flags", "")),
+                ran_refused=call_flags.ran_refused(call.get("flags", "")),
                 was_allowed=call["seq"] in allowed,
                 decision=decision,
                 chip=DECISION_CHIPS.get(decision, "plain"),

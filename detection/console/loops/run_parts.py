@@ -80,7 +80,7 @@ def folded(lines: Sequence[EvidenceLine], chosen_seq: int = 0) -> list[FoldedLin
 def _outcome(line: EvidenceLine) -> tuple[object, ...]:
     return (
         line.session, line.decision, line.rung, line.result is None, line.result_is_equal, line.is_error,
-        line.has_not_run, line.was_allowed,
+        line.has_not_run, line.ran_refused, line.was_allowed,
     )  # fmt: skip
 
 

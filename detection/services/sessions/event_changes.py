@@ -15,6 +15,11 @@ STRIP_CELLS = 60
 _FEW_FLAGS = 3
 """Up to this number, earlier calls are marked one by one, which takes half the planning time of a join."""
 
+_PUT_RUN = (
+    "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, %s) || %s, 12)"
+    " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag)"
+    " WHERE e.project_id = %s AND e.session_id = %s AND e.seq = v.seq"
+)
 _PUT_FLAGS = (
     "UPDATE detection_event e SET flags = left(v.flag || translate(e.flags, %s || v.flag, ''), 12)"
     " FROM unnest(%s::int[], %s::text[]) AS v (seq, flag)"
@@ -43,7 +48,7 @@ class EventChanges:
         self._flags_if_reported: dict[int, str] = {}
         self._quarantined: list[tuple[EventRecord, str, str]] = []
         self._delayed: list[int] = []
-        self._ran: list[int] = []
+        self._ran: dict[int, str] = {}
 
     def store(self, events: Sequence[EventRecord]) -> None:
         """Add new events to the writes, with the outcome of evaluation."""
@@ -81,9 +86,9 @@ class EventChanges:
 
     def run_nevertheless(self, seq: int) -> None:
         """Note that a refused call ran, on its row and in the strip."""
-        self._ran.append(seq)
+        self._ran[seq] = ""
         for cell in self._cells(seq):
-            cell[2] = call_flags.with_run(cell[2])
+            cell[2] = call_flags.with_run(cell[2], "")
 
     def replace_call(self, event: EventRecord) -> None:
         """Put the outcome of another evaluation of a stored call on its row, and on its cell of the strip."""
@@ -98,12 +103,13 @@ class EventChanges:
             cell[2] = call_flags.with_result(cell[2], flag)
 
     def put_result_if_reported(self, seq: int, flag: str) -> None:
-        """Add the flags of the result of a call that was to be blocked, if it was reported and thus had run."""
+        """Add the flags of the result of a call that was to be blocked, if it ran all the same."""
         for cell in self._cells(seq):
             if not call_flags.ran_nevertheless(cell[2]):
                 return
             cell[2] = call_flags.with_result(cell[2], flag)
-        self._flags_if_reported[seq] = flag
+        # A row has one write.
+        (self._ran if seq in self._ran else self._flags_if_reported)[seq] = flag
 
     def _cells(self, seq: int) -> Iterator[list[Any]]:
         """Yield the cell of a call, if the strip still has it; most are near its end."""
@@ -111,16 +117,12 @@ class EventChanges:
 
     def add_writes(self, writes: Writes) -> None:
         """Add the writes; many new events are stored at once."""
+        have_run = {*self._delayed, *self._ran}
         self._put_results_on_rows()
         event_records.add_store(writes, self._key.project_id, self._new)
         self._add_evaluated(writes)
         self._add_result_flags(writes)
-        if self._ran:
-            writes.add(
-                "UPDATE detection_event SET flags = translate(flags, %s, %s)"
-                " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
-                [call_flags.NOT_RUN, call_flags.RAN, *self._key, self._ran],
-            )
+        self._add_runs(writes)
         self._add_flags_if_reported(writes)
         self._add_quarantined(writes)
         if self._delayed:
@@ -129,21 +131,21 @@ class EventChanges:
                 " WHERE project_id = %s AND session_id = %s AND seq = ANY(%s)",
                 [call_flags.BLOCKED, *self._key, self._delayed],
             )
-        for seq in {*self._delayed, *self._ran}:
+        for seq in have_run:
             writes.add(
                 "INSERT INTO detection_allowedcall (project_id, session_id, seq) VALUES (%s, %s, %s)"
                 " ON CONFLICT DO NOTHING",
                 [*self._key, seq],
             )
-        self.has_changed_others |= bool(self._delayed or self._ran or self._evaluated)
+        self.has_changed_others |= bool(have_run or self._evaluated)
         self.stored = self._new or self.stored
-        self._delayed, self._ran = [], []
+        self._delayed, self._ran = [], {}
         self._new, self._evaluated, self._quarantined = (), [], []
         self._result_flags, self._flags_if_reported = {}, {}
 
     def _put_results_on_rows(self) -> None:
         """Add the flags to calls that are not written yet."""
-        if not self._result_flags and not self._flags_if_reported:
+        if not self._result_flags and not self._flags_if_reported and not self._ran:
             return
         by_seq = {event.seq: event for event in (*self._evaluated, *self._new)}
         for seq in self._result_flags.keys() & by_seq.keys():
@@ -152,6 +154,8 @@ class EventChanges:
             flag = self._flags_if_reported.pop(seq)
             if call_flags.ran_nevertheless(by_seq[seq].flags):
                 by_seq[seq].flags = call_flags.with_result(by_seq[seq].flags, flag)
+        for seq in self._ran.keys() & by_seq.keys():
+            by_seq[seq].flags = call_flags.with_run(by_seq[seq].flags, self._ran.pop(seq))
 
     def _add_evaluated(self, writes: Writes) -> None:
         session, events = self._session, self._evaluated
@@ -194,6 +198,21 @@ class EventChanges:
                 [flag, call_flags.RESULT_FLAGS + flag, *self._key, seq],
                 ends_in_condition=True,
             )
+
+    def _add_runs(self, writes: Writes) -> None:
+        if not self._ran:
+            return
+        writes.add(
+            _PUT_RUN,
+            [
+                call_flags.NOT_RUN + call_flags.RESULT_FLAGS,
+                call_flags.RAN,
+                call_flags.REFUSED,
+                [*self._ran],
+                [*self._ran.values()],
+                *self._key,
+            ],
+        )
 
     def _add_flags_if_reported(self, writes: Writes) -> None:
         if not self._flags_if_reported:
