@@ -267,8 +267,9 @@ def test_several_senders_at_once_send_every_message_once(receiver):
         tell(project, f"s-{number}")
 
     made = sum(all_results([in_thread(send_all) for _ in range(4)]))
-    send_all()
-    assert made <= 40
+    while sent := send_all():  # it takes five seconds at most
+        made += sent
+    assert made == 40
     assert len(receiver.ids) == len(set(receiver.ids)) == 40
     assert states() == ["delivered"] * 40
 
