@@ -189,6 +189,30 @@ def test_what_is_no_backup_changes_nothing(run, tmp_path):
     assert nowhere.returncode == 1
 
 
+def test_a_damaged_backup_changes_nothing(run, tmp_path):
+    _, ready = run.start()
+    agent = Agent(ready, ready["api_key"])
+    assert [agent.send() for _ in range(3)] == [202] * 3
+    file, damaged = tmp_path / "whole", tmp_path / "damaged"
+    assert manage(run, "backup", str(file)).returncode == 0
+    whole = file.read_bytes()
+    assert agent.send() == 202
+    # Its list of contents is at the beginning, and whole.
+    for data in (
+        whole[: len(whole) * 9 // 10],
+        whole[:-200],
+        whole[: -len(whole) // 3] + bytes(len(whole) // 3),
+    ):
+        damaged.write_bytes(data)
+        refused = manage(run, "restore", str(damaged), "--yes")
+        assert refused.returncode == 1, refused.stdout
+        assert "pg_restore" in refused.stderr
+        assert "Nothing was changed." in refused.stderr
+        assert agent.stored() == agent.acknowledged
+    assert agent.send() == 202
+    assert agent.stored() == agent.acknowledged
+
+
 def test_programs_that_are_older_than_the_server_are_not_used(run, tmp_path):
     run.start()
     for name in ("initdb", "postgres", "pg_dump"):

@@ -1,11 +1,15 @@
 """`restore`: replaces the database by a backup, in one transaction, also while LoopGuard runs."""
 
+import contextlib
+import shutil
 import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import IO, Any
 
 from django.conf import settings
 from django.core.management import call_command
@@ -18,6 +22,7 @@ from loopguard_site.database_programs import ProgramProblem, environment, failur
 TRIES = 5
 """Of the transaction: it may meet another one in a deadlock, as it locks every table."""
 PAUSE_SECONDS = 1.0
+COPIED_BYTES = 1 << 18
 _BEFORE = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner"
 _AFTER = "UPDATE public.detection_project SET policy_version = (extract(epoch FROM now()) * 1000)::bigint"
 """Processes that go on know settings by their version: no change after the restore may get that of one before it."""
@@ -80,23 +85,47 @@ class Command(BaseCommand):
             "--set=ON_ERROR_STOP=1",
             "--output=/dev/null",
         ]
+        command += [f"--command={_BEFORE}", "--file=-", f"--command={_AFTER}"]
         for tries_left in reversed(range(TRIES)):
-            with subprocess.Popen(script, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as reading:
-                done = subprocess.run(
-                    [*command, f"--command={_BEFORE}", "--file=-", f"--command={_AFTER}"],
-                    env=environment(owner),
-                    stdin=reading.stdout,
-                    capture_output=True,
-                    check=False,
-                )
-                if reading.stdout:
-                    reading.stdout.close()  # or it would wait for a program that has failed
-                errors = reading.stderr.read() if reading.stderr else b""
-            if done.returncode == 0 and reading.returncode == 0:
-                return
-            if b"deadlock detected" not in done.stderr or not tries_left:
-                raise failure("The restore", done.stderr or errors)
+            with TemporaryFile() as of_reading, TemporaryFile() as of_writing:
+                is_read, is_written = _pass_on(script, of_reading, command, of_writing, environment(owner))
+                if is_read and is_written:
+                    return
+                of_reading.seek(0)
+                of_writing.seek(0)
+                errors = of_writing.read()
+                problem = failure("psql", errors) if is_read else failure("pg_restore", of_reading.read())
+            if b"deadlock detected" not in errors or not tries_left:
+                raise problem
             time.sleep(PAUSE_SECONDS)
+
+
+def _pass_on(
+    reader: Sequence[str], of_reader: IO[bytes], writer: Sequence[str], of_writer: IO[bytes], env: Mapping[str, str]
+) -> tuple[bool, bool]:
+    """Give what one program writes to another, and return which of them did what they should.
+
+    The input of `writer` ends only after all of it was read: it takes the end of a part for that of the whole, and
+    would commit it.
+    """
+    reading = subprocess.Popen(reader, stdout=subprocess.PIPE, stderr=of_reader)
+    writing = subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=of_writer, env=env)
+    assert reading.stdout
+    assert writing.stdin
+    has_failed = False
+    try:
+        shutil.copyfileobj(reading.stdout, writing.stdin, COPIED_BYTES)
+    except BrokenPipeError:
+        has_failed = True
+    finally:
+        reading.stdout.close()
+        is_read = reading.wait() == 0 or has_failed
+        if not is_read:
+            writing.kill()
+        with contextlib.suppress(BrokenPipeError):
+            writing.stdin.close()
+        is_written = writing.wait() == 0
+    return is_read, is_written
 
 
 def _agrees(question: str) -> bool:
