@@ -253,6 +253,33 @@ def test_api_pages_and_searches_show_a_packed_session_as_before(api, project):
     assert PackedEvents.objects.exists()  # reading writes nothing
 
 
+def test_all_pages_of_a_long_packed_session_are_as_before(api, project):
+    steps = [("read_file", {"path": f"part-{number}.txt"}, f"text {number}") for number in range(60)]
+    api.run(steps, "old", agent="reader")
+    settle()
+    age("old")
+
+    def by_cursor(**about):
+        found, cursor = [], {}
+        while True:
+            page = api.get("/sessions/old/calls", limit=7, **cursor, **about).json()
+            found.append([call["call_id"] for call in page["items"]])
+            if page["next_cursor"] is None:
+                return found
+            cursor = {"cursor": page["next_cursor"]}
+
+    def shown():
+        one = session("old")
+        backwards = session_calls(one, before_seq=one.last_seq + 1, limit=7).items
+        middle = session_calls(one, after_seq=35, limit=7).items
+        return by_cursor(), [call.seq for call in backwards], [call.seq for call in middle]
+
+    before = shown()
+    assert [len(page) for page in before[0]] == [7] * 8 + [4]
+    assert history.pack(project, timezone.now() - MONTH).sessions == 1
+    assert shown() == before
+
+
 def test_the_console_shows_a_packed_session_as_before(api, project):
     rested(api)
     browser = Client()

@@ -47,9 +47,10 @@ FROM detection_event WHERE project_id = %s AND session_id = %s
 _ROW_BYTES: Final = " + ".join(
     f"coalesce(pg_column_size({name}), 0)" for name in ("project_id", "session_id", *COLUMNS)
 )
+# By the number: a plain `seq` would be the text that is read, and "10" comes before "2".
 _READ: Final = (
     f"SELECT agent, {_ROW_BYTES} + 28, {select_texts()} FROM detection_event"  # noqa: S608 - columns of our own model
-    " WHERE project_id = %s AND session_id = %s ORDER BY seq"
+    " WHERE project_id = %s AND session_id = %s ORDER BY detection_event.seq"
 )
 _DELETE: Final = "DELETE FROM detection_event WHERE project_id = %s AND session_id = %s"
 _INSERT: Final = (
