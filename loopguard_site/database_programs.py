@@ -69,7 +69,9 @@ def environment(alias: str) -> dict[str, str]:
         if name in variables and value is not None
     }
     # Deadlines of requests are not those of a backup, and notices would hide what has failed.
-    own["PGOPTIONS"] = f"-c statement_timeout=0 -c lock_timeout={LOCK_SECONDS}s -c client_min_messages=warning"
+    own["PGOPTIONS"] = (
+        f"-c statement_timeout=0 -c lock_timeout={LOCK_SECONDS}s -c client_min_messages=warning"
+    )
     return {**os.environ, **own}
 
 

@@ -260,7 +260,8 @@ def test_all_pages_of_a_long_packed_session_are_as_before(api, project):
     age("old")
 
     def by_cursor(**about):
-        found, cursor = [], {}
+        found: list[list[str]] = []
+        cursor: dict[str, str] = {}
         while True:
             page = api.get("/sessions/old/calls", limit=7, **cursor, **about).json()
             found.append([call["call_id"] for call in page["items"]])

@@ -9,7 +9,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Any
+from typing import IO, Any, cast
 
 from django.conf import settings
 from django.core.management import call_command
@@ -101,7 +101,11 @@ class Command(BaseCommand):
 
 
 def _pass_on(
-    reader: Sequence[str], of_reader: IO[bytes], writer: Sequence[str], of_writer: IO[bytes], env: Mapping[str, str]
+    reader: Sequence[str],
+    of_reader: IO[bytes],
+    writer: Sequence[str],
+    of_writer: IO[bytes],
+    env: Mapping[str, str],
 ) -> tuple[bool, bool]:
     """Give what one program writes to another, and return which of them did what they should.
 
@@ -109,23 +113,25 @@ def _pass_on(
     would commit it.
     """
     reading = subprocess.Popen(reader, stdout=subprocess.PIPE, stderr=of_reader)
-    writing = subprocess.Popen(writer, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=of_writer, env=env)
-    assert reading.stdout
-    assert writing.stdin
-    has_failed = False
+    writing = subprocess.Popen(
+        writer, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=of_writer, env=env
+    )
+    source, target = cast("IO[bytes]", reading.stdout), cast("IO[bytes]", writing.stdin)
+    has_ended = is_whole = False
     try:
-        shutil.copyfileobj(reading.stdout, writing.stdin, COPIED_BYTES)
+        shutil.copyfileobj(source, target, COPIED_BYTES)
+        is_whole = True
     except BrokenPipeError:
-        has_failed = True
+        has_ended = True
     finally:
-        reading.stdout.close()
-        is_read = reading.wait() == 0 or has_failed
-        if not is_read:
+        source.close()
+        is_whole &= reading.wait() == 0
+        if not is_whole:
             writing.kill()
         with contextlib.suppress(BrokenPipeError):
-            writing.stdin.close()
-        is_written = writing.wait() == 0
-    return is_read, is_written
+            target.close()
+        writing.wait()
+    return is_whole or has_ended, writing.returncode == 0
 
 
 def _agrees(question: str) -> bool:
