@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, cast
@@ -44,23 +44,22 @@ class Command(BaseCommand):
         file: Path = options["file"]
         owner = "owner" if "owner" in settings.DATABASES else DEFAULT_DB_ALIAS
         name = connections[owner].settings_dict["NAME"]
-        try:
-            with distribution.entered(owner):
+        with distribution.entered(owner):
+            with _changing_nothing():
                 script = self._script(file, owner)
-                if not options["yes"] and not _agrees(
-                    f"Replace everything in the database {name} by {file}? [y/N] "
-                ):
-                    raise CommandError("Nothing was changed.")
-                self._replace_and_prepare(script, owner)
-        except (ProgramProblem, OSError) as problem:
-            raise CommandError(f"{problem}\nNothing was changed.") from problem
+            if not options["yes"] and not _agrees(
+                f"Replace everything in the database {name} by {file}? [y/N] "
+            ):
+                raise CommandError("Nothing was changed.")
+            self._replace_and_prepare(script, owner)
         self.stdout.write(f"Restored {name} from {file}.")
 
     def _replace_and_prepare(self, script: list[str], owner: str) -> None:
         """Do both while requests are answered with 503: between them, the rights of the processes are gone."""
         with distribution.closed(owner, opens_after_errors=True):
             try:
-                self._replace(script, owner)
+                with _changing_nothing():
+                    self._replace(script, owner)
             finally:
                 for alias in connections:
                     connections[alias].close()
@@ -98,6 +97,15 @@ class Command(BaseCommand):
             if b"deadlock detected" not in errors or not tries_left:
                 raise problem
             time.sleep(PAUSE_SECONDS)
+
+
+@contextlib.contextmanager
+def _changing_nothing() -> Iterator[None]:
+    """Say of what fails here that everything is as it was."""
+    try:
+        yield
+    except (ProgramProblem, OSError) as problem:
+        raise CommandError(f"{problem}\nNothing was changed.") from problem
 
 
 def _pass_on(
