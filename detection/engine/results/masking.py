@@ -39,8 +39,11 @@ _VOLATILE_FORMS = (
     # Addresses
     r"|x(?<=0x)[0-9a-fA-F]{4,16})"
 )
-# Programs that measure themselves write fractions of milliseconds: psql, bun, go.
-_FORMS = _VOLATILE_FORMS.replace(r"\.\d+ ?(?:s|", r"\.\d+ ?(?:[mµμun]?s|")
+# Programs that measure themselves write fractions of milliseconds: psql, bun, go. A whole value in quotation marks is a
+# figure of a ledger and no address.
+_FORMS = _VOLATILE_FORMS.replace(r"\.\d+ ?(?:s|", r"\.\d+ ?(?:[mµμun]?s|").replace(
+    "(?<=0x)", '(?<=0x)(?<!"0x)'
+)
 _PLAIN_VOLATILE, _VOLATILE = re.compile(_VOLATILE_FORMS), re.compile(_FORMS)
 # The same for ASCII text, without Unicode digits and letters: twice as fast.
 _PLAIN_VOLATILE_ASCII, _VOLATILE_ASCII = re.compile(_VOLATILE_FORMS, re.ASCII), re.compile(_FORMS, re.ASCII)
