@@ -26,6 +26,8 @@ MAX_TEXTS = 16
 MAX_ECHO_CHARS = 160
 # A shorter echo, such as `a` or `ls`, may be any word of the result; a judgement.
 _MIN_WORD_CHARS = 3
+# The scripts of Chinese, Japanese and Korean begin here: a character says as much as a syllable or a word.
+_IDEOGRAPHS = "\N{CJK RADICAL REPEAT}"
 # A judgement: numbers are not looked for, and half of a phrase is more than chance finds. What passes is compared as a
 # whole.
 _FOUND = 0.5
@@ -43,6 +45,8 @@ _MAX_NAMES = 4
 _MAX_BEFORE_WORD = 8
 # What stands directly before the first word of a path, an option or a pattern, and belongs to it.
 _BEFORE_WORD = re.compile(rf"[/.~*+$@#^-]{{1,{_MAX_BEFORE_WORD}}}\Z")
+# Quotation marks beyond ASCII stand directly at a word. Each becomes one character, so that places stay.
+_QUOTES = str.maketrans(dict.fromkeys("«»„“”‹›「」『』《》〈〉【】", '"'))
 # Where two values of an object meet.
 _SEAM = re.compile(r"\"\s{0,9}[:,]\s{0,9}[\"{\[]")
 
@@ -102,6 +106,14 @@ def without_echo(text: str, sketch: str, nested: str, tool: str, keyer: Keyer) -
 
 
 def _masked(text: str, sketch: str, others: str, keyer: Keyer) -> str:
+    masked = _without_phrases(text, sketch, others, keyer)
+    if masked is text and not text.isascii() and (quoted := text.translate(_QUOTES)) != text:
+        masked = _without_phrases(quoted, sketch, others, keyer)
+        return text if masked is quoted else masked
+    return masked
+
+
+def _without_phrases(text: str, sketch: str, others: str, keyer: Keyer) -> str:
     plain = text
     if "%" in plain:
         plain = _ENCODED.sub(lambda found: unquote(found[0], errors="replace"), plain)
@@ -134,7 +146,8 @@ def _cut(text: str, spans: list[tuple[int, int]]) -> str:
     """Return the text with these spans masked; of two that overlap, the first and longer one."""
     kept, at, is_cut = [], 0, False
     for start, end in sorted(spans, key=lambda span: (span[0], -span[1])):
-        if start < at or end - start < _MIN_WORD_CHARS or text[start:end].isdigit():
+        is_short = end - start < _MIN_WORD_CHARS and text[start:end] < _IDEOGRAPHS
+        if start < at or is_short or text[start:end].isdigit():
             continue
         if _SEAM.search(text, start, end):
             continue
