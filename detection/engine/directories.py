@@ -29,9 +29,11 @@ LISTS = frozenset(program for row in _ROWS for program in row.get("lists", ()))
 _ABSOLUTE = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 _OPTION_NAMES = tuple(option for row in _ROWS for option in row.get("options", ()))
 _OPTIONS = "|".join(map(re.escape, _OPTION_NAMES))
+_VARIABLES = tuple(variable for row in _ROWS for variable in row.get("variables", ()))
+_SENDS = _OPTION_NAMES + _VARIABLES
 _PATH = r"(?:\"([^\"\n]{1,400})\"|'([^'\n]{1,400})'|([^\s\"';&|<>]{1,400}))"
 _GOES = re.compile(rf"\s{{0,8}}(?:cd|pushd)\s{{1,8}}{_PATH}[ \t]{{0,8}}(?:&&|;|\n)")
-_IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:{_OPTIONS})[ =]{_PATH}")
+_IS_SENT = re.compile(rf"(?:^|[\s;&|(])(?:(?:{_OPTIONS})[ =]|(?:{'|'.join(_VARIABLES)})=){_PATH}")
 # A command changes the directory first; a judgement for the time of a call, not measured.
 _MAX_COMMAND_CHARS = 1000
 
@@ -78,8 +80,8 @@ def place_of(arguments: object, names: tuple[str, ...], cwd: str) -> str:
     found = _GOES.match(command, 0, _MAX_COMMAND_CHARS)
     if found is not None:
         place = _joined(place, _path(found))
-    for option in _OPTION_NAMES:
-        if option in command:
+    for name in _SENDS:
+        if name in command:
             found = _IS_SENT.search(command, 0, _MAX_COMMAND_CHARS)
             return _joined(place, _path(found)) if found is not None else place
     return place
