@@ -47,6 +47,7 @@ from detection.engine.results import CallFacts, ResultOutcome, evaluate_result, 
 from detection.engine.results.echo import nested_texts
 from detection.engine.shell_commands import ShellLine
 from detection.engine.similarity import literal_arguments, sketch
+from detection.engine.tool_verbs import acts_on_page
 from detection.engine.verdicts import Templates
 from detection.engine.waiting import LOOKS, is_poll, may_wait
 from detection.engine.windows import window_of
@@ -241,6 +242,7 @@ def observe_result(
     run.note_limit(record.result, outcome.own_limit)
     # An empty result, a bare "ok" or a receipt means nothing by itself: for other arguments it is a new one.
     is_new_pair = False
+    _read_phrase(run, record, outcome)
     says_something = outcome.is_evidence and not outcome.is_phrase
     if is_change or outcome.is_value or not says_something:
         # The receipt of an identical write is a known one, whatever its id.
@@ -271,6 +273,16 @@ def observe_result(
         closes=record.seq,
         faults=faults + more,
     )
+
+
+def _read_phrase(run: RunState, record: Record, outcome: ResultOutcome) -> None:
+    """Note what a phrase or a small record means in this run."""
+    if outcome.is_phrase and acts_on_page(inner(record.tool)) and not outcome.finds_nothing:
+        # Who fills in a form gets back what went where, and nothing else.
+        if run.is_new(outcome.phrase_digest):
+            outcome.is_receipt, outcome.is_evidence = True, False
+    elif outcome.is_record and run.has_seen(outcome.digest):
+        outcome.is_phrase = True
 
 
 def _compared(record: Record, outcome: ResultOutcome, policy: Policy) -> str:

@@ -43,6 +43,7 @@ _OPENS, _RUNS = _words("opens"), _words("runs")
 STEPS = _words("steps")
 """Verbs and nouns of tools of which an identical call does something else."""
 
+_ACTS = _words("acts")
 _MOVES, _OWN_STATE = _words("moves"), _words("plans")
 _LEADS = _words("leads")
 _LEADING_ARGUMENTS = tables.words("verbs", "arguments", meaning="leads")
@@ -105,6 +106,16 @@ def moves_on(tool: str, arguments: object) -> bool:
         for value in values
         if isinstance(value, str) and len(value) <= _MAX_MOVE_CHARACTERS
     )
+
+
+def moves_by_name(tool: str) -> bool:
+    """Return whether a tool pages, scrolls or takes the next item, by its name."""
+    return not (_MOVES | STEPS).isdisjoint(words_of(tool))
+
+
+def acts_on_page(tool: str) -> bool:
+    """Return whether a tool clicks, types or the like, by its name."""
+    return not _ACTS.isdisjoint(words_of(tool))
 
 
 def opens_file(tool: str) -> bool:

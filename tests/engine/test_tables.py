@@ -25,7 +25,15 @@ from detection.engine.shell_commands import ShellLine
 from detection.engine.spawning import prompts_of, starts_agents
 from detection.engine.substrings import contains_any
 from detection.engine.tool_classes import shipped_traits
-from detection.engine.tool_verbs import intent_of, leads_on, moves_on, opens_file, what_was_made, words_of
+from detection.engine.tool_verbs import (
+    acts_on_page,
+    intent_of,
+    leads_on,
+    moves_on,
+    opens_file,
+    what_was_made,
+    words_of,
+)
 from detection.engine.writes import effect_of
 from tests.engine.play import Player
 
@@ -205,6 +213,7 @@ VERBS = {
     "done": lambda verb: not what_was_made(f"{verb}_order", 2).endswith("ed"),
     "reads": lambda tool: shipped_traits(tool).tool_class == "read",
     "moves": lambda tool: moves_on(tool, {}),
+    "acts": acts_on_page,
     "plans": lambda tool: not intent_of([*words_of(tool), "write"]),
     "things": lambda tool: intent_of(words_of(tool)) == "write",
 }

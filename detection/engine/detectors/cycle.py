@@ -7,8 +7,8 @@ Counts identical laps of `cycle_min_length` to `cycle_max_length` calls. The sho
 is a repeat.
 
 With `result_aware` on, laps whose results differ from one lap to the next are work in progress (edit, test, edit,
-test); they are only warned about, at lap `max_repeats_changing`. Laps without any results need `cycle_unknown_laps`
-laps, laps with a poll (`sleep 20`, then a look) `poll_warn_at`.
+test); they are only warned about, at lap `max_repeats_changing`, and not if they scroll on to ever new results. Laps
+without any results need `cycle_unknown_laps` laps, laps with a poll (`sleep 20`, then a look) `poll_warn_at`.
 
 - **False alarms:** polls of two steps that are not declared as `poll`.
 - **Misses:** laps longer than `cycle_max_length` and laps with an occasional extra step, which `stagnation` detects.
@@ -44,6 +44,7 @@ from detection.engine.field import ladder, number, switch
 from detection.engine.identity import digest_of_calls, smallest_rotation
 from detection.engine.memory import ERROR, PENDING, Record, RunState
 from detection.engine.policy_settings import PolicySettings
+from detection.engine.tool_verbs import moves_by_name
 
 
 def _example(letter: str, tool: str, result: str) -> ExampleCall:
@@ -192,7 +193,7 @@ def _judge(run: RunState, record: Record, policy: PolicySettings, length: int, s
         # To wait and to look again is a poll of several steps.
         limit = max(limit, values["poll_warn_at"])
     limit += run.allowances.get(record.key, 0)
-    if laps < limit:
+    if laps < limit or (results == "changing" and _goes_further(run.records[-length * laps : -1])):
         return Reading(laps, limit)
     keys = smallest_rotation([one.key for one in run.records[-length:]])
     calls = _with_first_lap(run, length, size)
@@ -212,6 +213,13 @@ def _judge(run: RunState, record: Record, policy: PolicySettings, length: int, s
         laps=laps,
     )
     return Reading(laps, limit, finding)
+
+
+def _goes_further(calls: list[Record]) -> bool:
+    """Return whether each lap scrolls or takes the next item, and whatever else it does brings something new."""
+    moves = {tool for tool in {one.tool for one in calls} if moves_by_name(tool)}
+    others = [one for one in calls if one.tool not in moves]
+    return bool(moves and others) and all(one.is_new for one in others)
 
 
 def _with_first_lap(run: RunState, length: int, size: int) -> list[Record]:

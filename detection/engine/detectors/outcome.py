@@ -8,20 +8,20 @@ own arguments are masked too: "denied for ann" and "denied for bob" are one erro
 Fires at `outcome_max_errors` identical errors, at `outcome_max_results` identical results, or at `outcome_max_similar`
 where the arguments hardly differ either. Advises at `outcome_max_refusals` identical errors of a tool that writes, if
 at least half of its arguments stay the same and the user has spoken in between: asking the user did not help. Empty
-results, a bare "ok", the placeholder of a picture and receipts of writes do not count; a bare number or Boolean
-(`false`, `[(0,)]`), or up to three short values, counts half, because many calls have it in common. The results of one
-model response count once, until two responses have met the same error. A different result of the tool, a successful
-change elsewhere, or several new results of other tools end the series, and the receipt of a success ends one of errors;
-what a shell only looks at neither ends nor continues the series of what it runs. A message of the user ends a series
-without errors, and one of errors where the next call of a tool that reads is new: the person has corrected something.
-What the host refuses to run is one series, whichever tools are called, and escalates for a shell, too: the command
-never ran. Where the person rejects a call, says something, and rejects another one, the series begins again. One error
-of several tools, such as those of a server that is not connected, is one series as well and fires at
-`outcome_max_results`. One and the same call with other work in between is a scattered repeat and only advised against;
-it is left to `repeat` below `max_repeats`.
+results, a bare "ok", the placeholder of a picture, receipts of writes and those of clicks and the like do not count; a
+bare number or Boolean (`false`, `[(0,)]`), or up to three short values, counts half, because many calls have it in
+common. The results of one model response count once, until two responses have met the same error. A different result of
+the tool, a successful change elsewhere, or several new results of other tools end the series, and the receipt of a
+success ends one of errors; what a shell only looks at neither ends nor continues the series of what it runs. A message
+of the user ends a series without errors, and one of errors where the next call of a tool that reads is new: the person
+has corrected something. What the host refuses to run is one series, whichever tools are called, and escalates for a
+shell, too: the command never ran. Where the person rejects a call, says something, and rejects another one, the series
+begins again. One error of several tools, such as those of a server that is not connected, is one series as well and
+fires at `outcome_max_results`. One and the same call with other work in between is a scattered repeat and only advised
+against; it is left to `repeat` below `max_repeats`.
 
-- **False alarms:** legitimate sweeps that find nothing. Different searches that all say so are warned about and never
-  blocked, and so are tools of the class `fallible`, such as a shell.
+- **False alarms:** legitimate sweeps that find nothing, and batches with one verdict. Different calls that share one
+  object of short values are warned about and never blocked, as are searches, and tools of the class `fallible`.
 - **Misses:** short series of "nothing found" in different words.
 - **Tuning:** raise `outcome_max_errors` for tools that fail in the course of normal work, or declare them `fallible`;
   list ids in results under `volatile_result_fields`.
@@ -379,7 +379,7 @@ def _begun(
         series["refusal"] = True
     if outcome.is_rejected:
         series["rejected"] = True
-    if outcome.is_phrase:
+    if outcome.is_phrase or outcome.is_value or outcome.is_record:
         series["phrase"] = True
     return series
 

@@ -91,6 +91,9 @@ class ResultOutcome:
     is_phrase : bool
         Whether it repeats its call in a phrase, such as "a.py is valid": that many calls have the phrase in common is
         worth advice, and no reason to block the next one.
+    is_record : bool
+        Whether it is a small object of short values, such as the verdict of a check, which many things may share: once
+        it is known, it is read as a phrase.
     is_picture : bool
         Whether the text only stands for a picture, which may show something new.
     is_cut : bool
@@ -118,6 +121,7 @@ class ResultOutcome:
     is_receipt: bool = False
     is_value: bool = False
     is_phrase: bool = False
+    is_record: bool = False
     is_picture: bool = False
     is_cut: bool = False
     is_plain: bool = False
@@ -149,6 +153,11 @@ class ResultOutcome:
     def receipt_digest(self) -> str:
         """Fingerprint of a receipt without ids, numbers, times and hashes."""
         return self.keyer.digest(b"receipt", encoded(answers.receipt_of(self.text)))
+
+    @property
+    def phrase_digest(self) -> str:
+        """Fingerprint of a phrase with what it repeats of its call."""
+        return self.keyer.digest(b"phrase", encoded(normalise(self.raw, plain=False)))
 
     @property
     def command_digest(self) -> str:
@@ -233,6 +242,7 @@ def _read_short(outcome: ResultOutcome, text: str, parsed: JsonText, *, plain: b
     if answers.is_nothing(text, parsed, plain=plain):
         outcome.status, outcome.is_evidence = EMPTY, False
         return
+    outcome.is_record = not plain and answers.is_record(text, parsed)
     if is_long:
         return
     if answers.is_acknowledgement(text, plain=plain):

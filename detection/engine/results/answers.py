@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from detection.engine import tables
-from detection.engine.identity import encoded
+from detection.engine.identity import CONTAINERS, encoded
 from detection.engine.results.json_text import JsonText
 from detection.engine.results.masking import form_of
 from detection.engine.substrings import contains_any, has_part
@@ -26,6 +26,8 @@ MAX_SHORT_CHARS = 400
 """A longer text is not empty, and does not say that nothing was found."""
 # Larger objects carry data, and a failure in them stands in the head; a judgement for the time of a result.
 _MAX_JSON_CHARS = 2048
+# A verdict has a few fields of a word each; judgements, not measured.
+_MAX_RECORD_VALUES, _MAX_RECORD_CHARS = 12, 24
 # A receipt names its id at its beginning; what follows is compared as it is.
 _MAX_RECEIPT_CHARS = 512
 
@@ -339,6 +341,21 @@ def is_value(text: str) -> bool:
     if len(text) > MAX_WRAPPED_CHARS:
         return False
     return _VALUE.fullmatch(text) is not None or (text[0] == "{" and _FEW_VALUES.fullmatch(text) is not None)
+
+
+def is_record(text: str, parsed: JsonText) -> bool:
+    """Return whether a text is an object of a few short values, some of them maybe in an object of their own."""
+    fields = parsed.object_of(text) if text[:1] == "{" else None
+    if not fields:
+        return False
+    values: list[Any] = []
+    for value in fields.values():
+        values += value.values() if isinstance(value, dict) else (value,)
+    return len(values) <= _MAX_RECORD_VALUES and all(map(_is_short, values))
+
+
+def _is_short(value: Any) -> bool:
+    return len(value) <= _MAX_RECORD_CHARS if isinstance(value, str) else not isinstance(value, CONTAINERS)
 
 
 def is_declined(text: str) -> bool:
