@@ -145,7 +145,7 @@ class RunImport:
         session = self._sessions.only("last_seq", "integration").first()
         self._is_live = session is not None and not session.is_imported
         self._known = session.last_seq if session is not None else 0
-        self._to_pass = self._known
+        self._to_pass = self._stored = self._known
         self.added = self._omitted = 0
         self._batch: list[EventRecord] = []
         self.waiting_characters = 0
@@ -171,10 +171,11 @@ class RunImport:
     def store(self) -> None:
         """Store the collected events in one transaction."""
         if self._batch:
-            stored = self._known + self.added
             self.added += _import_batch(
-                self._principal, self._kind, self._labels, self._batch, self._tokens, stored
+                self._principal, self._kind, self._labels, self._batch, self._tokens, self._stored
             )
+            # Also those that another import has stored: the place in the record, not how many were new.
+            self._stored += len(self._batch)
             self._batch, self._tokens, self.waiting_characters = [], {}, 0
 
     def end(self) -> ImportedRun:

@@ -346,6 +346,23 @@ def test_two_importers_of_one_record_store_it_once(project):
     assert Event.objects.count() == 30
 
 
+def test_a_long_record_is_whole_though_another_import_has_stored_its_beginning(project, monkeypatch):
+    monkeypatch.setattr(run_import, "BATCH_EVENTS", 5)
+    principal = run_import.importer(project)
+    longer, shorter = (run_import.RunImport(principal, "trace", "s", NO_LABELS) for _ in range(2))
+    events: list[ReportedEvent] = [
+        {"type": "call", "tool": "t", "call_id": f"c{number}", "arguments": {"n": number}}
+        for number in range(17)
+    ]
+    for run, given in ((shorter, events[:3]), (longer, events)):
+        for event in given:
+            run.add(event)
+        run.end()
+    stored = Event.objects.filter(type="call").order_by("seq").values_list("call_id", flat=True)
+    assert [*stored] == [event["call_id"] for event in events]
+    assert longer.added == 14
+
+
 def test_a_cancelled_import_stops_and_its_sessions_are_ended(project, folder, eager):
     row = upload(project, lines(claude_code([f"cat {n % 50}" for n in range(400)])))
 
