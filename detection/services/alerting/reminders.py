@@ -120,31 +120,39 @@ def catch_up() -> int:
     for project_id in projects_of(ended):
         rows = ended.filter(project_id=project_id).select_for_update(skip_locked=True, of=("self",))
         for silence in rows.select_related("loop").order_by("ends_at")[:MAX_AT_ONCE]:
-            late += _late_events(silence)
-            postponing.note_end(silence)
-            silence.caught_up_at = now
-            silence.save(update_fields=["caught_up_at"])
+            events, is_whole = _late_events(silence)
+            late += events
+            if is_whole:
+                postponing.note_end(silence)
+                silence.caught_up_at = now
+                silence.save(update_fields=["caught_up_at"])
     AlertEvent.objects.bulk_create(late)
     return len(late)
 
 
-def _late_events(silence: AlertSilence) -> list[AlertEvent]:
+def _late_events(silence: AlertSilence) -> tuple[list[AlertEvent], bool]:
+    """Return what was not recorded again yet, up to `MAX_AT_ONCE` incidents, and whether that is the last of it."""
     suppressed = AlertEvent.objects.filter(silence=silence)
+    # What is recorded again comes after everything that an ended silence has suppressed.
+    newest = suppressed.aggregate(newest=Max("pk"))["newest"] or 0
+    again = AlertEvent.objects.filter(project_id=silence.project_id, pk__gt=newest)
     sent = NotificationItem.objects.filter(project_id=silence.project_id, event__incident=OuterRef("pk"))
     incidents = _unattended_incidents().filter(
         ~Exists(sent),
+        ~Exists(again.filter(incident=OuterRef("pk"), type=AlertEventType.OPENED)),
         project_id=silence.project_id,
         pk__in=suppressed.exclude(type__in=_APPROVAL_TYPES).values("incident"),
     )
     note = f"Suppressed until now by the silence “{silence.reason}”."
+    found = [*incidents.select_related("session", "loop").order_by("-opened_at", "-pk")[: MAX_AT_ONCE + 1]]
     events = [
         _late_event(silence, incident, AlertEventType.OPENED, event_facts.incident_facts(incident, note))
-        for incident in incidents.select_related("session", "loop").order_by("-opened_at")[:MAX_AT_ONCE]
+        for incident in found[:MAX_AT_ONCE]
     ]
-    requested = suppressed.filter(type=AlertEventType.APPROVAL_REQUESTED)
+    requests = {"type": AlertEventType.APPROVAL_REQUESTED}
     approvals = Approval.objects.filter(
         project_id=silence.project_id,
-        public_id__in=list(requested.values_list("facts__approval__id", flat=True)),
+        public_id__in=_approvals_of(suppressed.filter(**requests)) - _approvals_of(again.filter(**requests)),
         state=ApprovalState.OPEN,
         deadline__gt=timezone.now(),
     )
@@ -157,7 +165,11 @@ def _late_events(silence: AlertSilence) -> list[AlertEvent]:
         )
         for approval in approvals.select_related("session", "incident__loop")
     ]
-    return events
+    return events, len(found) <= MAX_AT_ONCE
+
+
+def _approvals_of(requested: QuerySet[AlertEvent]) -> set[str]:
+    return {*requested.values_list("facts__approval__id", flat=True)}
 
 
 def _late_event(

@@ -19,6 +19,7 @@ from detection.models import (
 )
 from detection.services.alerting import alert_routes, reminders, silences
 from detection.services.incidents import loop_triage
+from detection.services.policies import overrides
 from tests.support.alerts import ANA, come_due, make_incident, make_route, make_webhook, note_event, send_all
 from tests.support.http_receiver import Reply
 from tests.support.past import move_back
@@ -189,6 +190,42 @@ def test_after_a_silence_what_is_open_still_and_was_never_told_is_told_once(proj
     assert hidden.suppressed_events.count() == 5  # what it hid stays to be seen
 
 
+def test_more_than_fits_in_a_run_is_told_after_a_silence_by_the_next_ones(
+    project, receiver, hook, monkeypatch
+):
+    monkeypatch.setattr(reminders, "MAX_AT_ONCE", 2)
+    make_route(project, hook)
+    hidden = silence(project)
+    for number in range(5):
+        opened(project, session_name=f"s-{number}")
+    send_all()
+    silences.end_silence(project.pk, hidden.public_id, ANA)
+    assert [reminders.catch_up() for _ in range(4)] == [2, 2, 1, 0]
+    assert AlertSilence.objects.get().caught_up_at is not None
+    send_all()
+    sent = "".join(body.decode() for _, _, body in receiver.requests)
+    assert [number for number in range(5) if f'"session":"s-{number}"' in sent] == [0, 1, 2, 3, 4]
+
+
+def test_an_approval_is_told_once_though_a_silence_takes_several_runs(
+    project, receiver, hook, agent, monkeypatch
+):
+    monkeypatch.setattr(reminders, "MAX_AT_ONCE", 1)
+    overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, ANA)
+    make_route(project, hook)
+    hidden = silence(project)
+    for _ in range(4):
+        agent.asks()
+    for number in range(2):
+        opened(project, session_name=f"s-{number}")
+    send_all()
+    silences.end_silence(project.pk, hidden.public_id, ANA)
+    for _ in range(5):
+        reminders.catch_up()
+    late = AlertEvent.objects.filter(type="approval.requested", silence=None)
+    assert late.count() == 1
+
+
 def test_a_silence_that_runs_out_by_itself_is_caught_up_with_too(project, receiver, hook):
     make_route(project, hook)
     silence(project)
@@ -216,8 +253,6 @@ def test_where_a_longer_silence_goes_on_it_is_told_at_its_end(project, receiver,
 
 
 def test_an_approval_that_a_silence_hid_is_told_while_it_can_be_answered(project, receiver, hook, agent):
-    from detection.services.policies import overrides
-
     overrides.save_override(project.pk, PROJECT, {"mode": "ask"}, ANA)
     make_route(project, hook, event_types=["approval.requested"])
     hidden = silence(project)
