@@ -27,8 +27,15 @@ _CHANGES: Final = ("done", "labelled", "undone")
 
 
 @contextmanager
-def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
-    """Lock an incident for a change, with its session, whose state follows from its incidents."""
+def _locked(verb: LoopActivity, public_id: str) -> Iterator[Incident]:
+    """Lock an incident for a change, with its session, whose state follows from its incidents.
+
+    Raises
+    ------
+    NotFound
+        If there is none, or the verb was undone meanwhile: its undo does not come back to an incident.
+    """
+    project_id = verb.project_id
     rows = Incident.objects.filter(project_id=project_id, public_id=public_id)
     session_id = rows.values_list("session_id", flat=True).first()
     with transaction.atomic(), ExitStack() as stack:
@@ -38,7 +45,8 @@ def _locked(project_id: int, public_id: str) -> Iterator[Incident]:
                 locked = stack.enter_context(locked_session(SessionKey(project_id, session_id)))
                 locked.incidents.save()  # what overdue approvals changed of it
         incident = rows.select_for_update().first()
-        if incident is None:
+        open_verbs = LoopActivity.objects.filter(project_id=project_id, pk=verb.pk, finished_at=None)
+        if incident is None or not open_verbs.select_for_update(no_key=True).exists():
             raise NotFound
         yield incident
         if locked is not None:
@@ -62,7 +70,7 @@ def _change(incident: Incident, verb: LoopActivity, action: str, note: str, **fi
 
 def close(verb: LoopActivity, public_id: str, note: str) -> bool:
     """Close an incident and its loop. If the loop continues in the session, that is a new incident."""
-    with _locked(verb.project_id, public_id) as incident:
+    with _locked(verb, public_id) as incident:
         if incident.status == IncidentStatus.DONE:
             return False
         now = timezone.now()
@@ -83,7 +91,7 @@ def label(verb: LoopActivity, public_id: str, note: str, value: str, reason: str
     reason
         Why it is not a loop, one of `LabelReason`; empty without a reason.
     """
-    with _locked(verb.project_id, public_id) as incident:
+    with _locked(verb, public_id) as incident:
         if (incident.label, incident.label_reason) == (value, reason):
             return False
         why = f": {LabelReason(reason).label.partition(':')[0].lower()}" if reason else ""
@@ -99,7 +107,7 @@ def label(verb: LoopActivity, public_id: str, note: str, value: str, reason: str
 
 def undo(verb: LoopActivity, public_id: str) -> bool:
     """Undo what the verb that `verb` reverts changed of an incident, unless it was changed again since."""
-    with _locked(verb.project_id, public_id) as incident:
+    with _locked(verb, public_id) as incident:
         last = incident.activity.filter(action__in=_CHANGES).order_by("-at", "-id").first()
         if last is None or last.action == "undone" or last.loop_change_id != verb.reverts_id:
             return False

@@ -3,7 +3,7 @@ from django.db import IntegrityError, transaction
 
 from detection.engine.scopes import PROJECT
 from detection.models import AlertEvent, AuditEntry, Incident, Session
-from detection.services.incidents import loop_triage
+from detection.services.incidents import loop_changes, loop_triage
 from detection.services.policies import overrides
 from detection.services.sessions import evaluation
 from tests.support.agents import OPERATOR, Agent
@@ -49,6 +49,28 @@ def test_a_verb_is_one_alert_and_one_audit_entry_however_many_incidents_it_close
     assert (again.type, again.facts["also"]) == ("returned", ["opened"])
     second.asks()
     assert AlertEvent.objects.exclude(pk__in=[*known, again.pk]).get().type == "opened", "it is open already"
+
+
+def test_a_verb_that_is_undone_while_it_is_carried_out_changes_nothing_more(project, agent, monkeypatch):
+    overrides.save_override(project.pk, PROJECT, {"mode": "warn"}, OPERATOR, "only warn")
+    sessions = [agent, *(Agent(agent.principal, f"s-{number}") for number in (2, 3, 4))]
+    for _ in range(4):
+        for one in sessions:
+            one.asks()
+    assert Incident.objects.count() == 4
+    loop_id = Incident.objects.values_list("loop__public_id", flat=True).distinct().get()
+    apply, done = loop_changes._apply, []
+
+    def undone_after_the_second(change, public_id):
+        changed = apply(change, public_id)
+        done.append(public_id)
+        if len(done) == 2:  # a person, in another process
+            loop_triage.undo(project.pk, loop_id, OPERATOR)
+        return changed
+
+    monkeypatch.setattr(loop_changes, "_apply", undone_after_the_second)
+    loop_triage.done(project.pk, loop_id, OPERATOR)
+    assert {*Incident.objects.values_list("status", flat=True)} == {"open"}
 
 
 def test_what_is_recorded_only_sends_nothing_when_a_person_closes_it(project, agent):
