@@ -229,6 +229,27 @@ def test_a_project_may_keep_no_index(api, project):
     assert sorted(sessions(api, "needle")) == ["s-1", "s-2"]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_a_project_that_wants_an_index_while_all_are_being_made_gets_its_own(
+    api, as_other, other_project, monkeypatch
+):
+    as_other.patch("/project", {"is_searchable": False})
+    events = [{"type": "call", "session": "o-1", "call_id": "c", "tool": "t", "arguments": {"a": "needle"}}]
+    assert as_other.post("/events", {"events": events}).status_code == 202
+    index_some = indexing._index_some
+
+    def changed_meanwhile(*place):
+        if not Project.objects.get(pk=other_project.pk).is_searchable:
+            assert as_other.patch("/project", {"is_searchable": True}).status_code == 200
+        return index_some(*place)
+
+    monkeypatch.setattr(indexing, "_index_some", changed_meanwhile)
+    report(api, "s-1", ("t", {"a": "needle"}, "x"))  # indexes for the first time
+    indexing.index_texts()
+    assert sessions(api, "needle") == ["s-1"]
+    assert sessions(as_other, "needle") == ["o-1"]
+
+
 @pytest.mark.parametrize(
     "parameters",
     [

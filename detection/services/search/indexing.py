@@ -12,6 +12,8 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from django.db import connection
+from django.db.models import F
+from django.db.models.functions import Least
 
 from detection.filtering.signatures import MAX_FILL, folded, pieces_of, size_for, with_pieces
 from detection.models import IndexingCursor, Project, SessionKey
@@ -274,5 +276,8 @@ def _drop_what_is_switched_off() -> None:
 
 
 def index_from_the_beginning() -> None:
-    """Have the next run look at every session, in the caller's transaction: a project wants an index again."""
-    IndexingCursor.objects.filter(pk=1).update(seen_xid=0)
+    """Have the next run look at every session, in the caller's transaction: a project wants an index again.
+
+    A run that is under way from the beginning leaves the cursor alone: it is another one each time.
+    """
+    IndexingCursor.objects.filter(pk=1).update(seen_xid=Least(F("seen_xid"), 0) - 1)
