@@ -9,6 +9,7 @@ from detection.engine import snapshot
 from detection.models import AlertEvent, Event, Session, TrackerState
 from detection.services.alerting import rendering
 from detection.services.retention import retention
+from detection.services.sessions import stalled
 from detection.services.sessions.evaluation import evaluate
 from detection.services.sessions.stalled import report_due
 
@@ -88,6 +89,23 @@ def test_a_stalled_call_stays_reported_while_other_calls_are_made_and_while_nobo
     Session.objects.update(last_event_at=timezone.now() - timedelta(hours=25))
     retention.end_abandoned()
     assert [one["status"] for one in silent.incidents()] == ["ended"]
+
+
+def test_a_session_that_cannot_be_checked_keeps_no_other_from_being_reported(silent, monkeypatch):
+    for session in ("s-1", "s-2"):
+        silent.guard("c1", session=session)
+        silent.send({"type": "result", "session": session, "call_id": "c1", "content": "alpha"})
+        silent.guard("c2", FETCH, session=session)
+    first = Session.objects.order_by("silence_check_at").first()
+    report = stalled._report
+
+    def reported(key, now):
+        if key.session_id == first.pk:
+            raise ZeroDivisionError
+        report(key, now)
+
+    monkeypatch.setattr(stalled, "_report", reported)
+    assert len(silent.later(minutes=11)) == 1
 
 
 def test_a_call_that_sends_heartbeats_is_not_stalled(silent):

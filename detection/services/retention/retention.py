@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from datetime import timedelta
 
 import structlog
@@ -77,10 +76,15 @@ def end_abandoned() -> int:
     )
     total = family_incidents.end_quiet(quiet, timezone.now())
     for row in rows.values_list("project_id", "pk")[:MAX_ABANDONED]:
-        with contextlib.suppress(NotFound), locked_session(SessionKey(*row), wait=False) as locked:
-            if locked.session.last_event_at < quiet:
-                locked.incidents.abandon(timezone.now())
-                total += 1
+        try:
+            with locked_session(SessionKey(*row), wait=False) as locked:
+                if locked.session.last_event_at < quiet:
+                    locked.incidents.abandon(timezone.now())
+                    total += 1
+        except NotFound:
+            continue
+        except Exception:  # nothing is purged or packed before this has ended
+            log.exception("session_not_abandoned", session_id=row[1])
     return total
 
 

@@ -146,6 +146,7 @@ def sweep(lock: AdvisoryLock = AdvisoryLock.SWEEP) -> int:
         for key in waiting:
             try:
                 evaluate(key, wait=False)
-            except DatabaseError:
+            except Exception:
+                # Whatever it is: the same sessions come first in the next sweep, and the others would wait forever.
                 log.exception("sweep_failed", session_id=key.session_id)
         return len(waiting)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from django.db.models import Max
+
 from detection.engine.memory import BLOCKING
 from detection.models import EventType, QuarantinedEvent, call_flags
 from detection.services import audit
@@ -82,11 +84,14 @@ def retry(
 
 
 def retry_all(project_id: int, actor: Actor) -> RetryResult:
-    """Retry the quarantined events of up to `MAX_SESSIONS` sessions, the newest first, each in its own transaction."""
-    rows = QuarantinedEvent.objects.filter(project_id=project_id).order_by("-session_id")
-    names = rows.values_list("session__external_id", flat=True).distinct()[:MAX_SESSIONS]
+    """Retry the quarantined events of up to `MAX_SESSIONS` sessions, each in its own transaction.
+
+    Those that failed longest ago come first, so that what fails again is behind the rest the next time.
+    """
+    rows = QuarantinedEvent.objects.filter(project_id=project_id).values_list("session__external_id")
+    names = rows.annotate(last=Max("at")).order_by("last", "session__external_id")[:MAX_SESSIONS]
     result = RetryResult()
-    for external_id in [*names]:
+    for external_id, _ in [*names]:
         try:
             result += retry(project_id, external_id, actor)
         except NotFound:  # removed or retried meanwhile

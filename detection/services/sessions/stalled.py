@@ -9,7 +9,6 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import structlog
-from django.db import DatabaseError
 
 from detection import clock
 from detection.engine import silence
@@ -50,7 +49,7 @@ def report_due(now: datetime | None = None) -> int:
             _report(key, now)
         except NotFound:
             pass  # Another transaction holds it: it is not silent, or is being looked at.
-        except DatabaseError:
+        except Exception:  # it stays the first that is due; the others must not wait for it
             log.exception("silence_not_checked", session_id=key.session_id)
     return len(keys)
 

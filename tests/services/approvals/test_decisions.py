@@ -221,6 +221,24 @@ def test_the_sweeper_closes_what_nobody_reads(asking, agent):
     assert Approval.objects.get().state == "expired"
 
 
+def test_an_approval_that_cannot_be_closed_keeps_no_other_open(asking, agent, monkeypatch):
+    other = Agent(agent.principal, "s-other")
+    first, second = (hold(one).approval["id"] for one in (agent, other))
+    make_overdue(first)
+    make_overdue(second)
+    broken, close = Approval.objects.get(public_id=first).session_id, decisions._close_overdue_in
+
+    def closed(key):
+        if key.session_id == broken:
+            raise ZeroDivisionError
+        close(key)
+
+    Approval.objects.filter(public_id=first).update(deadline=timezone.now() - timedelta(hours=1))
+    monkeypatch.setattr(decisions, "_close_overdue_in", closed)
+    assert decisions.close_overdue() == 2
+    assert Approval.objects.get(public_id=second).state == "expired"
+
+
 def test_the_next_call_of_the_session_closes_an_overdue_approval_too(asking, agent):
     make_overdue(hold(agent).approval["id"])
     agent.asks(agent.call(tool="other"))

@@ -10,6 +10,7 @@ from detection.services.retention import removal, retention
 from detection.services.sessions import actions
 from detection.services.sessions.evaluation import evaluate
 from detection.services.storage.disk_space import disk_monitor
+from detection.services.tracking.tracker import IncidentTracker
 from tests.support.agents import OPERATOR, Agent
 from tests.support.threads import in_thread
 
@@ -46,6 +47,29 @@ def test_sessions_of_many_events_go_in_several_transactions(agent, principal, mo
 
     assert [session.external_id for session in Session.objects.all()] == [agent.session]
     assert Event.objects.count() == kept > 0
+
+
+def test_a_loop_that_cannot_be_ended_keeps_housekeeping_from_nothing_else(agent, principal, monkeypatch):
+    broken, whole = agent, Agent(principal, "s-whole")
+    for one in (broken, whole):
+        for _ in range(4):
+            one.asks()
+    old = Agent(principal, "s-old")
+    old.posts(old.call())
+    Session.objects.update(last_event_at=timezone.now() - timedelta(days=2))
+    Session.objects.filter(external_id="s-old").update(last_event_at=timezone.now() - timedelta(days=31))
+    abandon = IncidentTracker.abandon
+
+    def abandoned(incidents, at):
+        if incidents.session.external_id == broken.session:
+            raise ZeroDivisionError
+        abandon(incidents, at)
+
+    monkeypatch.setattr(IncidentTracker, "abandon", abandoned)
+    retention.housekeeping()
+    assert not Session.objects.filter(external_id="s-old").exists()
+    ended = Incident.objects.exclude(ended_at=None).values_list("session_name", flat=True)
+    assert [*ended] == ["s-whole"]
 
 
 @pytest.mark.django_db(transaction=True)

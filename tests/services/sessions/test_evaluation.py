@@ -129,6 +129,25 @@ def test_the_sweeper_finds_what_no_worker_was_told_of(agent):
     assert evaluation.sweep() == 0
 
 
+def test_a_session_that_cannot_be_evaluated_keeps_the_sweeper_from_no_other(agent, monkeypatch):
+    broken = agent.session
+    for session in (broken, "s-other"):
+        agent.session = session
+        agent.posts(*[agent.call() for _ in range(4)])
+    Session.objects.filter(external_id=broken).update(pending_since=timezone.now() - timedelta(hours=2))
+    Session.objects.exclude(external_id=broken).update(pending_since=timezone.now() - timedelta(hours=1))
+    evaluate = evaluation.evaluate
+
+    def evaluated(key, *, wait=True):
+        if Session.objects.get(pk=key.session_id).external_id == broken:
+            raise ZeroDivisionError
+        return evaluate(key, wait=wait)
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluated)
+    assert evaluation.sweep() == 2
+    assert Incident.objects.get().session_name == "s-other"
+
+
 @pytest.mark.promise("REL-13")
 def test_the_sweeper_finds_what_was_sent_before_the_clock_went_back(agent):
     agent.posts(*[agent.call() for _ in range(4)])

@@ -156,6 +156,19 @@ def test_a_state_is_rebuilt_without_quarantined_events_and_without_calls_that_ca
     assert quarantine.retry(project.pk, "s-1", OPERATOR) == quarantine.RetryResult(expired=4)
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_fails_again_is_behind_the_rest_the_next_time(agent, defect, project, monkeypatch):
+    monkeypatch.setattr(quarantine, "MAX_SESSIONS", 2)
+    for number in range(3):
+        agent.session = f"s-{number}"
+        agent.posts(agent.call("poison", f'{{"n": {number}}}'))
+        evaluate(Session.objects.get(external_id=agent.session).key)
+    first, second = (quarantine.retry_all(project.pk, OPERATOR) for _ in range(2))
+    assert (first.failed, second.failed) == (2, 2)
+    tried = AuditEntry.objects.filter(action="session.quarantine.retry").values_list("subject", flat=True)
+    assert {*tried} == {"s-0", "s-1", "s-2"}
+
+
 def test_events_are_listed_and_retried_on_the_screen_by_those_who_may(agent, defect, project):
     poisoned(agent, 20)
     evaluate(Session.objects.get().key)
