@@ -19,6 +19,7 @@ from detection.selectors.strips import Cell
 MAX_RUN_CALLS = 50_000
 """A longer run is read from its newest calls."""
 MAX_HITS = 1_000
+"""A search stops at the end of the chunk in which it has found so many, and continues there."""
 SEARCH_CHUNK = 1_000
 """Events that one statement of a search reads."""
 SEARCH_SECONDS = 1.0
@@ -116,7 +117,7 @@ class Hits:
     Attributes
     ----------
     seqs
-        Sequence numbers of the calls, ascending, at most `MAX_HITS`.
+        Sequence numbers of the calls, ascending.
     searched_up_to
         Sequence number of the last event that was searched.
     is_complete
@@ -147,4 +148,4 @@ def search_calls(session: Session, text: str, *, after_seq: int = 0) -> Hits:
                 found.add(seq if kind == EventType.CALL else closes)
         upto += SEARCH_CHUNK
     upto = min(upto, session.last_seq)
-    return Hits(tuple(sorted(found)[:MAX_HITS]), upto, upto >= session.last_seq and len(found) <= MAX_HITS)
+    return Hits(tuple(sorted(found)), upto, upto >= session.last_seq)

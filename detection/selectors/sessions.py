@@ -12,7 +12,6 @@ from operator import attrgetter, or_
 from django.db.models import Case, F, FloatField, IntegerField, Q, Value, When
 from django.db.models.functions import Cast, Extract, Greatest, Left
 
-from detection import clock
 from detection.models import Event, EventType, MessageRole, Session, SessionState, SessionTool, call_flags
 from detection.models.session_state import STOPPED_STATES, state_condition
 from detection.models.stored_verdict import StoredVerdict
@@ -111,7 +110,8 @@ def list_sessions(
     order, column = query.order, query.order.key.column
     rows = Session.objects.filter(query.condition(), project_id=project_id)
     if column in _DERIVED:
-        rows = rows.annotate(**{column: _DERIVED[column](clock.now())})
+        # The time of the query: the pages of a file are in one order, however slowly it is read.
+        rows = rows.annotate(**{column: _DERIVED[column](query.now)})
     found = [*order.page(rows, cursor).values_list(*_FIELDS, F(column))[: limit + 1]]
     page = cut(found, limit, lambda row: order.cursor_at(row[0], row[-1]))
     return Page(tuple(SessionRow(*row[:-1]) for row in page.items), page.next_cursor)

@@ -25,6 +25,20 @@ def test_sessions_are_listed_newest_first_page_by_page(api):
     assert seen == ["s-4", "s-3", "s-2", "s-1", "s-0"]
 
 
+@pytest.mark.parametrize("letter", ["x", "ö", "🐌"])
+def test_pages_go_on_behind_the_longest_names(api, letter):
+    wanted = [f"{number}{letter * 255}" for number in range(3)]
+    for name in wanted:
+        assert api.call(name).status_code == 200
+    seen, cursor = [], ""
+    while cursor is not None:
+        answer = api.get("/sessions", sort="session", limit=1, cursor=cursor)
+        assert answer.status_code == 200, answer.text
+        seen += names(answer)
+        cursor = answer.json()["next_cursor"]
+    assert seen == wanted
+
+
 def test_filters_narrow_the_list(api):
     api.call("alpha", agent="triage", backend="openai", model="gpt-5")
     api.call("beta", agent="coder", backend="local", model="qwen", tool="write_file")

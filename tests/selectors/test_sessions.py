@@ -7,10 +7,12 @@ import pytest
 from django.db import connection, transaction
 from django.utils import timezone
 
+from detection import clock
 from detection.models import Event, Session
+from detection.selectors import session_runs
 from detection.selectors.filters import list_query
 from detection.selectors.lists import SESSIONS
-from detection.selectors.pages import BadCursor
+from detection.selectors.pages import BadCursor, all_rows
 from detection.selectors.sessions import (
     ALL_SESSIONS,
     calls_cursor,
@@ -30,6 +32,38 @@ def walk(project, limit, text="", sort=""):
         seen += [row.external_id for row in page.items]
         cursor = page.next_cursor
     return seen
+
+
+def test_a_search_that_stops_at_its_hits_loses_none(session, monkeypatch):
+    monkeypatch.setattr(session_runs, "MAX_HITS", 3)
+    monkeypatch.setattr(session_runs, "SEARCH_CHUNK", 5)
+    one = session()
+    at = timezone.now()
+    Event.objects.bulk_create(
+        Event(session=one, seq=seq, type="call", tool="needle", call_id=f"c{seq}", received_at=at)
+        for seq in range(1, 13)
+    )
+    one.last_seq = 12
+    found: list[int] = []
+    after, is_complete = 0, False
+    while not is_complete:
+        hits = session_runs.search_calls(one, "needle", after_seq=after)
+        found, after, is_complete = [*found, *hits.seqs], hits.searched_up_to, hits.is_complete
+    assert found == [*range(1, 13)]
+
+
+@pytest.mark.parametrize("sort", ["-rate", "rate", "-state", "state"])
+def test_a_file_has_each_session_once_however_slowly_it_is_read(project, session, monkeypatch, sort):
+    made = [session() for _ in range(6)]
+    for calls, row in enumerate(made, 1):
+        Session.objects.filter(pk=row.pk).update(call_count=calls, state="ended" if calls > 3 else "running")
+    query = list_query(SESSIONS, sort=sort)
+    seen = []
+    for row in all_rows(lambda cursor, _: list_sessions(project.pk, query, cursor, 2), 100):
+        seen.append(row.external_id)
+        later = timezone.now() + timedelta(minutes=20 * len(seen))
+        monkeypatch.setattr(clock, "now", lambda later=later: later)
+    assert sorted(seen) == sorted(row.external_id for row in made)
 
 
 def test_pages_cover_the_list_once_even_where_times_are_equal(project, session):

@@ -48,6 +48,8 @@ def _known_kind(kind: str) -> str:
 Timestamp = Annotated[AwareDatetime, AfterValidator(_storable)]
 """A time with an offset, within the years that the database can store in every zone."""
 ShortText = Annotated[str, StringConstraints(max_length=256), AfterValidator(_printable)]
+Cursor = Annotated[str, StringConstraints(max_length=2_000), AfterValidator(_printable)]
+"""Contains the value that a list is sorted by: of a name of 256 characters, up to 1,450 in all."""
 FilterText = Annotated[str, StringConstraints(max_length=language.MAX_LENGTH)]
 Reason = Annotated[str, StringConstraints(max_length=300), AfterValidator(_printable)]
 Note = Annotated[str, StringConstraints(max_length=1000)]
@@ -114,7 +116,7 @@ def _documented(kind: Any) -> Any:
 class PageQuerySchema(Schema):
     """Which page of a list."""
 
-    cursor: ShortText = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
+    cursor: Cursor = Field("", description="`next_cursor` of the previous page. Empty for the first page.")
     limit: int = Field(50, ge=1, le=500, description="Rows per page.")
 
 
