@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 DAY = timedelta(hours=24)
 MAX_SHOWN_EVENTS = 50
-MAX_SILENCES = 50
+MAX_ENDED_SILENCES = 50
 
 
 ALL_NOTIFICATIONS = list_query(NOTIFICATIONS)
@@ -119,7 +119,7 @@ def get_route(project_id: int, public_id: str) -> AlertRoute | None:
 def list_silences(
     project_id: int, *, ended: bool = False
 ) -> list[WithAnnotations[AlertSilence, SuppressedCount]]:
-    """List active and planned silences, or the last fifty ended, with newest suppressed events as `shown_events`.
+    """List all active and planned silences with newest suppressed events as `shown_events`, or the last fifty ended.
 
     Mutes have their loops.
     """
@@ -134,7 +134,7 @@ def list_silences(
         )
         newest = events.order_by("-id")[:MAX_SHOWN_EVENTS]
         rows = rows.prefetch_related(Prefetch("suppressed_events", newest, to_attr="shown_events"))
-    return list(rows[:MAX_SILENCES])
+    return list(rows[:MAX_ENDED_SILENCES] if ended else rows)
 
 
 def list_notifications(

@@ -145,9 +145,8 @@ def count_waiting(*project_ids: int) -> int:
 
 
 def remembered(project_id: int) -> list[RememberedDecision]:
-    """Return the remembered decisions that have not expired."""
-    rows = RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=clock.now())
-    return [*rows[:MAX_OPEN]]
+    """Return all remembered decisions that have not expired: each can be forgotten only where it is listed."""
+    return [*RememberedDecision.objects.filter(project_id=project_id, expires_at__gt=clock.now())]
 
 
 def near_limit(project_id: int, limit: int = 20) -> list[Session]:

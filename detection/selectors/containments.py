@@ -203,8 +203,9 @@ def load_containments(project: Project) -> ProjectContainments:
     waiting = AgentMessage.objects.filter(project_id=project.pk, delivered_at=None, withdrawn_at=None)
     sessions: dict[str, list[str]] = {}
     agents: dict[str, list[str]] = {}
-    columns = waiting.order_by("id").values_list("session", "agent", "public_id")[:MAX_MESSAGES]
-    for session, agent, public_id in columns:
+    # The newest: those for sessions that never call again would keep all others from being delivered.
+    columns = waiting.order_by("-id").values_list("session", "agent", "public_id")[:MAX_MESSAGES]
+    for session, agent, public_id in reversed(columns):
         (sessions.setdefault(session, []) if session else agents.setdefault(agent, [])).append(public_id)
     return ProjectContainments(
         tuple(rules),

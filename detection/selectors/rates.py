@@ -22,7 +22,6 @@ from detection.models.incidents import IS_LOOP
 from detection.selectors.row_fields import Shown
 
 RateBy = Literal["total", "agent", "model", "tool", "detector", "integration", "project"]
-MAX_RATE_ROWS: Final = 1_000
 _Z: Final = 1.959964
 """The quantile of the normal distribution that leaves 2.5 % on each side."""
 _PER: Final = 1_000
@@ -136,7 +135,7 @@ def rates(
     with_demo: bool = False,
     only: Q = Q(),  # noqa: B008 - conditions are never changed in place
 ) -> list[RateRow]:
-    """Return the numbers of a period and of the one before, most loops first, at most `MAX_RATE_ROWS` groups.
+    """Return the numbers of a period and of the one before, most loops first.
 
     Parameters
     ----------
@@ -157,7 +156,7 @@ def rates(
     for key, numbers in _numbers(project_ids, earlier, by).items():
         row = rows.setdefault(key, RateRow(key=key))
         row.before = numbers
-    return sorted(rows.values(), key=lambda row: (-row.loops, -row.calls, row.key))[:MAX_RATE_ROWS]
+    return sorted(rows.values(), key=lambda row: (-row.loops, -row.calls, row.key))
 
 
 def compare_rates(

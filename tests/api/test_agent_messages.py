@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from detection.models import AuditEntry
+from detection.selectors import containments
 
 
 def leave(api, text="Use the staging table.", **to):
@@ -41,6 +42,15 @@ def test_the_next_session_of_an_agent_gets_it(api):
     assert "staging" in api.call("y", agent="support").json()["verdicts"][0]["message"]
     assert api.call("z", agent="support").json()["decision"] == "allow"
     assert state(api, message) == ("delivered", "y")
+
+
+def test_messages_that_nobody_fetches_keep_no_other_from_its_agent(api, monkeypatch):
+    monkeypatch.setattr(containments, "MAX_MESSAGES", 2)
+    for number in range(3):
+        leave(api, session=f"gone-{number}")
+    message = leave(api, session="a")
+    assert "staging" in api.call("a").json()["verdicts"][0]["message"]
+    assert state(api, message) == ("delivered", "a")
 
 
 def test_the_same_call_sent_again_has_the_message_again(api):

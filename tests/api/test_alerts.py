@@ -120,6 +120,13 @@ def test_a_silence_shows_what_it_holds_back_until_it_ends(api, hook):
     assert len(api.get("/alerts/silences", ended="true").json()["items"]) == 1
 
 
+def test_every_active_silence_is_listed(api):
+    for number in range(51):
+        body = {"reason": "rebuild", "ends_at": SOON, "tools": [f"t-{number}"]}
+        assert api.post("/alerts/silences", body).status_code == 201
+    assert len(api.get("/alerts/silences").json()["items"]) == 51
+
+
 @pytest.mark.parametrize(
     "ends_at", ["2020-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "2026-01-01T00:00:00", None]
 )

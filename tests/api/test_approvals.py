@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 from django.utils import timezone
 
-from detection.models import Approval, JudgeCall, Session
+from detection.models import Approval, JudgeCall, RememberedDecision, Session
 
 
 @pytest.fixture(params=[1, 2], ids=["one call", "two calls of one request"])
@@ -94,6 +96,18 @@ def test_approvals_of_another_project_do_not_exist(as_other, held):
     assert as_other.get(f"/approvals/{held['id']}").status_code == 404
     assert as_other.post(f"/approvals/{held['id']}/decision", {"choice": "skip"}).status_code == 404
     assert as_other.get("/approvals").json()["items"] == []
+
+
+def test_every_remembered_answer_is_listed(api, project):
+    ends = timezone.now() + timedelta(days=1)
+    rows = [
+        {"agent": f"a-{number}", "tool": "t", "kind": "repeat", "choice": "skip"} for number in range(201)
+    ]
+    RememberedDecision.objects.bulk_create(
+        RememberedDecision(project=project, expires_at=ends, **row) for row in rows
+    )
+    listed = api.get("/approvals/remembered").json()["items"]
+    assert {row["agent"] for row in listed} == {row["agent"] for row in rows}
 
 
 def test_remembered_answers_are_listed_and_forgotten(api, as_other, held):

@@ -7,6 +7,7 @@ import pytest
 from django.urls import reverse
 from django.utils import timezone
 
+from detection.api.routes import rates
 from detection.models import Incident, Session
 from detection.services.maintenance import hourly_counts
 from tests.support.past import move_back
@@ -159,6 +160,16 @@ def test_all_projects_shows_those_that_the_person_may_see(api, project, as_other
     for query, has_rates in (("", True), ("?q=agent:triage", True), ("?q=tool:x", False)):
         page = client.get(f"/p/support/insights{query}").content.decode()
         assert (no_rates not in page) == has_rates, query
+
+
+def test_groups_beyond_those_that_are_listed_are_compared_and_shown_with_their_numbers(api, monkeypatch):
+    monkeypatch.setattr(rates, "MAX_ROWS", 1)
+    play(api, "a", 8, loops=1, agent="often")
+    play(api, "b", 4, agent="rarely")
+    play(api, "c", 2, agent="never")
+    assert [*rows(api, "agent")] == ["often"]
+    found = api.get("/rates/comparison", by="agent", first="rarely", second="never").json()
+    assert found["words"] == "No difference can be seen in 2 calls."
 
 
 def test_two_agents_are_compared_on_the_tools_that_both_used(api):

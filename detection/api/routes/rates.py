@@ -27,6 +27,7 @@ from detection.selectors.row_fields import document_of
 router = Router(tags=["statistics"])
 DEFAULT_PERIOD, LONGEST_PERIOD = timedelta(days=7), timedelta(days=400)
 EARLIEST: Final = datetime(2000, 1, 1, tzinfo=UTC)
+MAX_ROWS: Final = 1_000
 
 
 @router.get(
@@ -45,7 +46,7 @@ def get_rates(request: ApiRequest, query: Query[RatesQuerySchema]) -> HttpRespon
             "from": start.isoformat(),
             "to": end.isoformat(),
             "by": query.by,
-            "items": [document_of(row) for row in rows],
+            "items": [document_of(row) for row in rows[:MAX_ROWS]],
         }
     )
 
