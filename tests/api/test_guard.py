@@ -231,23 +231,24 @@ def test_of_many_requests_for_a_session_that_is_not_unlocked_only_a_few_wait(api
 
 
 def test_the_same_slow_call_gets_one_chance_and_a_different_one_another(api, settings, tmp_path):
+    now = 1_800_000_000
+    (tmp_path / "clock").write_text(str(now))
     settings.TEST_CLOCK = str(tmp_path / "clock")
     api.put("/overrides", {"values": {"preset": "proxy", "mode": "chance", "ttl_seconds": 120}})
-    now = 1_800_000_000
 
-    def rungs(tools, gap=40):
+    def rungs(tools, gap=40, session="s-1"):
         nonlocal now
         given = []
         for tool in tools:
             now += gap
             (tmp_path / "clock").write_text(str(now))
-            given.append(api.call(tool=tool).json()["verdicts"][0]["rung"])
+            given.append(api.call(session=session, tool=tool).json()["verdicts"][0]["rung"])
         return given
 
     assert rungs(["search"] * 8) == [None, None, None, "chance", "stop", "stop", "stop", "stop"]
-    assert rungs(["other", *["search"] * 4])[-1] == "stop"
     assert rungs(["read"] * 4)[-1] == "chance"
-    assert rungs(["other", *["read"] * 5], gap=20) == [None, None, None, None, "chance", "stop"]
+    assert rungs(["other", *["search"] * 4])[-1] == "stop"
+    assert rungs(["read"] * 6, gap=20, session="s-2") == [None, None, None, "chance", "stop", "stop"]
 
 
 @pytest.mark.parametrize("copies", [2, 3])
