@@ -167,6 +167,17 @@ def test_a_blocked_call_that_ran_all_the_same_says_so(world):
     assert not re.search(r"(?<!did )not run", table + session_page)
 
 
+def test_the_message_instead_of_a_result_is_no_known_result(world):
+    for number in range(8):
+        verdict = ask(world.project, "obeys", number, tool="fetch").verdicts[0]
+        ran = verdict.decision in ("allow", "warn")
+        answer(world.project, "obeys", number, "the same page" if ran else verdict.verdict.message)
+    incident = Incident.objects.get(session_name="obeys", kind="repeat")
+    page = text(world.client.get(f"{world.base}/incidents/{incident.public_id}", follow=True))
+    assert "all 4 known results were the same" in page
+    assert "but ran" not in page
+
+
 def test_a_window_is_named_by_the_number_of_its_first_call(world, long_run):
     assert "Calls 4,001 to 4,100 of 10,000" in text(show(world, "?from=4001"))
     assert "Calls 9,951 to 10,000" in text(show(world, "?from=99999&calls=50"))

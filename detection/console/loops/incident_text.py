@@ -136,7 +136,9 @@ def _arguments(incident: Incident) -> str:
 
 
 def _results(incident: Incident) -> str:
-    known = sum("result" in call for call in incident.evidence.get("calls", []))
+    # A refused call has the message that its agent got.
+    calls = (call for call in incident.evidence.get("calls", []) if "result" in call)
+    known = sum(not call_flags.has_not_run(call["flags"]) for call in calls)
     results = incident.evidence.get("results")
     if not detector_for(incident.kind).describes_results:
         return ". "
