@@ -173,6 +173,26 @@ def test_a_worker_continues_with_progress_and_undo_and_refuses_a_second_submissi
     assert BulkAction.objects.get(action="undo").failures == {}
 
 
+def test_a_loop_that_cannot_be_changed_keeps_no_action_running_for_ever(world, monkeypatch):
+    monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
+    all_that_match(world)
+    broken = Loop.objects.get(pk=BulkAction.objects.get().targets[-1]).public_id
+
+    def failing(project_id, public_id, actor, **about):
+        if public_id == broken:
+            raise ValueError(public_id)
+        return fine.ACTIONS["fine"](project_id, public_id, actor, **about)
+
+    verbs = {**fine.ACTIONS, "fine": failing}
+    while bulk_actions.carry_out_waiting(verbs):
+        pass
+    row = BulkAction.objects.get()
+    assert row.finished_at is not None
+    assert row.failures == {"internal_error": 1}
+    assert row.changed == row.total - 1
+    assert "Another action" not in text(all_that_match(world, action="later:1h"))
+
+
 def test_an_undo_ends_the_action_that_a_worker_carries_out(world, monkeypatch):
     monkeypatch.setattr(bulk_actions, "IN_REQUEST_SECONDS", 0.0)
     running = all_that_match(world)

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from django.db import IntegrityError, transaction
+import structlog
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
@@ -23,6 +24,7 @@ from detection.services.incidents.loop_triage import NOTHING_TO_UNDO, SWEEPING
 from detection.stream.hints import Hint
 from detection.stream.publisher import publish_after_commit
 
+log = structlog.get_logger(__name__)
 MAX_TARGETS: Final = 100_000
 IN_REQUEST_SECONDS: Final = 2.0
 IN_WORKER_SECONDS: Final = 5.0
@@ -189,6 +191,12 @@ def _apply(row: BulkAction, verbs: Verbs, public_id: str) -> str:
             verbs[row.action](row.project_id, public_id, actor, **arguments)
     except ServiceError as error:
         return error.code
+    except (OperationalError, InterfaceError):
+        raise  # the action goes on when the database does
+    except Exception:
+        # It would be tried for ever, and no other action of the project could begin.
+        log.exception("bulk_action_failed", action=row.public_id, loop=public_id)
+        return "internal_error"
     return "done"
 
 
@@ -238,7 +246,10 @@ def carry_out_waiting(verbs: Verbs) -> int:
     for row in BulkAction.objects.filter(free, finished_at=None).order_by("pk").only("project_id"):
         if _itself(row).filter(free, finished_at=None).update(claimed_until=timezone.now() + CLAIM):
             claimed = _itself(row).select_related("reverts").get()
-            _carry_out(claimed, verbs, IN_WORKER_SECONDS, continues=True)
+            try:
+                _carry_out(claimed, verbs, IN_WORKER_SECONDS, continues=True)
+            except Exception:  # those of other projects must not wait for it
+                log.exception("bulk_action_not_continued", action=claimed.public_id)
             total += 1
     return total
 
