@@ -110,6 +110,8 @@ def test_the_pill_leaves_the_line_of_a_containment_its_button(insights_page, pro
     hold(project)
     containments.contain(project.pk, Wanted("agent", "other", "stop"), SYSTEM)
     insights_page.reload()
+    for place in ("#attention", "#contained .banner"):
+        expect(insights_page.locator(place)).to_be_visible()
     pill = insights_page.locator("#attention").bounding_box()
     line = insights_page.locator("#contained .banner").bounding_box()
     assert line["x"] + line["width"] <= pill["x"]
