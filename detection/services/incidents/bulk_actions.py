@@ -192,9 +192,9 @@ def _apply(row: BulkAction, verbs: Verbs, public_id: str) -> str:
     except ServiceError as error:
         return error.code
     except (OperationalError, InterfaceError):
-        raise  # the action goes on when the database does
+        raise  # the action continues when the database does
     except Exception:
-        # It would be tried for ever, and no other action of the project could begin.
+        # It would be tried again and again, and no other action of the project could begin.
         log.exception("bulk_action_failed", action=row.public_id, loop=public_id)
         return "internal_error"
     return "done"
