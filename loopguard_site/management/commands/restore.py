@@ -23,6 +23,7 @@ TRIES = 5
 """Of the transaction: it may meet another one in a deadlock, as it locks every table."""
 PAUSE_SECONDS = 1.0
 COPIED_BYTES = 1 << 18
+"""Passed from one program to the other at a time; a judgement, not measured."""
 _BEFORE = "DROP SCHEMA public CASCADE; CREATE SCHEMA public AUTHORIZATION pg_database_owner"
 _AFTER = "UPDATE public.detection_project SET policy_version = (extract(epoch FROM now()) * 1000)::bigint"
 """Processes that go on know settings by their version: no change after the restore may get that of one before it."""
